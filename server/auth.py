@@ -1,9 +1,9 @@
-"""Delegation tokens: who may do what with a segment.
+"""Verification of delegation tokens, which grant access to segments.
 
-A token is a JWT, signed with HS512 over the bytes of the key. Its claims name resources and give each `READ` or
-`READ_UPDATE`; without `exp` it holds for ever. Pure but for the signature, which PyJWT checks; time is an argument.
+A token is a JWT signed with HS512, keyed with the key's bytes. Its claims map resources to `READ` or `READ_UPDATE`;
+without `exp` it never expires. PyJWT checks the signature; time is an argument.
 
-Source: `TokenVerifierImpl`, `JsonWebToken`. Refuses: any other algorithm, a token without a signature.
+Refused: any other algorithm, and tokens without a signature. Source: `TokenVerifierImpl`, `JsonWebToken`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NOT_RESOURCES = frozenset({"iss", "sub", "aud", "exp", "nbf", "iat", "jti"})
 
 
 class TokenError(Exception):
-    """Root of what is wrong with a token.
+    """Root of token errors.
 
     Attributes:
-        resource: the segment that was asked for.
+        resource: the requested segment.
         needed: the access that the request needs.
     """
 
@@ -37,15 +37,15 @@ class TokenError(Exception):
 
 
 class TokenRefused(TokenError):
-    """The token is no token, is signed with another key, or does not allow it."""
+    """The token is malformed, is signed with another key, or does not allow the access."""
 
 
 class TokenExpired(TokenError):
-    """The token did allow it, until its time was over."""
+    """The token has expired."""
 
 
 class AccessLevel(IntEnum):
-    """Access that a claim gives or a request needs; a higher one includes the lower."""
+    """Access that a claim grants or a request needs; a higher level includes the lower ones."""
 
     NONE = 0
     READ = 1
@@ -53,13 +53,13 @@ class AccessLevel(IntEnum):
 
 
 class DelegationToken(msgspec.Struct, frozen=True):
-    """A verified token: `claims` from resource to access, `expires_s` in seconds since 1970, None for never."""
+    """A verified token: `claims` maps resources to access, `expires_s` is in seconds since 1970, None for no expiry."""
 
     claims: dict[str, AccessLevel]
     expires_s: float | None
 
     def allows(self, resource: str, needed: AccessLevel) -> bool:
-        """Whether a claim covers the resource with enough access."""
+        """Whether a claim grants enough access to the resource."""
         return any(level >= needed and _covers(claim, resource) for claim, level in self.claims.items())
 
 
@@ -72,9 +72,9 @@ def _covers(claim: str, resource: str) -> bool:
 
 @contextmanager
 def any_key_length() -> Iterator[None]:
-    """While newer releases of PyJWT work with a key, they do not warn of a short one.
+    """Suppresses the warning of newer PyJWT releases about short keys.
 
-    The key is the cluster's, and the default of Pravega's own is short.
+    The key is the cluster's choice, and Pravega's own default is short.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,7 +82,7 @@ def any_key_length() -> Iterator[None]:
 
 
 class TokenVerifier:
-    """Checks tokens against one key. With no key everything is allowed."""
+    """Verifies tokens with one key. Without a key everything is allowed."""
 
     def __init__(self, key: str | None) -> None:
         self._key = None if key is None else key.encode()
@@ -92,9 +92,9 @@ class TokenVerifier:
         return self._key is not None
 
     def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> DelegationToken | None:
-        """The token, if it allows `needed` on the resource now; None where nothing is checked.
+        """Returns the token if it allows `needed` on the resource now; None if there is no key.
 
-        Raises TokenExpired, or TokenRefused for all else that is wrong with it.
+        Raises TokenExpired, or TokenRefused for any other reason.
         """
         if self._key is None:
             return None

@@ -1,7 +1,7 @@
-"""The file descriptors of this process, divided between its ports and its files.
+"""Budget of file descriptors, divided between the process's ports and its files.
 
-Invariant: the shares of all ports and the reserve for files are together at most what the process may have, so that
-peers, however many connect to however many ports, leave the files of a data directory what they need.
+Invariant: the shares of all ports and the reserve for files add up to at most the process's limit, so that connections,
+however many, never take the descriptors that a data directory needs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import sys
 from typing import Final, NamedTuple
 
 _FILES_OF_A_CONTAINER: Final = 8
-"""Descriptors of its journals, snapshots and chunk files that are open at a time, at most."""
+"""Maximum number of descriptors open at once for a container's journals, snapshots and chunk files."""
 _OTHER_FILES: Final = 64
 _BEFORE_PEERS: Final = 48
-"""Of these, descriptors that are open before a peer connects: of the loop, of listening sockets, of journals."""
+"""Of these, descriptors that are open before a peer connects: the loop's, listening sockets, journals."""
 _SMALL_SHARE: Final = 8
 """One in this many descriptors is for each of the smaller shares."""
 _MOST_SMALL: Final = 256
@@ -24,12 +24,12 @@ _MOST_CONTROLLER: Final = (1 << 31) - 1
 
 
 class Shares(NamedTuple):
-    """How many descriptors each use may have.
+    """Maximum number of descriptors for each use.
 
-    stores: connections of all stores. handshakes: connections of a port of a store whose TLS handshake is in progress.
-    controller, http: connections to these.
-    highest: a socket of a store has no higher descriptor. The system gives the lowest that is free, so that many are
-    open then, whatever opened them.
+    stores: connections of all stores. handshakes: connections of one store port whose TLS handshake is in progress.
+    controller, http: connections to the controller and to the control API.
+    highest: the highest descriptor that a store's socket may have. The system assigns the lowest free one, so a higher
+    one means that too many are open, whatever opened them.
     """
 
     stores: int
@@ -40,7 +40,7 @@ class Shares(NamedTuple):
 
 
 def shares(containers: int = 0) -> Shares:
-    """Divides what this process may have now. containers: those whose files it may hold."""
+    """Divides this process's current limit. containers: number of containers whose files it may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = sys.maxsize
@@ -52,7 +52,7 @@ def shares(containers: int = 0) -> Shares:
 
 
 def are_short() -> bool:
-    """Whether this process, or the system, cannot open now what a journal takes."""
+    """Whether the process or the system now lacks the descriptors that a container needs."""
     opened: list[int] = []
     try:
         for _ in range(_FILES_OF_A_CONTAINER):

@@ -1,6 +1,6 @@
 """Round-robin queue for jobs that may take longer than one loop iteration.
 
-A job is served at once if possible: a connection when it was read, a timer when it fires. If its slice is used up, the
+A job is served at once if possible: a connection when it is read, a timer when it fires. If its slice is used up, the
 rest is queued. In each loop iteration queued jobs get slices, round robin, for `TICK_S` in total; then the loop polls
 its sockets again. Once reads have taken `TICK_S`, further ones are queued, too. Jobs that did not use up their last
 slice (light jobs) are served before those that did (heavy jobs), so a peer with few requests does not wait for the
@@ -32,7 +32,7 @@ class Job(Protocol):
     """Work that is done in slices."""
 
     def advance(self) -> bool:
-        """Execute one slice; returns whether there is more to do now."""
+        """Executes one slice; returns whether there is more to do now."""
         ...
 
 
@@ -47,7 +47,7 @@ class FairQueue:
         is_busy: whether reads have used up this loop iteration; further ones should be queued.
         is_crowded: whether many jobs are queued; reads should be small.
         now_s: the clock.
-        until_s: when the open slice ends; infinite where none is open.
+        until_s: when the open slice ends; infinite if none is open.
     """
 
     def __init__(
@@ -72,37 +72,37 @@ class FairQueue:
         return len(self._light) + len(self._heavy)
 
     def begin(self) -> None:
-        """Open a slice of `SLICE_S`, or of the rest of this iteration if no other job is queued."""
+        """Opens a slice of `SLICE_S`, or of the rest of this iteration if no other job is queued."""
         self._began_s = now_s = self.now_s()
         self.until_s = now_s + (SLICE_S if self._light or self._heavy else max(SLICE_S, TICK_S - self._spent_s))
 
     def is_over(self) -> bool:
-        """Whether the open slice is used up; False where none is open."""
+        """Whether the open slice is used up; False if none is open."""
         return self.now_s() >= self.until_s
 
     def end(self) -> bool:
-        """Close the open slice; returns whether it took `SLICE_S` or more."""
+        """Closes the open slice; returns whether it took `SLICE_S` or more."""
         spent_s = self.now_s() - self._began_s
         self.until_s = inf
         self.count(spent_s)
         return spent_s >= SLICE_S
 
     def count(self, spent_s: float) -> None:
-        """Count time of this iteration that was spent outside of a slice."""
+        """Counts time of this iteration spent outside a slice."""
         self._spent_s += spent_s
         if self._spent_s > TICK_S / 2:  # a shorter time may be the sum of several iterations
             self.is_busy = self._spent_s >= TICK_S
             self._schedule()
 
     def add(self, job: Job, *, heavy: bool = False) -> None:
-        """Queue a job, unless it is queued already. heavy: whether it used up its last slice."""
+        """Queues a job, unless it is queued already. heavy: whether it used up its last slice."""
         if job not in self._light and job not in self._heavy:
             (self._heavy if heavy else self._light)[job] = None
             self.is_crowded = len(self) > _CROWD
             self._schedule()
 
     def discard(self, job: Job) -> None:
-        """Remove a job, if it is queued."""
+        """Removes a job, if it is queued."""
         self._light.pop(job, None)
         self._heavy.pop(job, None)
 

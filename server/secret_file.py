@@ -1,6 +1,6 @@
 """Files that hold a secret: a key, a password, a token.
 
-Invariant: no message has any of what the file holds.
+Invariant: no message contains any part of the file's contents.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _OTHERS_READ: Final = 0o044
 
 
 def read_secret(path: Path) -> str:
-    """What a file holds, without the end of its line. Warns where other users can read it.
+    """Returns the file's contents without the final newline. Logs a warning if other users can read the file.
 
-    Raises OSError, and ValueError, whose text is a sentence, for a file that is empty, too long or not UTF-8.
+    Raises OSError, or ValueError with a readable text if the file is empty, too long or not UTF-8.
     """
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + len("\r\n") + 1).rstrip(b"\r\n")

@@ -183,7 +183,7 @@ async def test_verify_tells_the_epochs_of_a_folder_apart(tmp_path: Path, server:
     status, out, err = verified(data)
     assert (status, err) == (0, "")
     assert f"{data / 'containers' / '1'}: epoch 1 is current" in out
-    assert f"{data / 'containers' / '1'}: epoch 3 came to nothing" in out
+    assert f"{data / 'containers' / '1'}: epoch 3 was never in force" in out
     (data / "containers" / "1").rename(tmp_path / "taken away")
     manifest = data / "controller" / "epoch-0000000001" / "MANIFEST"
     manifest.unlink()

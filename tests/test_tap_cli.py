@@ -171,7 +171,7 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "a tap needs a controller or a store that it stands before"),
+        ((), "a tap needs a controller or a store to forward to"),
         (("--store", "127.0.0.1"), "127.0.0.1: a store's address has a port"),
         (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap stands before one controller, not 2"),
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
@@ -201,7 +201,7 @@ def test_what_cannot_begin_says_why(tmp_path: Path) -> None:
     file.write_text("rules:\n  - do: explode\n")
     status, errors = refused("--store", "a:1", "--faults", str(file))
     assert (status, errors.count("\n")) == (1, 1)
-    assert f"{file}: line 2: rules[0].do: 'explode' is no reply" in errors
+    assert f"{file}: line 2: rules[0].do: 'explode' is not a reply" in errors
     there = tmp_path / "run.wtrace"
     there.write_text("")
     status, errors = refused("--store", "a:1", "--record", str(there))

@@ -1,4 +1,4 @@
-"""One connection of a segment store: bytes in, requests executed, bytes out, within bounds and deadlines."""
+"""Client connections of a segment store: listening, request execution, replies, limits and deadlines."""
 
 from segstore.server.connection.accepting import (
     Listening,

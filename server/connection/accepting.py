@@ -1,11 +1,11 @@
-"""Listening sockets: which peers are accepted, and what becomes of those at the end.
+"""Listening sockets: accept or refuse each peer, and close what is left on shutdown.
 
-asyncio accepts a connection in one tick of the loop and makes its transport in the next. A server that is closed in
-between drops the connection with an error in the log, and its socket stays open without an owner. uvloop has no such
-gap, and is closed the same way.
+asyncio accepts a connection in one tick of the loop and creates its transport in the next. If the server is closed in
+between, asyncio drops the connection with an error in the log and leaks its socket. uvloop has no such gap, but is
+closed in the same way.
 
-A server of asyncio's also says nothing of a peer before its TLS handshake is done, so that silent ones take all
-descriptors. `Listening` accepts by itself: it sees each socket before its handshake.
+An asyncio server also does not report a peer before its TLS handshake is complete, so silent peers could take all
+descriptors. `Listening` therefore accepts connections itself and sees each socket before its handshake.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, Final, Self
 log = logging.getLogger(__name__)
 
 _TURNS = 2
-"""In the first a connection that was just accepted gets its transport, in the second its protocol is told."""
+"""In the first tick a newly accepted connection gets its transport, in the second its protocol is notified."""
 _PAUSE_S: Final = 0.1
 
 
 class Listening:
-    """The listening sockets of a host and port, whose peers get a protocol of `factory`.
+    """The listening sockets of a host and port, whose peers get a protocol from `factory`.
 
     Invariants: a socket whose descriptor is above `highest` is closed at once; at most `handshakes` TLS handshakes are
-    in progress, and the oldest gives way to one more; after `close` and `wait_closed` each accepted socket has its
-    protocol or is closed.
+    in progress, and one more cancels the oldest; after `close` and `wait_closed` each accepted socket has its protocol
+    or is closed.
 
     Attributes:
         address: (host, port) of the first socket.
@@ -45,7 +45,7 @@ class Listening:
         handshakes: int,
         tls: dict[str, Any],
     ) -> None:
-        """refused: is called with the address of a peer that is closed at once, and why. tls: arguments of
+        """refused: called with the address of a peer that is closed at once, and the reason. tls: arguments of
         `loop.connect_accepted_socket`, empty without TLS.
         """
         self.address = ("", 0)
@@ -60,7 +60,7 @@ class Listening:
         self._paused: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, backlog: int) -> Self:
-        """Listens on each address of the host; port 0 takes a free one. Raises OSError."""
+        """Listens on each address of the host; port 0 picks a free one. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
@@ -68,7 +68,7 @@ class Listening:
                     listening = socket.create_server(address, family=family, backlog=backlog)
                 except OSError as error:
                     if error.errno == errno.EAFNOSUPPORT and len(found) > 1:
-                        continue  # a system without IPv6 has names with such addresses all the same
+                        continue  # names can have IPv6 addresses on a system without IPv6
                     raise
                 listening.setblocking(False)
                 listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
@@ -94,7 +94,7 @@ class Listening:
             accepted, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError as error:  # the loop would ask again at once
+        except OSError as error:  # without a pause, the loop would try again at once
             log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
             self._pause()
             self._paused = self._loop.call_later(_PAUSE_S, self._resume)
@@ -109,7 +109,7 @@ class Listening:
         task.add_done_callback(self._connecting.pop)
         if self._tls and len(self._connecting) > self._handshakes:
             oldest = next((each for each in self._connecting if not each.cancelling()), task)
-            self._loop.call_soon(oldest.cancel)  # once it runs, and so closes its socket
+            self._loop.call_soon(oldest.cancel)  # after it has started, so that it closes its socket
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
@@ -118,8 +118,8 @@ class Listening:
             log.debug("a TLS handshake failed: %s", error)
 
     def close(self) -> None:
-        """Closes the listening sockets, and connections whose TLS handshake is in progress; others live on. May be
-        called twice.
+        """Closes the listening sockets and connections in a TLS handshake; other connections stay open. Can be called
+        twice.
         """
         if self._paused is not None:
             self._paused.cancel()
@@ -132,14 +132,14 @@ class Listening:
                 self._loop.call_soon(task.cancel)
 
     async def wait_closed(self) -> None:
-        """Returns when each connection that was accepted has its protocol or is closed."""
+        """Waits until each accepted connection has its protocol or is closed."""
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
 
 async def stop_accepting(*servers: asyncio.Server) -> None:
-    """Closes the listening sockets of `servers`; connections that they have accepted live on, and their protocols know.
+    """Closes the listening sockets of `servers`. Accepted connections stay open, and their protocols are notified.
 
-    A server that is closed already may be among them. Cancelled, they are closed all the same.
+    Servers that are already closed are allowed. Cancellation still closes them all.
     """
     loop = asyncio.get_running_loop()
     for server in servers:

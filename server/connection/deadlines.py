@@ -1,11 +1,11 @@
-"""What a connection waits for, since when, and what it misses first.
+"""Deadlines of one connection: what it is waiting for, since when, and which deadline expires first.
 
-Pure: a record of the connection's state, in seconds of whatever clock the caller has, and one function of it. Nothing
-here sets timers; the hub asks now and then which deadlines have passed.
+Pure: times are arguments, in seconds of the caller's clock. Nothing here sets timers; the hub checks periodically which
+deadlines have passed.
 
-Invariants: every wait has its own beginning, so none hides another; a frame's time runs from its first byte, whatever
-comes after that, and stands still while the store does not read the peer; a connection that has sent a frame, holds
-none in part and has read its replies has no deadline.
+Invariants: every wait has its own start time, so none hides another; a frame's time runs from its first byte and stops
+while the store does not read the peer; a connection that has sent a frame, has no incomplete frame and has read its
+replies has no deadline.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 class Missed(Enum):
-    """What did not happen in time."""
+    """A deadline that has expired."""
 
     FIRST_FRAME = "no frame came in {first_frame_timeout_s:g} s"
-    FRAME = "a frame was not whole after {frame_timeout_s:g} s"
-    BLOCK = "an append block was not ended after {frame_timeout_s:g} s"
-    READING = "it read nothing of its replies for {stalled_peer_timeout_s:g} s"
-    CLOSING = "it did not take its last replies in {linger_s:g} s"
+    FRAME = "a frame was incomplete after {frame_timeout_s:g} s"
+    BLOCK = "an append block had no end after {frame_timeout_s:g} s"
+    READING = "it read none of its replies for {stalled_peer_timeout_s:g} s"
+    CLOSING = "it did not read its last replies in {linger_s:g} s"
 
     def sentence(self, limits: LimitSettings) -> str:
-        """Why the connection ends."""
+        """Returns why the connection is closed."""
         return self.value.format_map(limits.model_dump())
 
 
 class Waits:
-    """Beginnings of what one connection waits for; None where it does not.
+    """Start times of what one connection waits for; None if it does not.
 
     Attributes:
-        first_frame_since: it was opened and no whole frame has come.
-        frame_since: the first byte of a frame came whose last has not.
-        block_since: an append block was opened and not ended.
-        reading_since: the peer was last seen to read, and the store does not read it until it has caught up.
-        closing_since: the connection was told to close.
+        first_frame_since: the connection was opened; no complete frame has arrived.
+        frame_since: the first byte of an incomplete frame arrived.
+        block_since: an append block was opened; its end has not arrived.
+        reading_since: the peer last read something; the store does not read from it until it has caught up.
+        closing_since: closing began.
     """
 
     __slots__ = ("block_since", "closing_since", "first_frame_since", "frame_since", "paused_since", "reading_since")
@@ -54,13 +54,13 @@ class Waits:
 
     @property
     def for_bytes(self) -> bool:
-        """Whether it waits for the peer to send the rest of something."""
+        """Whether the connection waits for more bytes from the peer."""
         return self.first_frame_since is not None or self.frame_since is not None or self.block_since is not None
 
     def received(
         self, now_s: float, *, frames: bool, partial: bool, block_open: bool = False, appends: bool = False
     ) -> None:
-        """Bytes came: whether they made frames and appends whole, and whether a frame or a block is left in part."""
+        """Records received bytes: whether they completed frames or appends, and whether a frame or block is pending."""
         if frames:
             self.first_frame_since = None
         if not partial:
@@ -73,17 +73,17 @@ class Waits:
             self.block_since = now_s
 
     def paused(self, now_s: float) -> None:
-        """The store stops reading the peer, which has too much to read itself."""
+        """Records that the store stops reading from the peer, which has too many replies to read."""
         if self.reading_since is None:
             self.paused_since = self.reading_since = now_s
 
     def progressed(self, now_s: float) -> None:
-        """The peer was seen to read, though not enough yet."""
+        """Records that the peer has read something, but not enough."""
         if self.reading_since is not None:
             self.reading_since = now_s
 
     def resumed(self, now_s: float) -> None:
-        """The store reads the peer again: what it could not send meanwhile is not its fault."""
+        """Records that the store reads from the peer again, and extends its deadlines by the pause."""
         if self.reading_since is None:
             return
         self.reading_since = None
@@ -94,12 +94,12 @@ class Waits:
             self.block_since += lost
 
     def closing(self, now_s: float) -> None:
-        """The connection was told to close."""
+        """Records that closing began."""
         if self.closing_since is None:
             self.closing_since = now_s
 
     def next_deadline(self, limits: LimitSettings) -> tuple[float, Missed] | None:
-        """The earliest time at which something is missed, and what; None if nothing is waited for."""
+        """Returns the earliest deadline and what it is for; None if the connection waits for nothing."""
         if self.closing_since is not None:
             return self.closing_since + limits.linger_s, Missed.CLOSING
         if self.reading_since is not None:

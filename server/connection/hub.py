@@ -1,15 +1,15 @@
-"""What the connections of a segment store share: a receive buffer, an account of what peers hold, deadlines, the end.
+"""State shared by all connections of a server: receive buffer, memory accounting, deadlines, shutdown.
 
-The account is kept in bytes. A connection tells the hub what it holds after each read and each write; what a peer has
-read since then is looked up with the deadlines, twice a second, and for the largest when the sum is above half of
-`total_outstanding_bytes`. Then a peer gets no more replies than its share before it reads, and above the limit one of
-the connections that hold the most is closed, until the sum is within it again. Connections are kept by the power of two
-of what they hold, so that one of the largest is found at once, however many there are. So the account costs an addition
-for each read, and one peer, or hundreds, cannot take what the others need.
+Memory is accounted in bytes. A connection reports what it holds after each read and write; what its peer has read since
+is checked twice a second, with the deadlines. Above half of `total_outstanding_bytes`, the largest connections are
+checked at once, and each peer's pending replies are limited to its share. Above the limit, connections that hold the
+most are closed until the sum is within the limit. Connections are grouped by the power of two of the bytes they hold,
+so one of the largest is found in constant time. The accounting costs one addition per read, and no group of peers can
+take the memory that others need.
 
-Invariants: `outstanding_bytes` is the sum of what the connections say they hold; at most one connection is being run;
-after `close` no connection and no timer is left. Source: `ConnectionTracker`, which bounds the same in the reference
-but pauses every connection when it is reached.
+Invariants: `outstanding_bytes` is the sum of what the connections report; at most one connection runs at a time; after
+`close` no connection and no timer is left. Source: `ConnectionTracker`, which has the same limit in the reference but
+pauses every connection when it is reached.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ _CROWDED_BYTES = 64 * 1024
 _LENT_BUFFERS = 4
 _SWEEP_S = 0.5
 _AT_ONCE: Final = 128
-"""Connections whose deadlines are looked at in one loop iteration, and silent ones that are closed in it."""
+"""Maximum number of connections whose deadlines are checked, and of silent ones closed, in one loop iteration."""
 _SIZES: Final = 64
 _CROWDED: Final = 0.75
 _GIVES_WAY_S: Final = 1.0
 
 
 class ConnectionHub:
-    """The connections of one listener or several, and what they share.
+    """The connections of one or several listeners, and their shared state.
 
     Attributes:
-        service: what carries out their requests.
-        connections: all that are open.
-        outstanding_bytes: what is held for all peers, as the connections said last.
+        service: executes their requests.
+        connections: all open connections.
+        outstanding_bytes: bytes held for all peers, as last reported by the connections.
         queue: connections with more to execute than a slice allows, and other long work of the store.
-        receive_buffer, receive_view: what all reads go into; its content lasts until the next read.
+        receive_buffer, receive_view: buffer for all reads; its content is valid until the next read.
         crowded_view: the part of it that one read may fill while many jobs are queued.
-        recorder: is told what connections carry that begin from now on; None for nobody.
-        fence: is called before requests are carried out: it takes away what is not this store's any more. None where
-            nobody else can have it.
-        gate: says what is durable, and so which replies may leave; None where all that is carried out counts at once.
+        recorder: records the traffic of new connections; None for no recording.
+        fence: called before requests are executed; removes containers that the store has lost. None if no other store
+            can take them.
+        gate: delays replies until their changes are durable; None if changes need not be durable.
         faults: the rules and the observer of all connections; None if requests are neither observed nor changed.
-        number: of the store in its cluster, which rules may name.
-        most_connections: maximum number of open connections; one more needs the place of a silent one.
+        number: the store's number in its cluster, for fault rules.
+        most_connections: maximum number of open connections; another one replaces a silent one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ConnectionHub:
         faults: Faults | None = None,
         number: int = 0,
     ) -> None:
-        """stores: those of this process, which have its descriptors in equal parts."""
+        """stores: number of stores in this process, which share its descriptors equally."""
         self.service = service
         self.gate = gate
         self.faults = faults
@@ -117,7 +117,7 @@ class ConnectionHub:
         self.crowded_view = self.receive_view[:_CROWDED_BYTES]
 
     def lend_buffer(self) -> bool:
-        """Lend the receive buffer to the connection that was read into it, and use another one for the next reads.
+        """Lends the receive buffer to the connection that was read into it, and uses another one for the next reads.
 
         Returns False, and does nothing, if too many are lent.
         """
@@ -127,21 +127,21 @@ class ConnectionHub:
         return True
 
     def give_back(self, buffer: bytearray) -> None:
-        """Takes back a buffer that was lent."""
+        """Takes back a lent buffer."""
         self._buffers.append(buffer)
 
     # --- running and flushing ---------------------------------------------------------------------------------------
 
     def enter(self, connection: Connection) -> None:
-        """Call before a slice of a connection's requests, which writes its own replies. Containers lost to the fence
-        may close the connection."""
+        """Begins a slice of a connection's requests; the connection writes its own replies. Losing containers to the
+        fence may close the connection."""
         self.queue.begin()
         if self.fence is not None:
             self.fence()
         self._running = connection
 
     def leave(self) -> bool:
-        """Call after the slice: answers the reads that it woke, and writes. Returns whether the slice was used up."""
+        """Ends the slice: answers the reads that it woke, and writes. Returns whether the slice was used up."""
         service, queue = self.service, self.queue
         try:
             if service.store.waiters.woken and service.advance():
@@ -154,7 +154,7 @@ class ConnectionHub:
         return used_up
 
     def reply_queued(self, connection: Connection) -> None:
-        """A session has a reply or has ended. What is queued outside of a run leaves when the loop comes round."""
+        """Handles a new reply or the end of a session. Outside a slice, replies are written in the next iteration."""
         if connection is self._running:
             return
         if not self._to_flush and self._running is None:
@@ -162,15 +162,15 @@ class ConnectionHub:
         self._to_flush[connection] = None
 
     def flush(self) -> None:
-        """Writes the replies of the connections that were not run."""
+        """Writes the replies of connections outside their own slices."""
         while self._to_flush:
             connection, _ = self._to_flush.popitem()
             connection.flush()
 
-    # --- the account ------------------------------------------------------------------------------------------------
+    # --- accounting -------------------------------------------------------------------------------------------------
 
     def account(self, connection: Connection, difference: int) -> None:
-        """What a connection holds has changed by so many bytes."""
+        """Adjusts the account by a change in the bytes that a connection holds."""
         self.outstanding_bytes += difference
         held = connection.held_bytes
         before, size = (held - difference).bit_length(), held.bit_length()
@@ -192,26 +192,26 @@ class ConnectionHub:
             held = largest.held_bytes
             largest.look_up()
             if largest.held_bytes < held:
-                continue  # its peer has read since; the next one may be larger
+                continue  # its peer has read meanwhile; another connection may be the largest now
             if self.outstanding_bytes <= limit:
                 growing.shrink(max(1, self._crowded_bytes // len(self.connections)))
                 return
             self.service.counters.evictions += 1
             largest.cut(
                 f"{self.outstanding_bytes} bytes are held for all peers, {limit} are allowed, "
-                f"and {largest.held_bytes} of them for this one, one of the largest"
+                f"and this peer's {largest.held_bytes} are among the most"
             )
 
     # --- admission --------------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> str:
-        """Count a new connection; returns "", or why there is no room for it.
+        """Admits a new connection; returns "", or why it is refused.
 
-        If there is no room, it replaces the oldest connection that has sent no request.
+        At the limit, it replaces the oldest connection that has sent no request.
         """
         now, why = asyncio.get_running_loop().time(), f"{self.most_connections} are open"
         if len(self.connections) >= self.most_connections and not self._close_silent(
-            now - _GIVES_WAY_S, f"it has asked for nothing, and {why}"
+            now - _GIVES_WAY_S, f"it has sent no request, and {why}"
         ):
             return why
         self.connections.add(connection)
@@ -219,12 +219,12 @@ class ConnectionHub:
         return ""
 
     def refused(self, peer: str, why: str) -> None:
-        """A connection is closed before it asks for anything."""
+        """Counts and logs a refused connection."""
         self.service.counters.connections_refused += 1
         log.warning("connection from %s refused: %s", peer, why)
 
     def _close_silent(self, since: float, why: str) -> bool:
-        """Close the oldest connection that has been silent since then; returns whether there was one."""
+        """Closes the oldest connection that has been silent since then; returns whether there was one."""
         while self._silent:
             oldest, opened = next(iter(self._silent.items()))
             if not oldest.is_silent:
@@ -238,9 +238,9 @@ class ConnectionHub:
         return False
 
     def _close_silent_ones(self, now: float) -> bool:
-        """Close some of those that have been silent for too long, where many are open; whether there may be more."""
+        """If many connections are open, closes some that were silent for too long; returns whether more may be left."""
         timeout_s = self.limits.silent_timeout_s
-        why = f"it has asked for nothing in {timeout_s:g} s, and {len(self.connections)} connections are open"
+        why = f"it has sent no request in {timeout_s:g} s, and {len(self.connections)} connections are open"
         for _ in range(_AT_ONCE):
             if len(self.connections) < self._crowded_from or not self._close_silent(now - timeout_s, why):
                 return False
@@ -250,7 +250,7 @@ class ConnectionHub:
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     def watch(self, connection: Connection) -> None:
-        """The connection waits for something or holds something: it is asked for both until there is neither."""
+        """Checks a connection periodically, until it waits for nothing and holds nothing."""
         self._watched.add(connection)
         if self._sweeper is None and not self.closing:
             self._sweeper = asyncio.get_running_loop().call_later(self._sweep_s, self._sweep)
@@ -260,7 +260,7 @@ class ConnectionHub:
         self._sweep_some()
 
     def _sweep_some(self) -> None:
-        """A part of the sweep; the rest is for the loop iterations that follow."""
+        """Checks a part of the connections; later loop iterations check the rest."""
         loop, to_ask = asyncio.get_running_loop(), self._to_ask
         now = loop.time()
         some = to_ask[-_AT_ONCE:]
@@ -269,7 +269,7 @@ class ConnectionHub:
         try:
             for connection in some:
                 if connection not in self._watched:
-                    continue  # it was closed since
+                    continue  # it was closed meanwhile
                 connection.look_up()
                 deadline = connection.waits.next_deadline(self.limits)
                 if deadline is not None and deadline[0] <= now:
@@ -277,7 +277,7 @@ class ConnectionHub:
                 elif deadline is None and not connection.held_bytes:
                     self._watched.discard(connection)
             more = self._close_silent_ones(now) or bool(to_ask)
-        finally:  # whatever happens, there is a next sweep
+        finally:  # an error must not stop later sweeps
             if more:
                 self._sweeper = loop.call_soon(self._sweep_some)
             elif self._watched or len(self.connections) >= self._crowded_from:
@@ -288,9 +288,9 @@ class ConnectionHub:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     async def close(self, drain_s: float) -> None:
-        """Ends all connections: what is queued is written, and what is not read by the peer in time is dropped.
+        """Closes all connections: queued replies are written, but dropped if the peer does not read them in `drain_s`.
 
-        May be called again, also while it runs. Cancelled, it cuts all connections at once.
+        Can be called again, even while it runs. Cancellation cuts all connections at once.
         """
         self.closing = True
         if self._sweeper is not None:
@@ -305,8 +305,8 @@ class ConnectionHub:
             async with asyncio.timeout(drain_s):
                 await self._all_closed.wait()
         except TimeoutError:
-            if self.connections:  # the last may have gone in that very moment
-                log.warning("%d peers did not take their replies in %g s", len(self.connections), drain_s)
+            if self.connections:  # the last may have closed at the same moment
+                log.warning("%d peers did not read their replies in %g s", len(self.connections), drain_s)
         finally:
             for connection in tuple(self.connections):
                 connection.abort()
@@ -314,7 +314,7 @@ class ConnectionHub:
             await self._all_closed.wait()
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Removes a closed connection."""
         self.connections.discard(connection)
         self._silent.pop(connection, None)
         self._watched.discard(connection)

@@ -1,8 +1,8 @@
-"""What a listener tells whoever records its traffic.
+"""The interface of a traffic recorder, called by listeners with the bytes they read and write.
 
-A recorder gives each connection a number and takes its bytes as they go over the wire: once for each read and for each
-write, before anything is made of what was read and after everything that changes what is written. Its calls return at
-once and raise nothing. Where the bytes go is not known here; `segstore.traces.files.FileRecorder` writes a trace.
+A recorder numbers connections and receives their bytes as they are on the wire: once for each read, before it is
+decoded, and once for each write, after all changes to it. Its methods return at once and raise nothing.
+`segstore.traces.files.FileRecorder` writes a trace.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Recorder(Protocol):
-    """Takes what connections carry. Buffers belong to the caller: what is kept of them is copied."""
+    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies what it keeps."""
 
     def opened(self, **facts: str) -> int:
-        """A connection began; its number for the other calls."""
+        """Called for a new connection; returns its number for the other calls."""
         ...
 
     def received(self, connection: int, data: Buffer) -> None:
-        """The client sent these bytes, in whatever pieces."""
+        """Called with bytes from the client, in arbitrary pieces."""
         ...
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """The store writes these bytes, one buffer behind another."""
+        """Called with the buffers that the store writes, in order."""
         ...
 
     def closed(self, connection: int, by: Direction, **facts: str) -> None:
-        """A connection is over. by: REQUEST if the client left, REPLY if the store ended it."""
+        """Called for a closed connection. by: REQUEST if the client closed it, REPLY if the store did."""
         ...

@@ -1,7 +1,7 @@
-"""The one table that turns what the store refuses into what the peer is told.
+"""The table that maps a store's errors to replies on the wire.
 
-Pure. `None` means that the protocol has no reply for it and the connection closes. Source: `handleException` of
-`PravegaRequestProcessor` and of `AppendProcessor`; seed 36.25.
+Pure. `None` means that the protocol has no reply for the error and the connection closes. Source: `handleException` of
+`PravegaRequestProcessor` and `AppendProcessor`; seed 36.25.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_TRACE_CHARACTERS = 20_000
 
 
 def stack_trace(error: BaseException) -> str:
-    """The trace of an error as the wire can carry it."""
+    """Returns the stack trace of an error, shortened to fit a reply."""
     return "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARACTERS:]
 
 
@@ -48,11 +48,11 @@ def refusal(
     writer_id: UUID | None = None,
     with_trace: bool = False,
 ) -> Command | None:
-    """The reply for an error, or None where there is none.
+    """Returns the reply for an error, or None if there is none.
 
-    segment: the name that the reply carries; it is the request's, not the error's.
+    segment: the name in the reply, taken from the request and not from the error.
     offset: the offset of a read, the event number of an append, else -1.
-    writer_id: set for appends and their set-up, whose bad attribute update is an invalid event number.
+    writer_id: set for appends and their set-up; a failed attribute update then means an invalid event number.
     """
     trace = stack_trace(error) if with_trace else ""
     match error:

@@ -1,7 +1,7 @@
-"""The requests of a segment store, each a pure function from the store and the command to the reply.
+"""Handlers of a segment store's requests: each is a pure function of the store and the command to the reply.
 
-The table says for each what the reference calls the operation, which segment a refusal names, and what a token must
-allow; `segstore.server.connection.service` carries it out. Reads are not here, because they may have to wait.
+The table holds for each request the reference's name of the operation, the segment that a refusal names, and the access
+that a token must grant; `segstore.server.connection.service` executes it. Reads are not here because they may wait.
 
 Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`.
 """
@@ -86,15 +86,15 @@ C = TypeVar("C", bound=Command)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """How one type of request is served.
+    """The handler of one type of request.
 
-    operation: the reference's name of it, which OperationUnsupported carries.
+    operation: the reference's name for it, used in OperationUnsupported.
     perform: (store, command, now in ms) → reply; raises StoreError.
     segment: the segment that a refusal names.
-    access: the (segment, level) pairs that the token must allow, in the order in which they are checked.
-    offset: the offset that a refusal carries.
-    afterwards: (command, reply) → what fails once the reply was sent, and is told in a second one; None where nothing
-        can.
+    access: the (segment, level) pairs that the token must grant, in the order in which they are checked.
+    offset: the offset in a refusal.
+    afterwards: (command, reply) → an error that occurs after the reply, sent as a second reply. None if there can be
+        none.
     check_size: (command, limits) → None; raises IllegalArgument for more items than one request may name. None for
         requests that name one segment or key.
     """
@@ -130,7 +130,7 @@ def _request(
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
     check_size: Callable[[C, LimitSettings], None] | None = None,
 ) -> Callable[[Callable[[SegmentStore, C, int], Command]], Callable[[SegmentStore, C, int], Command]]:
-    """Enters a function in the table. `segment` is the attribute that names the segment; reading it needs READ."""
+    """Registers a handler. `segment`: the command's attribute that names the segment; it needs READ by default."""
 
     def name(command: C) -> str:
         named: str = getattr(command, segment)

@@ -1,10 +1,10 @@
-"""What all connections of a segment store share: the store, its settings, and the reads that wait.
+"""Executes requests for all connections of a segment store and answers reads that wait at a segment's tail.
 
-Requests run to their end at once; only reads at the tail of a segment wait. A caller that changes the store calls
-`answer_waiting` afterwards, which answers the reads that the change woke. Work that takes longer than a slice of
-`queue` is queued there: many woken reads, or many that time out at once.
+Requests run to completion at once; only reads at a segment's tail wait. A caller that changes the store calls
+`answer_waiting` afterwards, which answers the reads that the change woke. Work longer than a slice, such as many reads
+that wake or time out at once, is queued in `queue`.
 
-Time, timers and randomness come from outside, so that tests can run this with a clock of their own.
+Clock, timers and randomness are arguments, so that tests can fake them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from segstore.wire.codec.generate import compiler
 log = logging.getLogger(__name__)
 
 _POLL_WINDOW: Final = 1 / 256
-"""Fraction of the long-poll time. Reads at the tail that begin within it share the timer of the first."""
+"""Fraction of the long-poll time. Reads at the tail that start within it share the timer of the first."""
 _WOKEN_AT_ONCE: Final = 16
 _UNREAD_TIMES: Final = 16
-"""A list of more than this many times the items that a request may name is not read."""
+"""A list is not decoded if it is longer than this multiple of the items that a request may name."""
 
 
 class TimerHandle(Protocol):
@@ -75,7 +75,7 @@ class Clock(Protocol):
 
 
 class Counters(msgspec.Struct):
-    """What happened since the start, as plain numbers."""
+    """Counters since the start."""
 
     connections: int = 0
     connections_open: int = 0
@@ -92,7 +92,7 @@ class Counters(msgspec.Struct):
 
 
 class WaitingRead:
-    """A read that has reached the tail: its token in the store. Of the command it keeps what the answer needs."""
+    """A read that waits at the tail, and its token in the store. Keeps the fields of the command that a reply needs."""
 
     __slots__ = ("length", "offset", "poll", "request_id", "segment", "session")
 
@@ -106,7 +106,7 @@ class WaitingRead:
 
 
 class _Poll:
-    """Reads that began to wait at about the same time. They share a timer and are answered empty together."""
+    """Reads that started to wait at about the same time. They share a timer and are answered empty together."""
 
     __slots__ = ("_due", "_service", "began_s", "reads", "timer")
 
@@ -127,12 +127,12 @@ class _Poll:
                 del self.reads[read]
                 try:
                     service.answer_empty(read)
-                except Exception as error:  # noqa: BLE001 — the others share the timer: they must not suffer
+                except Exception as error:  # noqa: BLE001 — it must not affect other reads on the same timer
                     service.failed(read.session, error)
                 if service.queue.is_over():
                     break
         else:
-            self._due = None  # a read that came meanwhile is in the next slice
+            self._due = None  # the next slice includes reads added meanwhile
         return bool(self.reads)
 
 
@@ -147,11 +147,12 @@ class StoreService:
     """Serves the requests of all connections against one store.
 
     Attributes:
-        settings, store, counters: public, for looking at.
-        hello: what is answered to a Hello.
-        encode, encode_parts: write replies as `settings.wire_version` did.
-        acknowledge: `DataAppended`'s attributes, the writer's id as bytes → its frame, for the reply that is sent most.
-        writer_counts: what writers append is counted there, from their next set-up on; None for nowhere.
+        settings, store, counters: public, to be inspected.
+        hello: the reply to a Hello.
+        encode, encode_parts: encode replies in `settings.wire_version`.
+        acknowledge: returns the frame of a `DataAppended`, the most frequent reply, from its fields; the writer id is
+            given as bytes.
+        writer_counts: counts appends per writer, starting with its next set-up; None for no counting.
         queue: runs long work of this store and its connections in slices.
     """
 
@@ -181,9 +182,9 @@ class StoreService:
     # --- for sessions -----------------------------------------------------------------------------------------------
 
     def frame_decoder(self, *, join_appends: bool = False) -> FrameDecoder:
-        """Of a new connection: reads frames as `settings.wire_version` did.
+        """Returns a decoder for a new connection, for frames of `settings.wire_version`.
 
-        join_appends: it is for an `AppendBlockDecoder`, which takes an append of two frames as one command.
+        join_appends: returns an append of two frames as one command, as `AppendBlockDecoder` expects.
         """
         settings = self.settings
         return frame_decoder(
@@ -202,21 +203,21 @@ class StoreService:
         return int(self._clock.now_s() * 1000)
 
     def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
-        """Calls back at a time of the clock."""
+        """Calls back at a given time of the clock."""
         return self._clock.call_later(max(0.0, time_s - self._clock.now_s()), callback)
 
     def traces(self, session: Session) -> bool:
-        """Whether failures carry stack traces on this connection: on the admin port always, as in the reference."""
+        """Whether errors on this connection carry stack traces: always on the admin port, as in the reference."""
         return session.admin or self.settings.stack_traces
 
     def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
-        """Raises TokenError."""
+        """Returns the verified token, or None if tokens are not checked. Raises TokenError."""
         if not self._verifier.enabled:
             return None
         return self._verifier.verify(segment, token, needed, self._clock.now_s())
 
     def drop_transient(self, name: str) -> None:
-        """Deletes a transient segment whose connection has closed; one that was merged or cleaned is gone already."""
+        """Deletes a transient segment whose connection has closed, unless it was merged or deleted before."""
         try:
             self.store.delete_segment(name)
         except NoSuchSegment:
@@ -232,20 +233,20 @@ class StoreService:
         return True
 
     def failed(self, session: Session, error: Exception) -> None:
-        """A request failed in a way that has no reply: that connection ends, the others go on."""
+        """Closes the connection of a request that failed with an unexpected error."""
         if isinstance(error, WireError):
-            # A reply that the wire version has no command for was, in that version, an error that closed.
+            # In a wire version without a command for the reply, such an error closed the connection.
             ending = Ending.FLUSHED if isinstance(error, UnknownCommand) else Ending.DROPPED
             session.end(f"a reply cannot be written: {error}", ending)
             return
         self.counters.internal_errors += 1
-        log.error("connection from %s: a request failed in a way that nobody foresaw", session.peer, exc_info=error)
-        session.end("a request failed in a way that nobody foresaw")
+        log.error("connection from %s: unexpected error in a request", session.peer, exc_info=error)
+        session.end("unexpected error in a request")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def handle(self, session: Session, command: Command) -> None:
-        """Carries out a request that is not about the connection itself or an append."""
+        """Executes any request except appends and those about the connection itself."""
         self.counters.requests += 1
         if isinstance(command, ReadSegment):
             self._read(session, command)
@@ -303,11 +304,11 @@ class StoreService:
         try:
             result = self.store.read(segment, offset, length)
             if result is None:
-                # The store's own name of the segment: a peer's copy for each read would cost up to 64 KiB.
+                # Keep the store's own string: the peer's copy of the name would cost each read up to 64 KiB.
                 self._wait(WaitingRead(session, self.store.segment(segment).name, offset, length, request_id))
                 return
         except SegmentTruncated as error:
-            # The reference finds this out without an exception, so no trace travels, even where traces are asked for.
+            # The reference detects this without an exception, so the reply has no trace even if traces are configured.
             session.reply(SegmentIsTruncated(request_id, segment, error.start_offset, "", offset))
             return
         except StoreError as error:
@@ -324,7 +325,7 @@ class StoreService:
     def _wait(self, read: WaitingRead) -> None:
         session, limit = read.session, self.settings.limits.connection_waiting_reads
         if len(session.reads) >= limit:
-            session.end(f"it has {limit} reads waiting, as many as one connection may have")
+            session.end(f"it has {limit} waiting reads, the limit for one connection")
             return
         self.store.wait(read.segment, read.offset, read)
         session.reads.add(read)
@@ -352,7 +353,7 @@ class StoreService:
             self._answer(read.session, read.segment, read.request_id, ReadResult(read.offset, [], 0, True, False))
 
     def forget_read(self, read: WaitingRead) -> None:
-        """The read waits no longer and will not be answered from here."""
+        """Removes a waiting read, which is not answered here afterwards."""
         self.store.cancel_wait(read)
         self._settle(read)
 
@@ -389,7 +390,7 @@ class StoreService:
                     continue
                 try:
                     self._answer_woken(read, reason)
-                except Exception as error:  # noqa: BLE001 — another connection made the change: it must not suffer
+                except Exception as error:  # noqa: BLE001 — it must not affect the connection that made the change
                     self.failed(session, error)
             if queue.is_over():
                 break

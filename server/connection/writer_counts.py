@@ -1,11 +1,11 @@
-"""What each writer has appended to each segment of the stores of a process, for statistics (79.8).
+"""Counts of the events and bytes each writer has appended to each stream segment (79.8).
 
-Kept only where somebody can ask: a store without a control API has none of it. What is counted are appends over
-connections to the segments of streams; those of transactions and of large events, whose segments are merged later, show
-in the segment's own totals only.
+Counts are kept only if there is a control API to query them. They cover appends over connections to the segments of
+streams. Appends to transactions and large events, whose segments are merged later, appear only in the target segment's
+totals.
 
-Invariants: counts are of this process, from its start; those of deleted segments are removed before the number of
-counts has doubled; at most `max_counts` are kept, and set-ups beyond them are counted as `uncounted`.
+Invariants: counts cover this process since its start; counts of deleted segments are removed before the number of
+counts has doubled; at most `max_counts` are kept, and further set-ups are counted as `uncounted`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LOOK_AT: Final = 1024
 
 
 class WriterCount(msgspec.Struct, gc=False):
-    """Of one writer in one segment: events and bytes that were stored, on how many connections it is set up now, how
-    often it was set up, and its name, where that was found out."""
+    """Counts of one writer in one segment: events and bytes stored, connections on which it is set up now, set-ups so
+    far, and its name if known."""
 
     events: int = 0
     bytes: int = 0
@@ -33,10 +33,10 @@ class WriterCount(msgspec.Struct, gc=False):
 
 
 class WriterCounts:
-    """The counts of the stores of a process. exists: whether a segment is there.
+    """The counts of the stores of a process. exists: whether a segment exists.
 
     Attributes:
-        uncounted: set-ups for which there was no room.
+        uncounted: set-ups beyond the limit.
     """
 
     def __init__(self, exists: Callable[[str], bool], max_counts: int = 1_000_000) -> None:
@@ -48,9 +48,9 @@ class WriterCounts:
         self._segments: dict[str, dict[bytes, WriterCount]] = {}
 
     def set_up(self, segment: str, writer_id: UUID) -> WriterCount | None:
-        """The count of a writer that was set up; None if it is not counted.
+        """Returns the count of a writer that was set up; None if it is not counted.
 
-        Whoever asked takes one off `connected` when the set-up is over.
+        The caller decrements `connected` when the set-up ends.
         """
         writers = self._segments.get(segment)
         count = None if writers is None else writers.get(writer_id.bytes)
@@ -70,11 +70,11 @@ class WriterCounts:
         return count
 
     def of(self, segment: str) -> dict[bytes, WriterCount]:
-        """The writers of a segment, by the bytes of their ids; read-only."""
+        """Returns the counts of a segment's writers, by the bytes of their ids; read-only."""
         return self._segments.get(segment, {})
 
     def all(self) -> Iterator[WriterCount]:
-        """Every count there is."""
+        """Yields all counts."""
         for writers in self._segments.values():
             yield from writers.values()
 

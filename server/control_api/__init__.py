@@ -1,7 +1,7 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
-`ControlApi` listens and stops; `make_app` is the application alone; `Controlled` is what it looks at. Importing this
-imports the web library, so a server does that only when it is to listen.
+`ControlApi` is the listener; `make_app` creates the application alone; `Controlled` holds what it serves. Importing
+this package imports the web library, so a server does that only if the control API is enabled.
 """
 
 from segstore.server.control_api.app import make_app

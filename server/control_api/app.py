@@ -1,8 +1,8 @@
-"""The application of the control API: its resources put together, with one form of refusal and one description.
+"""The control API's web application: all routes, with one error format and one OpenAPI description.
 
-Every resource is a coroutine, so that it runs on the store's loop and not in a thread; those that look through many
-segments give way now and then. The description is at /v1/openapi.json, a page for people at /. No page loads scripts
-from elsewhere.
+Every handler is a coroutine, so it runs on the store's loop and not in a thread; handlers that iterate over many
+segments yield to the loop regularly. The OpenAPI description is at /v1/openapi.json, the live page at /. No page loads
+scripts from elsewhere.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
 from segstore.server.control_api.routes import about, containers, faults, requests, streams
 
-_ABOUT = """Looks at a running segment store and changes what it does.
+_ABOUT = """Inspects and controls a running segment store.
 
-Every refusal is a `Problem`: one sentence, and where in the request it is."""
+Every error response is a `Problem`: one sentence, and the place in the request."""
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -32,7 +32,7 @@ def _operation(route: APIRoute) -> str:
 
 
 def make_app(controlled: Controlled) -> FastAPI:
-    """The application, without the guard that stands in front of it."""
+    """Creates the application, without the guard in front of it."""
     app = FastAPI(
         title="segstore",
         version=controlled.version,
@@ -54,12 +54,12 @@ def make_app(controlled: Controlled) -> FastAPI:
             _describe_actions(described())
         return described()
 
-    app.openapi = openapi  # type: ignore[method-assign]  # the way that the library documents
+    app.openapi = openapi  # type: ignore[method-assign]  # as the library documents
     return app
 
 
 def _describe_actions(description: dict[str, Any]) -> None:
-    """What a rule does may be written as a word, alone or in a list, which the model of a rule does not say."""
+    """Adds to the description that an action can be a word, alone or in a list; the model does not say so."""
     for name, schema in description["components"]["schemas"].items():
         if name.startswith("Rule"):
             actions = schema["properties"]["do"]

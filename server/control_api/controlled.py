@@ -1,4 +1,4 @@
-"""What the control API looks at and changes: the stores of a process, what is to go wrong there, the controller."""
+"""The objects that the control API inspects and changes: the stores of a process, their faults, the controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from segstore.server.store import StoreError
 if TYPE_CHECKING:
     from segstore.server.cluster import Members
 
-_ALONE = "there is one store, so nobody to move them to; several in one process are `segstore serve --stores 2`"
+_ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
 
 
 def _nothing(*_: Any) -> None:
@@ -31,11 +31,14 @@ def _nothing(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Controlled:
-    """stores: of this process. faults: of all of them, None where nothing can go wrong on request. controller: gives
-    the controller, if there is one now; controller_address: where it listens. data: the directory, None for memory.
-    members: who own the containers by turns, where several stores are in this process; else why_not_moved is a sentence
-    on that. owner_elsewhere: the address of a container's owner that is not in this process. names: of writers. watch:
-    keeps requests for who asks. started_ms: when this was made. version: of this project."""
+    """The objects behind the control API.
+
+    stores: the stores of this process. faults: their fault rules; None if they have none. controller: returns the
+    current controller, if any; controller_address: returns its address. data: the data directory; None for memory.
+    members: the cluster's members, if several stores are in this process; else why_not_moved says why containers
+    cannot be moved. owner_elsewhere: returns the address of a container's owner in another process. names: registered
+    writer names. watch: records requests on demand. started_ms: creation time of this object. version: of this project.
+    """
 
     stores: Sequence[SegmentStoreServer]
     faults: Faults | None = None
@@ -52,22 +55,22 @@ class Controlled:
 
     @property
     def containers(self) -> int:
-        """How many there are in the cluster."""
+        """Number of containers in the cluster."""
         return self.stores[0].settings.containers
 
     @cached_property
     def counts(self) -> WriterCounts:
-        """What writers append. One for all stores: segments move between them, and stores are started again."""
+        """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
         return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
 
     def count_writers(self) -> None:
-        """From now on the stores count what writers append."""
+        """Starts counting appends per writer in all stores."""
         for each in self.stores:
             if each.service.writer_counts is None:
                 each.service.writer_counts = self.counts
 
     def store_of(self, segment: str) -> SegmentStoreServer | None:
-        """The store that owns the segment's container; None if none of these does, or the name cannot be one."""
+        """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
         for each in self.stores:
             try:
                 each.store.container_for(segment)

@@ -1,4 +1,4 @@
-"""The first of many names, in order, as many as one answer has room for."""
+"""Selection of the first N names in sorted order, to fit one response."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import AnyStr, Final, Generic
 
 _MOST_BYTES: Final = 256 * 1024
 _ENTRY_BYTES: Final = 100
-"""What an entry of an answer takes beside its name, roughly."""
+"""Approximate size of an entry in a response, without its name."""
 
 
 class First(Generic[AnyStr]):
-    """The lowest of what was added: at most `limit`, and one or as many as `_MOST_BYTES` have room for.
+    """The lowest of the added names: at most `limit`, and at most `_MOST_BYTES` in total, but at least one.
 
     Attributes:
-        names: sorted, without gaps: nothing that was added and left out is below the last of them.
-        left_out: whether anything was.
+        names: sorted, without gaps: every name that was left out is above the last of them.
+        left_out: whether any name was left out.
     """
 
     def __init__(self, limit: int) -> None:

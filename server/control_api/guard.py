@@ -1,15 +1,15 @@
-"""Who may ask the control API, and how much: looked at before the application sees a request.
+"""Access checks of the control API, made before the application sees a request.
 
-A page that a browser shows must not drive a server on the same machine. A page of another origin says so in `Origin` or
-`Sec-Fetch-Site`, and is refused. One that has its own name resolved to this machine (DNS rebinding) looks like the same
-origin to the browser, but asks under that name: on a loopback address only the names of loopback are served, elsewhere
-addresses and the names that were configured.
+A web page in a browser must not control a server on the same machine. Requests of pages of other origins have `Origin`
+or `Sec-Fetch-Site` headers, and are refused. With DNS rebinding, a page resolves its own name to this machine, so the
+browser treats it as the same origin; but its requests carry that name in `Host`. Therefore only configured names are
+served, plus loopback names if the address is loopback, else IP addresses.
 
-If there is a token, requests must carry it. Only the live page at `/` needs none; its data does. Links on other sites
-can lead only to that page.
+If a token is configured, requests must carry it. The live page at `/` needs none, but its data does. Links on other
+sites can lead only to that page.
 
-Invariants: a body is no longer than `max_body_bytes` and whole within `body_timeout_s`, before anything is done with
-it; it is JSON where it is anything, and of that type, so that a form of another page cannot send one.
+Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
+content type must be JSON, so that forms of other pages cannot send one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether it is `localhost` or a loopback address."""
+    """Whether a name is `localhost` or a loopback address."""
     address = _address(name)
     return name == "localhost" if address is None else address.is_loopback
 
 
 def host_of(header: str) -> str | None:
-    """The host of a `Host` header, in small letters, without its port; None if it is no such header."""
+    """Returns the host of a `Host` header, in lower case and without the port; None if the header is invalid."""
     if header.startswith("["):
         host, closed, port = header[1:].partition("]")
         if not closed or _address(host) is None or not (port == "" or port.startswith(":")):
@@ -62,9 +62,10 @@ def host_of(header: str) -> str | None:
 
 
 class Guard:
-    """In front of an application.
+    """ASGI middleware that checks requests.
 
-    bound: the host that is listened on. names: other names of this host in requests. token: what requests must carry.
+    bound: the host that the server listens on. names: other allowed host names in requests. token: the token that
+    requests must carry; None for no token.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Guard:
             await _refuse(problem, sending)
             return
         if data is None:
-            return  # the peer has gone
+            return  # the peer has disconnected
         given = False
 
         async def receiving() -> MutableMapping[str, Any]:
@@ -113,7 +114,7 @@ class Guard:
 
         await self._app(scope, receiving, sending)
 
-    # --- who --------------------------------------------------------------------------------------------------------
+    # --- headers ----------------------------------------------------------------------------------------------------
 
     def _check(self, scope: Scope) -> None:
         said: dict[bytes, list[str]] = {}
@@ -122,21 +123,21 @@ class Guard:
         hosts = said.get(b"host", [])
         host = host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None:
-            raise ApiProblem(400, "a request has one Host header, with a host and maybe a port", "header.host")
+            raise ApiProblem(400, "a request has one Host header, with a host and optionally a port", "header.host")
         if not self._serves(host):
             raise ApiProblem(
                 403,
-                f"this server does not answer as {host[:100]!r}: ask it by its address, or say --published-host",
+                f"this server does not answer as {host[:100]!r}: use its address, or set --published-host",
                 "header.host",
             )
         for origin in said.get(b"origin", []):
             if origin.lower() != f"http://{hosts[0].lower()}":
-                raise ApiProblem(403, f"pages of {origin[:100]!r} may not ask this server", "header.origin")
+                raise ApiProblem(403, f"pages of {origin[:100]!r} may not access this server", "header.origin")
         site = said.get(b"sec-fetch-site", ["none"])[0]
         page = scope["method"] in _SAFE and scope["path"] == "/"
         followed = page and said.get(b"sec-fetch-mode") == ["navigate"]
         if site not in ("none", "same-origin") and not followed:
-            raise ApiProblem(403, "pages of other sites may not ask this server", "header.sec-fetch-site")
+            raise ApiProblem(403, "pages of other sites may not access this server", "header.sec-fetch-site")
         if self._token is not None and not page and not self._bears(said.get(b"authorization", [])):
             raise ApiProblem(401, "requests need the token of this server: Authorization: Bearer …", _AUTHORIZATION)
         lengths = said.get(b"content-length", [])
@@ -157,7 +158,7 @@ class Guard:
         same = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
         return kind.lower() == "bearer" and same
 
-    # --- how much ---------------------------------------------------------------------------------------------------
+    # --- body -------------------------------------------------------------------------------------------------------
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
         data = bytearray()
@@ -173,7 +174,7 @@ class Guard:
                     if not message.get("more_body", False):
                         return bytes(data)
         except TimeoutError as error:
-            raise ApiProblem(408, f"the body was not whole within {self._body_timeout_s:g} s", "body") from error
+            raise ApiProblem(408, f"the body was incomplete after {self._body_timeout_s:g} s", "body") from error
 
     def _too_long(self) -> ApiProblem:
         return ApiProblem(413, f"a body has at most {self._max_body_bytes} bytes", "body")

@@ -1,14 +1,15 @@
-"""The control API on its socket: listens, says where, stops.
+"""The control API's HTTP listener.
 
-The web server runs on the store's own loop, without signal handlers, threads, ticks or logging of its own. What it
-answers is computed between two steps of the store, so it never sees a half-done state, and is kept short for the same
-reason.
+The web server runs on the store's own loop, without signal handlers, threads, ticks or logging of its own. Responses
+are computed between two steps of the store, so they never show a half-done change; for the same reason each step is
+short.
 
-Invariants: nothing is left after `stop`, which can be called twice. At most as many peers are connected as the share of
-descriptors allows (`descriptors`); one more replaces the peer that has gone longest without finishing a step. A step is
-the head of a request or the reply to it. Each has a deadline, which incoming bytes do not extend.
+Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
+limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
+first. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
+extend.
 
-Off loopback it listens only with a token, because any caller can change the server.
+A token is required unless the address is loopback, because any caller can change the server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _LOOK_S: Final = 0.01
 
 
 class _Connection(H11Protocol):
-    """One peer, and the deadline of its step. since_s: when the step began."""
+    """One connection, with the deadline of its current step. since_s: when the step started."""
 
     _asking = False
     since_s = 0.0
@@ -90,7 +91,7 @@ def _since_s(connection: _Connection) -> float:
 
 
 class _Server(uvicorn.Server):
-    """Started and stopped by its owner, and quick to stop."""
+    """A uvicorn server that its owner starts and stops quickly."""
 
     async def begin(self, listening: socket.socket) -> None:
         self.config.load()
@@ -103,7 +104,7 @@ class _Server(uvicorn.Server):
         for connection in list(state.connections):
             connection.shutdown()
         until = loop.time() + _DRAIN_S
-        while (state.connections or state.tasks) and loop.time() < until:  # noqa: ASYNC110 — uvicorn tells nobody
+        while (state.connections or state.tasks) and loop.time() < until:  # noqa: ASYNC110 — uvicorn has no event for it
             await asyncio.sleep(_LOOK_S)
         for connection in list(state.connections):
             connection.transport.abort()
@@ -118,10 +119,10 @@ class _Server(uvicorn.Server):
 
 
 class ControlApi:
-    """Serves what is `controlled` at a host and port; port 0 picks a free one.
+    """Serves the control API at a host and port; port 0 picks a free one.
 
-    names: other names of this machine in requests. token_file: file with the token that requests must carry, and
-    nothing else; None for no token, which is allowed on loopback only.
+    names: other allowed host names in requests. token_file: file that contains only the token that requests must carry;
+    None for no token, which is allowed on loopback only.
 
     Attributes:
         address: once started, None before.
@@ -145,7 +146,7 @@ class ControlApi:
         self._server: _Server | None = None
 
     async def start(self) -> None:
-        """Listens. Raises AddressInUse, CannotListen."""
+        """Starts listening. Raises AddressInUse, CannotListen."""
         token = None if self._token_file is None else self._token(self._token_file)
         listening = await self._bind()
         try:
@@ -205,7 +206,7 @@ class ControlApi:
         return CannotListen(f"cannot listen on {host} port {port} for HTTP: {why}", host, port, number)
 
     async def stop(self) -> None:
-        """Answers what was asked, for a moment, then closes all connections. May be called twice."""
+        """Answers pending requests for `_DRAIN_S`, then closes all connections. Can be called twice."""
         server, self._server = self._server, None
         self.controlled.watch.close()
         if server is not None:

@@ -1,4 +1,4 @@
-"""Looking at stores: their segments and their connections, of which one can be closed."""
+"""Descriptions of stores, segments and connections for the control API."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from segstore.wire.names import is_index
 _AT_ONCE = 20_000
 _COMPARED_CHARACTERS = 64
 """Characters of a name that are compared in the time that a short name takes."""
-_ASKED = "the control API was asked to close it"
+_ASKED = "closed through the control API"
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
-_Limit = Annotated[int, Query(ge=1, le=10_000, description="At most so many.")]
+_Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -35,11 +35,11 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get("/segments", tags=["segments"], summary="Segments by name")
     async def list_segments(
-        prefix: Annotated[str, Query(description="Only names that begin so.")] = "",
-        contains: Annotated[str, Query(max_length=65_535, description="Only names that this is in.")] = "",
-        after: Annotated[str, Query(description="Only names behind this one: `next` of the page before.")] = "",
+        prefix: Annotated[str, Query(description="Only names with this prefix.")] = "",
+        contains: Annotated[str, Query(max_length=65_535, description="Only names that contain this.")] = "",
+        after: Annotated[str, Query(description="Only names after this one: `next` of the previous page.")] = "",
         limit: _Limit = 100,
-        indexes: Annotated[bool, Query(description="Those of indexes too.")] = False,
+        indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
     ) -> AllSegments:
         page: First[str] = First(limit)
         total = done = 0
@@ -57,7 +57,7 @@ def router(controlled: Controlled) -> APIRouter:
         found = []
         for name in page.names:
             segment = _find(controlled, name)
-            if segment is not None:  # it may be gone since
+            if segment is not None:  # it may have been deleted meanwhile
                 found.append(segment)
         return AllSegments(
             total=total,
@@ -96,8 +96,8 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.delete("/connections/{number}", tags=["connections"], summary="Close a connection")
     async def close_connection(
-        number: Annotated[int, Path(description="As in the list.")],
-        drain: Annotated[bool, Query(description="Write what is queued first; else it is lost.")] = False,
+        number: Annotated[int, Path(description="Its number in the list.")],
+        drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
     ) -> Closed:
         if controlled.faults is None:
             raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")

@@ -1,4 +1,4 @@
-"""What the control API says and takes, as its OpenAPI description has it."""
+"""Request and response models of the control API, from which its OpenAPI description is made."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ Name = Annotated[str, Field(min_length=1, max_length=255, description="The name 
 
 
 class Health(BaseModel):
-    """That it answers."""
+    """Health of the server."""
 
     status: str = "ok"
-    stores: int = Field(description="Segment stores in this process.")
-    controller: bool = Field(description="Whether it has a controller.")
+    stores: int = Field(description="Number of segment stores in this process.")
+    controller: bool = Field(description="Whether this process has a controller.")
 
 
 class Version(BaseModel):
-    """What it is."""
+    """Versions of the server."""
 
     segstore: str = Field(description="Version of this project.")
     wire_version: int = Field(description="The newest wire version that it announces.")
-    oldest_compatible_version: int = Field(description="The oldest wire version that it takes.")
+    oldest_compatible_version: int = Field(description="The oldest wire version that it accepts.")
 
 
 class StoreInfo(BaseModel):
     """A store of this process."""
 
     store: int = Field(description="Its number.")
-    address: str | None = Field(description="Where it listens for clients.")
-    admin_address: str | None = Field(description="Where it listens for admin commands; null for nowhere.")
-    serving: bool = Field(description="False when it has been stopped.")
+    address: str | None = Field(description="Its address for clients.")
+    admin_address: str | None = Field(description="Its address for admin commands; null if there is none.")
+    serving: bool = Field(description="False if it is stopped.")
 
 
 class Served(BaseModel):
-    """What is served here, and where."""
+    """The services of this process, and their addresses."""
 
     segstore: str = Field(description="Version of this project.")
-    started_ms: int = Field(description="Since when, in ms since 1970: another number is another run.")
-    controller: str | None = Field(description="Where the controller listens; null where there is none.")
-    data: str | None = Field(description="The directory that everything is kept in; null for memory.")
-    tls: bool = Field(description="Whether the ports for clients speak TLS.")
-    containers: int = Field(description="Containers in the cluster.")
+    started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
+    controller: str | None = Field(description="The controller's address; null if there is none.")
+    data: str | None = Field(description="The data directory; null for memory.")
+    tls: bool = Field(description="Whether the ports for clients use TLS.")
+    containers: int = Field(description="Number of containers in the cluster.")
     stores: list[StoreInfo]
 
 
 class StoreCounts(BaseModel):
-    """The numbers of a store."""
+    """Counters of a store."""
 
     store: int
-    totals: dict[str, int] = Field(description="What has happened since its start; these only grow.")
-    now: dict[str, int] = Field(description="How much there is now.")
+    totals: dict[str, int] = Field(description="Totals since its start, which only grow.")
+    now: dict[str, int] = Field(description="Current values.")
 
 
 class Counts(BaseModel):
-    """The numbers of all stores of this process."""
+    """Counters of all stores of this process."""
 
-    time_s: float = Field(description="A clock: rates are differences by its differences.")
+    time_s: float = Field(description="A monotonic clock, to compute rates from differences.")
     stores: list[StoreCounts]
 
 
 class ContainerInfo(BaseModel):
-    """A container and whose it is."""
+    """A container and its owner."""
 
     container: int
     store: int | None = Field(description="The store of this process that owns it; null if none does.")
-    address: str | None = Field(description="Of its owner, here or in another process; null while nobody is known.")
-    open: bool = Field(description="Whether its state is here. One that was taken over may be opened on first use.")
-    segments: int | None = Field(description="How many it has, those of indexes included; null where it is not open.")
+    address: str | None = Field(description="Its owner's address, in this or another process; null if unknown.")
+    open: bool = Field(description="Whether its state is loaded. After a take-over it may be opened on first use.")
+    segments: int | None = Field(description="Number of its segments, including indexes; null if it is not open.")
 
 
 class Containers(BaseModel):
     """All containers, by number."""
 
-    stores: int = Field(description="Stores in this process.")
-    movable: bool = Field(description="Whether they can be moved from store to store here.")
+    stores: int = Field(description="Number of stores in this process.")
+    movable: bool = Field(description="Whether containers can be moved between stores here.")
     containers: list[ContainerInfo]
 
 
 class MoveTo(BaseModel):
-    """Where a container is to go."""
+    """The store to which a container is moved."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,30 +91,30 @@ class MoveTo(BaseModel):
 
 
 class RequestInfo(BaseModel):
-    """A request and what has become of it."""
+    """A request and its outcome."""
 
-    number: int = Field(description="From 1, in the order of receipt, over all stores.")
+    number: int = Field(description="From 1, in order of receipt, over all stores.")
     store: int
     connection: int = Field(description="The number of its connection.")
     type: str = Field(description="The command, such as READ_SEGMENT.")
     segments: list[str]
-    request_id: str | None = Field(description="As text: it has 64 bits, and a number of JavaScript's holds 53.")
+    request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
     size: int = Field(description="In bytes, with headers.")
-    received_ms: int = Field(description="When it came, in ms since 1970.")
-    stage: str = Field(description="received, applied, refused or replied: the last that it has reached.")
+    received_ms: int = Field(description="Time of receipt, in ms since 1970.")
+    stage: str = Field(description="The last stage it has reached: received, applied, refused or replied.")
     reply: str | None = Field(description="The first reply, such as SEGMENT_READ.")
-    failure: bool = Field(description="Whether that says that the request failed.")
-    latency_ms: float | None = Field(description="From its receipt to its reply.")
-    faults: list[str] = Field(description="What rules did with it.")
+    failure: bool = Field(description="Whether the reply is a failure.")
+    latency_ms: float | None = Field(description="Time from receipt to reply.")
+    faults: list[str] = Field(description="Actions of the fault rules that fired.")
 
 
 class LatestRequests(BaseModel):
     """The latest requests, newest first."""
 
-    last: int = Field(description="The number of the last request that is kept; 0 for none.")
-    forgotten: int = Field(description="Requests that were kept, and had to go for others.")
-    on_demand: bool = Field(description="Whether they are kept only while they are asked for.")
+    last: int = Field(description="The number of the last request recorded; 0 for none.")
+    forgotten: int = Field(description="Number of older requests that were discarded.")
+    on_demand: bool = Field(description="Whether requests are recorded only while a client asks for them.")
     requests: list[RequestInfo]
 
 
@@ -130,39 +130,39 @@ class WriterNamesPage(BaseModel):
     """Registered names, in the order of their registration."""
 
     names: list[str]
-    limit: int = Field(description="As many as are kept.")
+    limit: int = Field(description="Maximum number of names.")
 
 
 class WriterTotals(BaseModel):
-    """What one writer has appended to a stream since the server began, over all segments."""
+    """Appends of one writer to a stream since the server's start, over all segments."""
 
-    name: str | None = Field(description="Its name, where that is registered.")
-    id: UUID | None = Field(description="Its writer id, where no name is known.")
-    segments: int = Field(description="Segments for which it was ever set up.")
-    connected: int = Field(description="Segments for which it is set up now, each connection counted.")
+    name: str | None = Field(description="Its name, if registered.")
+    id: UUID | None = Field(description="Its writer id, if its name is unknown.")
+    segments: int = Field(description="Number of segments for which it was ever set up.")
+    connected: int = Field(description="Number of its current set-ups, over all segments and connections.")
     events: int
-    bytes: int = Field(description="With the envelopes of events.")
+    bytes: int = Field(description="Including the headers of events.")
 
 
 class StreamStats(BaseModel):
-    """A stream and who writes to it. Transactions and large events count in the stream's totals, not for a writer."""
+    """A stream and its writers. Transactions and large events count in the stream's totals, not for a writer."""
 
     scope: str
     stream: str
-    segments: int = Field(description="Segments that are there.")
-    open_segments: int = Field(description="Those of them that take events.")
-    events: int = Field(description="That the segments have taken.")
-    bytes: int = Field(description="That the segments hold, from their start offsets.")
-    writers: list[WriterTotals] = Field(description="By name, then by id; in that order; the first 2,000 of them.")
-    writer_count: int = Field(description="How many writers there are, those included that are not listed.")
-    uncounted: int = Field(description="Set-ups in these stores for which no count could be kept.")
+    segments: int = Field(description="Number of existing segments.")
+    open_segments: int = Field(description="Number of segments that are not sealed.")
+    events: int = Field(description="Number of events appended to these segments.")
+    bytes: int = Field(description="Size of these segments, from their start offsets.")
+    writers: list[WriterTotals] = Field(description="Sorted: first by name, then those known by id; at most 2,000.")
+    writer_count: int = Field(description="Number of writers, including those not listed.")
+    uncounted: int = Field(description="Number of set-ups in these stores that are not counted, for lack of space.")
 
 
 class SegmentSummary(BaseModel):
     """A segment in a list."""
 
     name: str
-    store: int = Field(description="The store that has it, by its number.")
+    store: int = Field(description="The number of the store that owns it.")
     container: int
     length: int
     start_offset: int
@@ -172,61 +172,61 @@ class SegmentSummary(BaseModel):
 class AllSegments(BaseModel):
     """A page of segments, sorted by name."""
 
-    total: int = Field(description="How many fit, on all pages.")
+    total: int = Field(description="Number of matches on all pages.")
     segments: list[SegmentSummary]
-    next: str | None = Field(description="`after` of the next page, also where long names ended this one; null: none.")
+    next: str | None = Field(description="`after` for the next page, even after a short page; null on the last one.")
 
 
 class SegmentDetails(SegmentSummary):
-    """A segment. Attributes: those of the reference by number are among `attributes`."""
+    """A segment in detail."""
 
     last_modified_ms: int
-    events: int | None = Field(description="Null where none was ever noted.")
+    events: int | None = Field(description="Null if events were never counted.")
     kind: str = Field(description="stream, table, transient or index.")
-    attributes: int = Field(description="How many there are.")
-    writers: int = Field(description="Writers that were set up here since the server began.")
+    attributes: int = Field(description="Number of attributes, including the reference's own.")
+    writers: int = Field(description="Number of writers set up here since the server's start.")
 
 
 class ConnectionInfo(BaseModel):
     """An open connection of a peer."""
 
-    number: int | None = Field(description="From 1, over all stores; null where the store was made with watched=False.")
+    number: int | None = Field(description="From 1, over all stores; null if the store was made with watched=False.")
     store: int
     peer: str
-    admin: bool = Field(description="Whether it came in on the port for admin commands.")
-    writers: int = Field(description="Writers that are set up on it.")
+    admin: bool = Field(description="Whether it uses the admin port.")
+    writers: int = Field(description="Number of writers set up on it.")
     waiting_reads: int
-    bytes_in: int | None = Field(description="Read from the peer; null where `number` is.")
-    bytes_out: int | None = Field(description="Written to it.")
-    held_bytes: int = Field(description="Memory that is held for it.")
+    bytes_in: int = Field(description="Bytes read from the peer.")
+    bytes_out: int = Field(description="Bytes written to the peer.")
+    held_bytes: int = Field(description="Memory held for it, in bytes.")
 
 
 class Connections(BaseModel):
     """Open connections, sorted by store, number and peer."""
 
     total: int
-    connections: list[ConnectionInfo] = Field(description="The first `limit` of them.")
+    connections: list[ConnectionInfo] = Field(description="The first `limit` connections.")
 
 
 class Closed(BaseModel):
-    """A connection was closed."""
+    """The closed connection."""
 
     peer: str
 
 
 class FaultRule(BaseModel):
-    """A rule of faults and how it stands."""
+    """A fault rule and its counts."""
 
     name: str
     rule: Rule
-    matched: int = Field(description="Requests or replies that have fitted.")
-    fired: int = Field(description="How often it fired.")
-    held: int = Field(description="How much it holds now.")
-    enabled: bool = Field(description="Whether it is asked.")
+    matched: int = Field(description="Number of requests or replies that matched.")
+    fired: int = Field(description="Number of times it fired.")
+    held: int = Field(description="Number of requests and replies it holds now.")
+    enabled: bool = Field(description="Whether it is enabled.")
 
 
 class FaultRules(BaseModel):
-    """What is to go wrong, in the order in which rules are asked."""
+    """The fault rules, in evaluation order."""
 
     seed: int
     round_trip_ms: float | dict[int, float]
@@ -234,12 +234,12 @@ class FaultRules(BaseModel):
 
 
 class Added(BaseModel):
-    """A rule was added."""
+    """The added rule."""
 
     name: str
 
 
 class Released(BaseModel):
-    """What a rule held was let go on."""
+    """Number of requests and replies that were released."""
 
     released: int

@@ -1,8 +1,8 @@
-"""The live page at /: what the API says, once a second while somebody looks, for people.
+"""The live page at `/`, which shows the control API's data and refreshes it every second.
 
-It is one file, `page.html`, with its style and its script inside, and a policy that lets nothing else in: both are
-named by their hashes, nothing is loaded from anywhere, it can ask this server alone and stands in no frame. What peers
-have named (segments, peers, rules) reaches it as JSON only, and the script puts it there as text.
+The page is one file, `page.html`, with inline style and script. Its content security policy allows these two by their
+hashes and nothing else: no other resources, requests to this server only, no framing. Names chosen by peers (segments,
+rules) reach the page only as JSON, and the script inserts them as text.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def text() -> str:
-    """The page."""
+    """Returns the page's HTML."""
     return files(__package__).joinpath("page.html").read_text("utf-8")
 
 
 def policy(page: str) -> str:
-    """The Content-Security-Policy of a page: what is inside of it may run, and nothing else."""
+    """Returns the Content-Security-Policy of a page, which allows only its own inline style and script."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
     for kind, inside in _INLINE.findall(page):
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()

@@ -1,7 +1,7 @@
-"""What is wrong with a request, as the control API answers it: one sentence, where it is, and the status.
+"""Error responses of the control API: status, location and one sentence (RFC 9457).
 
-Every refusal has this one form (RFC 9457), whoever finds it: the guard, the web library, a resource. Nothing of what
-was sent is echoed but names.
+All errors have this form, whether the guard, the web library or a route raises them. Of the request, only names are
+echoed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """What is wrong with a request."""
+    """An error in a request."""
 
-    status: int = Field(description="The status of the answer.")
-    title: str = Field(description="What that status is called.")
-    detail: str = Field(description="One sentence: what is wrong.")
-    where: str = Field(description="Which part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
+    status: int = Field(description="The HTTP status.")
+    title: str = Field(description="The name of the status.")
+    detail: str = Field(description="What is wrong, in one sentence.")
+    where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
 
 
 class ApiProblem(Exception):
-    """A request that is refused. Attributes: status, detail, where."""
+    """A request is refused. Attributes: status, detail, where."""
 
     def __init__(self, status: int, detail: str, where: str) -> None:
         super().__init__(detail)
@@ -43,7 +43,7 @@ class ApiProblem(Exception):
 
 
 def body(status: int, detail: str, where: str) -> bytes:
-    """The answer's body. ASCII, so that any text of a peer can stand in it."""
+    """Returns the response body. ASCII, so that it can contain any text from a peer."""
     problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail, "where": where}
     return json.dumps(problem).encode()
 
@@ -53,12 +53,12 @@ def answer(status: int, detail: str, where: str, headers: dict[str, str] | None 
 
 
 def shown(text: str) -> str:
-    """Text of a peer as JSON can carry it: a half of a surrogate pair, which a wire name may hold, as its escape."""
+    """Returns a peer's text in valid UTF-8: lone surrogates, which names on the wire can contain, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def place(location: Sequence[int | str]) -> str:
-    """A path as a person writes it; the tags of pydantic's unions, `<Error>`, are left out."""
+    """Returns the readable path of an error location, without the tags of pydantic's unions, such as `<Error>`."""
     path = ""
     for index, part in enumerate(location):
         if isinstance(part, int):
@@ -69,7 +69,7 @@ def place(location: Sequence[int | str]) -> str:
 
 
 def sentence(error: Any) -> str:
-    """The sentence of an error of pydantic's."""
+    """Returns the sentence for a pydantic error."""
     if error["type"] == "extra_forbidden":
         return "there is no such key"
     return str(error["msg"]).removeprefix("Value error, ")
@@ -85,7 +85,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         at = first["loc"][-1]
-        return answer(400, f"this is no JSON: {first['ctx']['error']} at character {at}", "body")
+        return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
     where = place(first["loc"])
     return answer(422, f"{where}: {sentence(first)}", where)
 
@@ -97,18 +97,18 @@ async def _http(request: Request, error: Exception) -> Response:
         return answer(404, f"there is no {request.url.path}; see /v1/openapi.json", "path", headers)
     if error.status_code == 405:
         allowed = headers.get("Allow", headers.get("allow", ""))
-        return answer(405, f"{request.method} is not for {request.url.path}; {allowed} is", "method", headers)
+        return answer(405, f"{request.method} is not allowed for {request.url.path}; {allowed} is", "method", headers)
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed in a way that nobody foresaw", request.method, request.url.path, exc_info=error)
-    return answer(500, "the request failed in a way that nobody foresaw; the server's log says more", "")
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+    return answer(500, "unexpected error; the server's log says more", "")
 
 
 def install(app: FastAPI) -> None:
-    """Has the application answer so."""
+    """Installs the error handlers in an application."""
     app.add_exception_handler(ApiProblem, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(Exception, _unexpected)

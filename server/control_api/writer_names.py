@@ -1,9 +1,9 @@
-"""Names of writers, and which writer ids are theirs (79.8).
+"""Registered writer names, and the mapping of writer ids to them (79.8).
 
-A writer of this project's client appends to a segment under the uuid5 of its name and that segment, so a name that was
-registered is found by trying it. What was found is remembered in the count.
+This project's client appends to a segment with the writer id uuid5(name, segment), so the name of a writer id is found
+by trying all registered names. A name that was found is kept in the writer's count.
 
-Invariant: at most `max_names`; a name is registered once, however often it is said.
+Invariants: at most `max_names` names; each is registered once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _AT_ONCE = 500
 
 
 class TooManyNames(Exception):
-    """There is no room for another name. Attributes: limit."""
+    """The limit of registered names is reached. Attributes: limit."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} names of writers are registered, as many as are kept; take out some first")
+        super().__init__(f"{limit} writer names are registered, which is the limit; remove some first")
         self.limit = limit
 
 
@@ -42,7 +42,7 @@ class WriterNames:
         return name in self._names
 
     def add(self, name: str) -> bool:
-        """Whether it is new. Raises TooManyNames."""
+        """Registers a name; returns whether it is new. Raises TooManyNames."""
         if name in self._names:
             return False
         if len(self._names) >= self.max_names:
@@ -51,14 +51,14 @@ class WriterNames:
         return True
 
     def remove(self, name: str, counts: Iterable[WriterCount]) -> None:
-        """Takes a name out, also from the counts that it was found for. Raises KeyError."""
+        """Removes a name, also from the counts that it was found for. Raises KeyError."""
         del self._names[name]
         for each in counts:
             if each.name == name:
                 each.name = None
 
     async def find(self, segment: str, counts: dict[bytes, WriterCount]) -> None:
-        """Names the counts of a segment that no name was found for yet. Gives way to the store now and then."""
+        """Finds names for the counts of a segment that have none. Yields to the loop regularly."""
         nameless = sum(each.name is None for each in counts.values())
         for done, name in enumerate(tuple(self._names), 1):
             if not nameless:

@@ -1,9 +1,9 @@
-"""Pravega's controller for the mock: scopes, streams, transactions and their kin over gRPC, on one state in memory.
+"""The controller: Pravega's gRPC API for scopes, streams, transactions, reader groups and key-value tables.
 
-The order of the layers: `policies` and `epochs` (values and pure functions), `state` and `operations` (what is
-remembered and how it changes), the parts (`streams`, `transactions`, …: decide, have the segment store act, record),
-`controller` (the parts together), `service` and `answers` (messages and errors), `server` (sockets and time). What it
-needs of a segment store is `SegmentAdmin`.
+The layers, from the bottom: `policies` and `epochs` (values and pure functions), `state` and `operations` (the state
+and its changes), the parts (`streams`, `transactions`, …: decide, call the segment store, record), `controller`
+(combines the parts), `service` and `answers` (messages and errors), `server` (sockets and time). `SegmentAdmin` is the
+interface to the segment store.
 """
 
 from segstore.server.controller.api import (

@@ -1,4 +1,4 @@
-"""The controller's settings, checked once, and their file. Every duration is in the unit that its name ends in."""
+"""The controller's settings and their file, validated on load. Names of durations end in their unit."""
 
 from __future__ import annotations
 
@@ -91,23 +91,23 @@ class ControllerConfig(BaseModel):
 
     @property
     def slack_ms(self) -> int:
-        """The slack after a lease that holds: as set, else long enough for the clients unless leases are cut."""
+        """The effective slack after a lease: as configured, else long enough for clients unless leases are capped."""
         if self.lease_slack_ms is not None:
             return self.lease_slack_ms
         return _SLACK_MS if self.lease_cap_ms is None else 0
 
 
 def read_config(path: Path) -> ControllerConfig:
-    """Read a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
+    """Reads a TOML file with the fields of `ControllerConfig`, those of `scaling` in a table of that name.
 
-    Raises OSError, and ValueError with one sentence that names the file and the field.
+    Raises OSError, or ValueError with one sentence that names the file and the field.
     """
     given = read_toml(path)
     try:
         return ControllerConfig.model_validate(given, strict=True)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # An unknown field first: it may be the misspelt name of a missing one.
+        # An unknown field comes first: it may be the misspelt name of a missing one.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         *tables, field = map(str, first["loc"])
         why = first["msg"]

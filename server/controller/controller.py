@@ -1,10 +1,10 @@
-"""The controller: scopes, streams, transactions, reader groups, key-value tables over one state.
+"""The controller without its gRPC API: scopes, streams, transactions, reader groups and tables on one state.
 
-It knows nothing of gRPC and nothing of sockets: it is called, it calls the segment store, and at times somebody has to
-call `run_due`. Time comes from a function, randomness from a `Random`, so a test drives it through years in no time.
+It has no gRPC and no sockets: it is called, calls the segment store, and its owner calls `run_due` when timers are due.
+Time comes from a function, randomness from a `Random`, so a test can simulate years at once.
 
-Invariant: the state is the sum of the operations given to `journal`. What was accepted and not finished, of a state
-that is handed in, goes on: its timers are set when the controller is made.
+Invariant: the state is the sum of the operations given to `journal`. Unfinished work in an initial state continues: its
+timers are set when the controller is created.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wall_clock_ms() -> int:
 
 
 class Controller:
-    """The parts, ready to be called."""
+    """Combines the controller's parts."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Controller:
         """Args:
         segments: the segment store.
         config: settings; all have defaults.
-        now_ms: the time, in milliseconds since 1970.
-        random: where ids come from.
-        journal: is told every operation, before it is applied.
-        state: where to start from; becomes the controller's own.
+        now_ms: returns the time in milliseconds since 1970.
+        random: source of ids.
+        journal: called with every operation before it is applied.
+        state: the initial state, owned by the controller from then on.
         transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter.
-        memory: is charged for the state, estimated; None for an account without a limit.
+        memory: account charged with the state's estimated size; None for an account without a limit.
         """
         self._core = core = Core(
             segments,
@@ -92,11 +92,11 @@ class Controller:
 
     @property
     def state(self) -> State:
-        """All that is remembered; to be read and not changed."""
+        """The controller's state; read-only."""
         return self._core.state
 
     def now_ms(self) -> int:
-        """The time by which all this goes."""
+        """The controller's current time, in milliseconds since 1970."""
         return self._core.now_ms()
 
     @property
@@ -104,12 +104,12 @@ class Controller:
         return self._core.config
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Make a stream and begin to look after it."""
+        """Create a stream and set its timers."""
         await self.streams.create(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
     async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Configure a stream anew and look after it accordingly."""
+        """Update a stream's configuration and its timers."""
         await self.streams.update(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
@@ -123,16 +123,16 @@ class Controller:
         return self._core.pace
 
     def next_due_ms(self) -> int | None:
-        """When `run_due` has something to do next; None: not before something else happens."""
+        """When `run_due` has something to do next; None if no timer is set."""
         return self._core.next_due_ms()
 
     async def wait_for_timer(self) -> None:
-        """Return when a timer was set that is due before all others."""
+        """Wait until a timer is set that is due before all others."""
         self._core.woken.clear()
         await self._core.woken.wait()
 
     async def run_due(self) -> None:
-        """Do what is due by now. What fails is logged and, where it must happen, tried again later."""
+        """Run all due timers. Failures are logged and, where necessary, retried later."""
         async for timer in self.pace.over(self._core.take_due(self._core.now_ms())):
             try:
                 await self._run(timer)

@@ -1,18 +1,18 @@
-"""The error tree of the controller: what it refuses, sorted by what the caller is told.
+"""The error tree of the controller, sorted by what the caller is told.
 
     ControllerError
-    ├── NotFound               a scope, stream, epoch, transaction, reader group, … that is not there
+    ├── NotFound               a scope, stream, epoch, transaction, reader group, … does not exist
     ├── AlreadyExists          the name is taken
     ├── InvalidName            the name breaks the naming rules
-    ├── ScopeNotEmpty          a scope that still holds something is not deleted
-    ├── StreamSealed           a sealed stream takes no more changes
-    ├── StreamNotSealed        only a sealed stream is deleted
-    ├── IllegalState           what was asked does not fit the state that the thing is in
+    ├── ScopeNotEmpty          the scope to delete is not empty
+    ├── StreamSealed           the stream is sealed and cannot be changed
+    ├── StreamNotSealed        only a sealed stream can be deleted
+    ├── IllegalState           the request is not possible in the current state
     ├── TooMany                a request asks for or names more segments than allowed
-    ├── InvalidArgument        an argument makes no sense where it is given
-    │   ├── EmptyName          a name that must be given is ""
-    │   └── Malformed          the message as such makes no sense, whatever the state
-    ├── InvalidStreamCut       a stream cut that does not cut this stream, or cuts behind the last one
+    ├── InvalidArgument        an argument is invalid in this request
+    │   ├── EmptyName          a required name is ""
+    │   └── Malformed          the message itself is invalid, whatever the state
+    ├── InvalidStreamCut       a stream cut is invalid for this stream, or before the last one
     │   └── BrokenStreamCut    it names segments that the stream never had, or none that it has reached
     ├── ScaleRefused           the segments to seal are not the current ones, or too few would be left
     ├── GenerationMismatch     the caller's generation of a reader group is not the current one
@@ -22,11 +22,11 @@
     ├── PermissionDenied       the caller may not do this
     ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
     ├── MemoryFull             the memory limit is reached
-    ├── Closed                 the controller was closed before it began the call
-    └── SegmentStoreFailed     the segment store did not do what it was told
-        └── NobodyOwns         the segment is between two owners
+    ├── Closed                 the controller was closed before it started the call
+    └── SegmentStoreFailed     the segment store failed to execute a request
+        └── NobodyOwns         the segment's container has no owner at the moment
 
-The facts are attributes. `service` holds the one table that turns these into enum values and gRPC status codes.
+The facts are attributes. `answers` has the table that maps these errors to enum values and gRPC status codes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ControllerError(Exception):
 
 
 class NotFound(ControllerError):
-    """`kind` says what was looked for ("scope", "stream", …), `name` which one."""
+    """The named object does not exist. `kind`: its kind ("scope", "stream", …). `name`: its name."""
 
     def __init__(self, kind: str, name: object) -> None:
         super().__init__(f"{kind} {name} does not exist")
@@ -55,7 +55,7 @@ class NotFound(ControllerError):
 
 
 class AlreadyExists(ControllerError):
-    """A thing of this kind has this name."""
+    """An object of this kind has this name."""
 
     def __init__(self, kind: str, name: object) -> None:
         super().__init__(f"{kind} {name} exists already")
@@ -64,7 +64,7 @@ class AlreadyExists(ControllerError):
 
 
 class InvalidName(ControllerError):
-    """A name that breaks the rules for its kind; the text shows no more than its start."""
+    """The name breaks the rules for its kind; the text shows only its beginning."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"{name[:80]!r} ({len(name)} characters) cannot be the name of a {kind}")
@@ -98,7 +98,7 @@ class StreamNotSealed(ControllerError):
 
 
 class IllegalState(ControllerError):
-    """The thing is in a state in which this cannot be done."""
+    """The request is not possible in the object's current state."""
 
 
 class TooMany(ControllerError):
@@ -112,11 +112,11 @@ class TooMany(ControllerError):
 
 
 class InvalidArgument(ControllerError):
-    """An argument that makes no sense here."""
+    """An argument is invalid in this request."""
 
 
 class EmptyName(InvalidArgument):
-    """A name that must be given was empty."""
+    """A required name is empty."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"the name of the {kind} is empty")
@@ -124,11 +124,11 @@ class EmptyName(InvalidArgument):
 
 
 class Malformed(InvalidArgument):
-    """What the message says makes no sense, whatever there is; refused before anything is looked at."""
+    """The message is invalid, whatever the state; refused before the state is read."""
 
 
 class InvalidStreamCut(ControllerError):
-    """The stream cut does not fit the stream."""
+    """The stream cut is invalid for the stream."""
 
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(f"this is no stream cut of {stream} that can be used here: {why}")
@@ -137,20 +137,20 @@ class InvalidStreamCut(ControllerError):
 
 
 class BrokenStreamCut(InvalidStreamCut):
-    """The stream cut cannot be read against the stream at all."""
+    """The stream cut names unknown segments, or has reached no segment."""
 
 
 class ScaleRefused(ControllerError):
     """A precondition of scaling does not hold; the caller's view of the stream may be old."""
 
     def __init__(self, stream: str, why: str) -> None:
-        super().__init__(f"stream {stream} cannot be scaled so: {why}")
+        super().__init__(f"stream {stream} cannot be scaled in this way: {why}")
         self.stream = stream
         self.why = why
 
 
 class GenerationMismatch(ControllerError):
-    """`given` is not `current`, the generation of the reader group's configuration."""
+    """The generation `given` is not `current`, that of the reader group's configuration."""
 
     def __init__(self, reader_group: str, given: int, current: int) -> None:
         super().__init__(f"the configuration of reader group {reader_group} is at generation {current}, not {given}")
@@ -169,7 +169,7 @@ class LeaseTooLarge(ControllerError):
 
 
 class ExecutionTimeExceeded(ControllerError):
-    """The lease would end after the transaction must; both as milliseconds since 1970."""
+    """The lease would end after the transaction must end; both in milliseconds since 1970."""
 
     def __init__(self, transaction: object, lease_until_ms: int, must_end_ms: int) -> None:
         super().__init__(f"transaction {transaction} must end by {must_end_ms}, before a lease to {lease_until_ms}")
@@ -178,7 +178,7 @@ class ExecutionTimeExceeded(ControllerError):
 
 
 class Unauthenticated(ControllerError):
-    """The call brought no credentials, or wrong ones."""
+    """The call has no credentials, or wrong ones."""
 
 
 class PermissionDenied(ControllerError):
@@ -209,14 +209,14 @@ class MemoryFull(ControllerError):
 
 
 class Closed(ControllerError):
-    """The controller was closed before it began the call; a retry may succeed."""
+    """The controller was closed before it started the call; a retry may succeed."""
 
     def __init__(self) -> None:
         super().__init__("the controller is closed")
 
 
 class SegmentStoreFailed(ControllerError):
-    """The segment store could not be reached, or refused; the cause is chained. why: what is known of it."""
+    """The segment store could not be reached, or refused; the cause is chained. why: the reason, if known."""
 
     def __init__(self, segment: str, did: str, why: str = "") -> None:
         super().__init__(f"the segment store failed to {did} {segment}{why and ': '}{why}")
@@ -225,4 +225,4 @@ class SegmentStoreFailed(ControllerError):
 
 
 class NobodyOwns(SegmentStoreFailed):
-    """The segment's container is between two owners; asking again helps."""
+    """The segment's container has no owner at the moment; a retry may succeed."""

@@ -53,7 +53,7 @@ class Pace:
             asyncio.get_running_loop().call_soon(self._renew)
 
     def over(self, items: Sequence[T]) -> Paced[T]:
-        """The items, for `async for`; each counts as one unit."""
+        """Returns the items, for `async for`; each counts as one unit."""
         return Paced(self, items)
 
     def _renew(self) -> None:

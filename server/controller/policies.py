@@ -1,7 +1,7 @@
-"""What clients configure: scaling and retention of a stream, reader groups, key-value tables.
+"""Configuration values from clients: scaling and retention policies, reader groups, key-value tables.
 
-Values are immutable and carry no behaviour beyond their own reading of themselves. Numbers of the enums are those on
-the wire. A retention maximum of 0 means none, as in Pravega's `RetentionPolicy`.
+Values are immutable. Numbers of the enums are those on the wire. A retention maximum of 0 means no maximum, as in
+Pravega's `RetentionPolicy`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Cut = dict[int, int]
 """A stream cut: segment id to offset."""
 
 NO_ID: Final = "00000000-0000-0000-0000-000000000000"
-"""The id that a client sends for a reader group that has none yet."""
+"""The id that a client sends for a new reader group."""
 
 
 class ScalingType(IntEnum):
-    """What decides the number of segments."""
+    """What determines the number of segments."""
 
     FIXED = 0
     KBYTES_PER_S = 1
@@ -27,7 +27,7 @@ class ScalingType(IntEnum):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True):
-    """How many segments a stream has; `target_rate` per segment, in the type's unit; a split makes up to `factor`."""
+    """Scaling policy: `target_rate` per segment, in the type's unit; a split creates up to `factor` segments."""
 
     kind: ScalingType = ScalingType.FIXED
     target_rate: int = 0
@@ -43,7 +43,7 @@ class RetentionType(IntEnum):
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """Keep at least `limit` milliseconds or bytes; where subscribers lag, at most `maximum` (0: no maximum)."""
+    """Keeps at least `limit` milliseconds or bytes; if subscribers lag, at most `maximum` (0: no maximum)."""
 
     kind: RetentionType
     limit: int
@@ -51,7 +51,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 
 
 class StreamConfig(msgspec.Struct, frozen=True):
-    """Everything that a stream's creator says about it."""
+    """The configuration of a stream."""
 
     scaling: ScalingPolicy = ScalingPolicy()
     retention: RetentionPolicy | None = None
@@ -61,7 +61,7 @@ class StreamConfig(msgspec.Struct, frozen=True):
 
 
 class SubscriberRetention(IntEnum):
-    """Whether a reader group's position holds back the retention of its streams."""
+    """Whether a reader group's position delays the retention of its streams."""
 
     NONE = 0
     MANUAL = 1

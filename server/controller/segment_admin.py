@@ -51,11 +51,11 @@ from segstore.wire import (
 log = logging.getLogger(__name__)
 
 CONTROLLER_WRITER: Final = UUID("5e657365-0000-4000-8000-6d61726b6572")
-"""The id under which a controller writes events of its own; its numbers in a segment count from 1."""
+"""The writer id of the controller's own events; its event numbers in a segment start at 1."""
 
 
 class Load(NamedTuple):
-    """What was ever written to a segment."""
+    """Totals of all writes to a segment."""
 
     events: int
     bytes: int

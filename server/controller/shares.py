@@ -1,8 +1,8 @@
-"""A limit that the peers of a server share: on calls that are worked on, on bytes that calls hold.
+"""A limit shared fairly among the peers of a server: concurrent calls, or bytes held by calls.
 
-A peer may take more while what it has is less than one `_PART`th of what is free. A lone peer thus gets a ninth of the
-limit; several get less each, and leave room for one that has nothing yet. Invariant: what is taken exceeds the limit by
-less than one request; the waiters of a peer are served in order, and peers in turn. Used in one event loop.
+A peer may take more while it has less than one `_PART`th of what is free. So a single peer gets a ninth of the limit;
+several get less each, and leave room for new peers. Invariants: what is taken exceeds the limit by less than one
+request; the waiters of a peer are served in order, and peers in turn. Used in one event loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Shares:
         self._waiting: dict[str, OrderedDict[asyncio.Future[None], None]] = {}
 
     def try_take(self, peer: str, size: int) -> bool:
-        """Take `size`, of which `give_back` must follow, if the peer may take more now; whether it may."""
+        """Take `size` if the peer may take more now, and return whether it may. Then `give_back` must follow."""
         if not self._may_take(peer):
             return False
         self._take(peer, size)
         return True
 
     async def take(self, peer: str) -> None:
-        """Take 1 when the peer may take more; `give_back` must follow, unless this is cancelled."""
+        """Wait until the peer may take more, and take 1; `give_back` must follow, unless this is cancelled."""
         if peer not in self._waiting and self._may_take(peer):
             self._take(peer, 1)
             return
@@ -48,7 +48,7 @@ class Shares:
             raise
 
     def give_back(self, peer: str, size: int = 1) -> None:
-        """Give back what was taken; waiters that may take it now go on."""
+        """Return what was taken, and resume waiters that may take it now."""
         self._take(peer, -size)
         if not self._taken[peer]:
             del self._taken[peer]
@@ -59,7 +59,7 @@ class Shares:
             waiting = self._waiting.pop(following)
             taken, _ = waiting.popitem(last=False)
             if waiting:
-                self._waiting[following] = waiting  # behind all others
+                self._waiting[following] = waiting  # after all other peers
             if not taken.cancelled():
                 self._take(following, 1)
                 taken.set_result(None)

@@ -1,4 +1,4 @@
-"""Who owns which container: sessions with a coordination service, and what follows when one expires (PIP-57)."""
+"""Container ownership: sessions with a coordination service, and handling of their expiry (PIP-57)."""
 
 from segstore.server.coordination.configuration import (
     Configuration,

@@ -1,13 +1,12 @@
-"""The configuration service: which scopes there are, and how their streams are configured (seed 57.6).
+"""The configuration service: scopes and stream configurations in the coordination service (seed 57.6).
 
-A cluster's controller publishes it, every store may look it up. It has a session of its own, with the service that
-holds the containers or with another. What was looked up is cached, and watched: what has changed is asked for again.
+A cluster's controller publishes it, and every store can look it up. It uses a session of its own, with the service that
+holds the containers or with another one. Lookups are cached and watched; after a change the node is read again.
 
-Invariants: nothing is answered from the cache that the service did not confirm in this session without having told of a
-change since; the cache is dropped when the connection is lost, when the session is, and when the store has a new local
-session (`drop`). Losing this session never ends a store: another is tried for until there is one, and what is published
-is then compared with what is there. What is there was written by others: bytes that are no configuration are refused
-where they are looked up, and replaced where they are published.
+Invariants: a cached answer was read in this session, and no change was reported since; the cache is dropped when the
+connection or the session is lost, and when the store has a new local session (`drop`). Losing this session never ends
+a store: it reconnects until it has a new one, and then compares what is published with the nodes. Nodes may have been
+written by others: invalid bytes are refused in lookups and replaced when published.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ log = logging.getLogger(__name__)
 CONFIGURATION: Final = "/segstore/configuration"
 
 Configured = Mapping[str, Mapping[str, StreamConfig]]
-"""Scope → stream → how it is configured."""
+"""Scope → stream → configuration."""
 
 _CACHED: Final = 10_000
-"""Nodes; with more, the cache begins anew."""
+"""Maximum number of cached nodes; the cache is cleared when it is full."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(StreamConfig)
@@ -60,7 +59,7 @@ _CONFIGURING: Final = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated,
 
 
 def configured(state: State) -> Configured:
-    """What users have configured."""
+    """Returns the configuration of all user streams."""
     return {
         scope.name: {name: each.config for name, each in scope.streams.items() if not each.is_internal}
         for scope in state.scopes.values()
@@ -68,15 +67,15 @@ def configured(state: State) -> Configured:
 
 
 class NoConfiguration(CoordinationError):
-    """A stream's node holds something else."""
+    """A stream's node does not contain a configuration."""
 
 
 class Configuration:
-    """Looks the configuration up; publishes it where `publish` was called.
+    """Looks up the configuration, and publishes it once `publish` was called.
 
     Attributes:
-        session: with the configuration service; None while there is none.
-        published: how often all that is to be there has been found or put there.
+        session: session with the configuration service; None while there is none.
+        published: number of times that the nodes were found or made up to date.
     """
 
     def __init__(self, coordinator: Coordinator, *, random: Random | None = None) -> None:
@@ -90,16 +89,16 @@ class Configuration:
         self._work = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self) -> CoordinationSession:
-        """Opens a session and gives it, to look at. Raises Unreachable."""
+        """Opens a session and returns it for inspection. Raises Unreachable."""
         self.session = session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name="configuration")
         return session
 
     async def aclose(self) -> None:
-        """Ends the session. May be called twice."""
+        """Closes the session. Can be called twice."""
         main, self._main = self._main, None
         if main is not None:
             main.cancel()
@@ -132,13 +131,13 @@ class Configuration:
             failed += 1
 
     async def _live(self, session: CoordinationSession) -> None:
-        """One session, to its end."""
+        """Works with one session until it ends."""
 
         def on_change(state: SessionState) -> None:
             self.drop()
             self._work.set()
             if state is SessionState.SUSPENDED:
-                log.warning("the configuration service does not answer; stores go on without")
+                log.warning("the configuration service does not answer; stores continue without it")
 
         session.on_change(on_change)
         self.drop()
@@ -150,13 +149,13 @@ class Configuration:
             self._work.clear()
             try:
                 if session.state is not SessionState.CONNECTED or (wanted := self._source()) is None:
-                    known = None  # meanwhile another one may publish
+                    known = None  # another process may publish meanwhile
                     continue
                 known = await self._found(session) if known is None else known
                 await self._put(session, known, _nodes(wanted))
             except SessionExpired:
                 return
-            except (CoordinationError, OSError) as error:  # the source may not see whether it is still the one to say
+            except (CoordinationError, OSError) as error:  # OSError: the source cannot check whether it still leads
                 log.warning("the configuration was not published: %s; trying again", error)
                 known = None
                 self._work.set()
@@ -169,26 +168,26 @@ class Configuration:
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def publish(self, source: Callable[[], Configured | None]) -> None:
-        """From now on, have the service hold what `source` gives; nothing is changed there while that is None."""
+        """Starts publishing what `source` returns; nothing is changed while it returns None."""
         self._source = source
         self.changed()
 
     def withdraw(self) -> None:
-        """From now on this is another one's to publish; what is there stays."""
+        """Stops publishing; the nodes stay."""
         self.publish(_nothing)
 
     def changed(self) -> None:
-        """What is to be published is, or is about to be, another one."""
+        """Reports that the configuration to publish has changed or is about to change."""
         self._work.set()
 
     def changed_by(self, operation: Operation) -> None:
-        """The controller is about to do this."""
+        """Reports an operation that the controller is about to apply."""
         if isinstance(operation, _CONFIGURING):
             self.changed()
 
     @staticmethod
     async def _found(session: CoordinationSession) -> dict[str, bytes]:
-        """What the nodes hold now."""
+        """Returns the current content of the nodes."""
         found = {}
         for scope in await session.children(CONFIGURATION):
             found[f"{CONFIGURATION}/{scope}"] = b""
@@ -201,7 +200,7 @@ class Configuration:
 
     @staticmethod
     async def _put(session: CoordinationSession, known: dict[str, bytes], wanted: Mapping[str, bytes]) -> None:
-        """Makes the nodes what is wanted; `known` follows."""
+        """Changes the nodes to `wanted`, and updates `known`."""
         for path in sorted(known.keys() - wanted.keys(), reverse=True):  # streams before their scope
             await session.delete(path)
             del known[path]
@@ -216,24 +215,24 @@ class Configuration:
 
     @property
     def cached(self) -> int:
-        """How many answers need no question."""
+        """Number of cached answers."""
         return len(self._cache)
 
     def drop(self) -> None:
-        """Forget what was looked up."""
+        """Drops the cache."""
         self._generation += 1
         self._cache.clear()
 
     async def scopes(self) -> list[str]:
-        """Those that there are. Raises CoordinationError, as all lookups do."""
+        """Returns the names of all scopes. Raises CoordinationError, as all lookups do."""
         return [unquote(name) for name in await self._names(CONFIGURATION)]
 
     async def streams(self, scope: str) -> list[str]:
-        """Those of a scope; none of one that is not there."""
+        """Returns the names of a scope's streams; an empty list for an unknown scope."""
         return [unquote(name) for name in await self._names(_path(scope))]
 
     async def stream(self, scope: str, stream: str) -> StreamConfig | None:
-        """How a stream is configured; None if it is not there. Raises NoConfiguration for bytes that do not say."""
+        """Returns a stream's configuration; None for an unknown stream. Raises NoConfiguration for invalid bytes."""
         path = _path(scope, stream)
         node = await self._looked_up(path, lambda session, watch: session.get(path, watch))
         if node is None or isinstance(node, list):
@@ -242,7 +241,7 @@ class Configuration:
             return _DECODER.decode(node.data)
         except msgspec.MsgspecError as error:
             raise NoConfiguration(
-                f"node {path} is no stream's configuration: {error}: {node.data[:200]!r}", path
+                f"node {path} is not a stream's configuration: {error}: {node.data[:200]!r}", path
             ) from error
 
     async def _names(self, path: str) -> list[str]:
@@ -256,16 +255,16 @@ class Configuration:
         if session is None:
             raise Disconnected("there is no session with the configuration service", key)
         generation = self._generation
-        told = False
+        changed = False
 
         def on_change() -> None:
-            nonlocal told
-            told = True
+            nonlocal changed
+            changed = True
             if generation == self._generation:
                 self._cache.pop(key, None)
 
         found = await ask(session, on_change)
-        if not told and generation == self._generation:
+        if not changed and generation == self._generation:
             if len(self._cache) >= _CACHED:
                 self._cache.clear()
             self._cache[key] = found
@@ -279,13 +278,13 @@ class _Ask(Protocol):
 
 
 def _path(*names: str) -> str:
-    """The node of a scope or of a stream. A name of dots alone is none of a node."""
+    """Returns the node of a scope or a stream. Names that consist of dots are escaped: nodes cannot have them."""
     quoted = (quote(name, safe="") for name in names)
     return "/".join((CONFIGURATION, *(each if each.strip(".") else each.replace(".", "%2E") for each in quoted)))
 
 
 def _nothing() -> None:
-    """There is nothing to be published."""
+    """Default source, which publishes nothing."""
 
 
 def _nodes(configured: Configured) -> dict[str, bytes]:

@@ -1,12 +1,12 @@
-"""A coordination service in this process: the default, for clusters in one process and for tests.
+"""An in-process coordination service: the default, for single-process clusters and tests.
 
-It keeps ZooKeeper's rules: one tree, ephemeral nodes that end with their session, watches that fire once, and a
-session that expires when the service has not heard of it for its timeout. Time is the running loop's, so a loop with
-virtual time makes all of it deterministic. What goes wrong is told to it: `expire` ends a session, `cut` takes the
-line between a session and the service away, `heal` gives it back; `pause` and `resume` do so for all.
+It follows ZooKeeper's rules: one tree, ephemeral nodes that end with their session, watches that fire once, and
+sessions that expire when the service has not heard of them for their timeout. Time is the running loop's, so a loop
+with virtual time makes everything deterministic. Tests inject failures: `expire` ends a session, `cut` disconnects a
+session from the service, `heal` reconnects it; `pause` and `resume` do so for all sessions.
 
-Invariants: expiry is decided here and nowhere else; while the service is paused no session expires; a request whose
-session is cut in between may have been carried out. After `close` no timer is left.
+Invariants: only the service decides expiry; no session expires while the service is paused; a request whose session is
+cut may have been executed. After `close` no timer is left.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from segstore.server.coordination.types import (
 Watch = Callable[[], None]
 
 _SUSPENDED_AFTER = 1 / 3
-"""Of the timeout: how long a session goes without a word before its holder is told so."""
+"""Fraction of the timeout after which a disconnected session is suspended."""
 
 
 class InProcessCoordinator:
     """The tree and its sessions.
 
     Attributes:
-        sessions: those that have not expired, by id; for looking at.
+        sessions: the sessions that have not expired, by id; to be inspected.
     """
 
     def __init__(self, *, session_timeout_ms: float = 10_000, delay_s: Callable[[], float] | None = None) -> None:
-        """delay_s: how long each request and each reply is on its way; None for no time at all."""
+        """delay_s: returns the delay of each request and each reply; None for no delay."""
         self.session_timeout_ms = session_timeout_ms
         self.sessions: dict[int, InProcessSession] = {}
         self._delay_s = delay_s
@@ -51,20 +51,20 @@ class InProcessCoordinator:
         self._paused = False
         self._unaware: list[InProcessSession] = []
 
-    # --- what goes wrong --------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------------
 
     @property
     def paused(self) -> bool:
         return self._paused
 
     def pause(self) -> None:
-        """Answer nobody and let no session expire, until `resume`."""
+        """Stops answering, and lets no session expire, until `resume`."""
         self._paused = True
         for session in tuple(self.sessions.values()):
             session.silence()
 
     def resume(self) -> None:
-        """Answer again."""
+        """Answers again."""
         self._paused = False
         for session in tuple(self.sessions.values()):
             if session.cut:
@@ -76,18 +76,18 @@ class InProcessCoordinator:
             session.reached()
 
     def cut(self, session_id: int) -> None:
-        """Hear nothing of a session and tell it nothing; it expires when its timeout is over. KeyError."""
+        """Disconnects a session, which expires after its timeout. Raises KeyError."""
         session = self.sessions[session_id]
         session.cut = True
         session.silence()
 
     def heal(self, session: InProcessSession) -> None:
-        """The line to a session is back: it goes on, or hears that it has expired."""
+        """Reconnects a session, which continues or learns that it has expired."""
         session.cut = False
         session.reached()
 
     def expire(self, session_id: int) -> None:
-        """End a session now; who holds it hears of it when there is a line. KeyError."""
+        """Ends a session now; its holder learns of it when it is connected. Raises KeyError."""
         session = self.sessions.pop(session_id)
         session.expired = True
         for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
@@ -100,14 +100,14 @@ class InProcessCoordinator:
                 self._unaware.append(session)
 
     def close(self) -> None:
-        """End all sessions."""
+        """Ends all sessions."""
         for session_id in tuple(self.sessions):
             self.expire(session_id)
 
-    # --- what sessions ask ------------------------------------------------------------------------------------------
+    # --- requests of sessions ---------------------------------------------------------------------------------------
 
     async def connect(self) -> InProcessSession:
-        """A new session. Raises Unreachable while the service is paused."""
+        """Opens a new session. Raises Unreachable while the service is paused."""
         await self.travel()
         if self._paused:
             raise Unreachable("the coordination service does not answer")
@@ -117,7 +117,7 @@ class InProcessCoordinator:
         return session
 
     async def travel(self) -> None:
-        """As long as a message is on its way."""
+        """Waits for the delay of a message."""
         await asyncio.sleep(0 if self._delay_s is None else self._delay_s())
 
     def create(self, path: str, data: bytes, owner: int) -> None:
@@ -152,7 +152,7 @@ class InProcessCoordinator:
         (self._child_watches if children else self._watches)[path.rstrip("/")].append((session, watch))
 
     def forget_watches(self, session: InProcessSession) -> list[Watch]:
-        """The watches of a session that is over, taken out."""
+        """Removes and returns the watches of a session that has ended."""
         forgotten = []
         for table in (self._watches, self._child_watches):
             for path, waiting in list(table.items()):
@@ -182,11 +182,11 @@ class InProcessCoordinator:
 
 
 class InProcessSession:
-    """A session with an `InProcessCoordinator`, as its holder has it (`CoordinationSession`).
+    """A session with an `InProcessCoordinator`, as seen by its holder (`CoordinationSession`).
 
     Attributes:
-        cut: there is no line to the service.
-        expired: by the service's decision; the holder knows when its state says so.
+        cut: whether it is disconnected from the service.
+        expired: whether the service has ended it; the holder knows only when its state says so.
     """
 
     why = ""
@@ -207,12 +207,12 @@ class InProcessSession:
 
     @property
     def reachable(self) -> bool:
-        """Whether messages pass between it and the service."""
+        """Whether it is connected to the service."""
         return not self.cut and not self._service.paused
 
     @property
     def over(self) -> bool:
-        """Whether its holder knows that it has ended."""
+        """Whether the holder knows that the session has ended."""
         return self._state in (SessionState.LOST, SessionState.CLOSED)
 
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
@@ -258,18 +258,18 @@ class InProcessSession:
             self._become(SessionState.CLOSED)
             self._service.expire(self.session_id)
         else:
-            self._become(SessionState.CLOSED)  # the service hears nothing and ends it when its timeout is over
+            self._become(SessionState.CLOSED)  # the service ends it after its timeout
 
-    # --- the line ---------------------------------------------------------------------------------------------------
+    # --- connection -------------------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """A request travels; it is carried out right afterwards."""
+        """Waits for the delay of a request, which is executed right afterwards."""
         self._check()
         await self._service.travel()
         self._check()
 
     async def _hear(self) -> None:
-        """A reply travels."""
+        """Waits for the delay of a reply."""
         await self._service.travel()
         self._check()
 
@@ -283,9 +283,9 @@ class InProcessSession:
             raise Disconnected("the coordination service does not answer")
 
     def silence(self, *, anew: bool = False) -> None:
-        """The line is gone: its holder notices in a while, and the service ends it when its timeout is over.
+        """Handles a disconnection: the session is suspended after a while, and expires after its timeout.
 
-        anew: both times begin now, even if they had begun before.
+        anew: restarts both timers.
         """
         if self.over or (self._timers and not anew):
             return
@@ -298,7 +298,7 @@ class InProcessSession:
         ]
 
     def reached(self) -> None:
-        """There is a line again, if there is one: its holder hears how things are."""
+        """Updates the holder's state and fires pending watches, if the session is connected."""
         if not self.reachable or self.over:
             return
         self._cancel_timers()
@@ -312,7 +312,7 @@ class InProcessSession:
             watch()
 
     def told(self, watch: Watch) -> None:
-        """A watch has fired: its holder hears of it now, or when there is a line."""
+        """Delivers a fired watch to the holder, now or once the session is connected."""
         if self.over:
             return
         if self.reachable:

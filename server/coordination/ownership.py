@@ -1,22 +1,21 @@
-"""The containers of one store: owned through a session with the coordination service, lost and owned again with it.
+"""Containers owned by one store through its coordination session; lost and acquired again with the session.
 
-One task a container looks at its node, acts, and waits for the node to change (seed 57.9):
+For each container, one task reads the container's node, acts, and waits for the node to change (seed 57.9):
 
-- no node: take it, at once if it was ours, else when it is our turn;
-- ours in this session: serve it;
-- ours of an older session: wait until it is gone, or replace it, then take it;
-- another's: unload it at once (seed 57.4).
+- no node: create it, at once if the container was ours, else when it is our turn;
+- ours in this session: serve the container;
+- ours of an older session: wait until it is gone, or replace it, then take the container;
+- another store's: unload the container at once (seed 57.4).
 
-A container that is served again under the epoch it was left in, nobody having opened it in between, goes on from
-memory; else it is opened, which fences all older owners. When the session is lost nothing is served until its nodes are
-owned again: requests hear WrongHost. While it is suspended the store goes on, for the fence does not need the session.
+If a container's epoch has not changed since this store last served it, it is served from memory; else it is opened,
+which fences all older owners. When the session is lost, nothing is served until the nodes are owned again: requests are
+answered with WrongHost. While the session is suspended the store continues, because the fence does not depend on it.
 
-A container's node that no session holds is left alone, and this is said. So is a container that cannot be opened as it
-is: nobody owns it, and each store that tried looks now and then whether somebody has mended it. A store that can open
-none of them ends.
+A container's node without a session is left alone and logged. A container that cannot be opened is not owned, and each
+store that tried checks periodically whether it was repaired. A store that can open no container shuts down.
 
-Invariants: a container is served only between an opening and the next one's fence; at most one task is at work on a
-container; an error that nobody foresaw ends the store rather than leave it half an owner (seed 57.5).
+Invariants: a container is served only between its opening and the next opening's fence; at most one task works on a
+container; an unexpected error ends the store, so that it is never a partial owner (seed 57.5).
 Follows `OwnershipCache` and `ZookeeperSessionExpiredHandler` (Pulsar, change 6347).
 """
 
@@ -53,32 +52,32 @@ log = logging.getLogger(__name__)
 CONTAINERS: Final = "/segstore/containers"
 
 _MENDED_S: Final = 2.0
-"""Between looks at a container that was refused."""
+"""Interval between checks of a refused container."""
 
 
 def container_path(container_id: int) -> str:
-    """The node whose session owns a container."""
+    """Returns the node whose session owns a container."""
     return f"{CONTAINERS}/{container_id}"
 
 
 class Hosted(Protocol):
-    """The store whose containers these are."""
+    """The store that serves the containers."""
 
     def own(self, container_id: int, container: Container | None) -> None:
-        """Serve a container: the one given, or an empty one."""
+        """Starts serving a container: the given one, or an empty one."""
 
     def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
-        """Own a container whose state is not here yet; `first_use` is called when somebody asks for it."""
+        """Owns a container that is not opened yet; `first_use` is called on the first request for it."""
 
     def release(self, container_id: int) -> Container | None:
-        """Serve a container no more; None if it was not opened. KeyError if it is not owned."""
+        """Stops serving a container and returns it; None if it was not opened. Raises KeyError if it is not owned."""
 
     def load(self) -> LoadReport:
-        """What there is to do."""
+        """Returns the store's load."""
 
 
 class _Opening:
-    """A container as this store has opened it: its epoch, and its state while it is not served."""
+    """This store's opening of a container: its epoch, and its state while it is not served."""
 
     __slots__ = ("container", "epoch", "fenced")
 
@@ -92,11 +91,11 @@ class ContainerOwnership:
     """Owns containers for one store, from `start` to `stop` or to its shutdown.
 
     Attributes:
-        name: of the store; its own in the cluster.
+        name: the store's name, unique in the cluster.
         served: the containers that are served now.
-        refused: those that this store cannot open as they are, and why.
-        session: the one it has; None before the start and after the end.
-        shutdown_reason: why the store is to end; None while it is not.
+        refused: the containers that this store cannot open, and why.
+        session: the current session; None before the start and after the end.
+        shutdown_reason: why the store shuts down; None while it runs.
     """
 
     def __init__(
@@ -112,7 +111,9 @@ class ContainerOwnership:
         on_shutdown: Callable[[str], None] = lambda _: None,
         drop_caches: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_shutdown: called once, with the reason, when the store is to end. drop_caches: after each new session."""
+        """on_shutdown: called once, with the reason, when the store must shut down. drop_caches: called after each new
+        session.
+        """
         self.name = name
         self.served: set[int] = set()
         self.refused: dict[int, str] = {}
@@ -129,25 +130,25 @@ class ContainerOwnership:
         self._drop_caches = drop_caches
         self._openings: dict[int, _Opening] = {}
         self._unopened: set[int] = set()  # owned, to be opened on their first use
-        self._wanted: set[int] = set()  # of those, the ones that were asked for
-        self._had: set[int] = set()  # what was ours when the last session ended
+        self._wanted: set[int] = set()  # the unopened containers that were requested
+        self._had: set[int] = set()  # containers owned when the last session ended
         self._leaving: set[int] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._pokes: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
         self._reports = LoadReports(name, hosted, settings, self._random, self._rebalance)
         self._others = asyncio.Event()
-        self._ours: set[int] = set()  # made in this session, and not deleted by us
-        self._replaced: set[tuple[int, int]] = set()  # nodes that were deleted: their containers, their sessions
+        self._ours: set[int] = set()  # nodes that this session created and this store has not deleted
+        self._replaced: set[tuple[int, int]] = set()  # deleted stale nodes: container, session
         self._said: set[str] = set()
         self._main: asyncio.Task[None] | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self, preferred: Iterable[int] = (), *, others: bool = True) -> None:
-        """Opens a session and begins to own; `preferred` are taken at once. Raises Unreachable.
+        """Opens a session and starts to acquire containers; `preferred` ones at once. Raises Unreachable.
 
-        others: take also what nobody has, when the turn comes; without, from `take_others` on.
+        others: also takes unowned containers in turn; if False, only after `take_others`.
         """
         self._preferred = frozenset(preferred)
         if others:
@@ -156,7 +157,7 @@ class ContainerOwnership:
         self._main = asyncio.create_task(self._run(session), name=f"ownership of {self.name}")
 
     async def stop(self) -> None:
-        """Serves nothing any more and ends the session, so that others can take over at once. May be called twice."""
+        """Stops serving and closes the session, so that others can take over at once. Can be called twice."""
         main, self._main = self._main, None
         if main is not None:
             main.cancel()
@@ -169,41 +170,41 @@ class ContainerOwnership:
             await session.aclose()
 
     def owns(self, container_id: int) -> bool:
-        """Whether this store is the one to ask."""
+        """Whether this store owns a container."""
         return container_id in self.served or container_id in self._unopened
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, or shuts its store down: it will have no session any more."""
+        """Whether it was stopped or is shutting the store down, so that there is no further session."""
         return self._main is None or self.shutdown_reason is not None
 
     def take_others(self) -> None:
-        """Take from now on what nobody has, when the turn comes."""
+        """Starts taking unowned containers in turn."""
         self._others.set()
 
     def leave(self, container_id: int) -> None:
-        """Take a container only when the turn comes."""
+        """Takes a container only in turn."""
         self._preferred -= {container_id}
 
     def prefer(self, container_id: int) -> None:
-        """Take a container as soon as nobody has it."""
+        """Takes a container as soon as it is unowned."""
         self._preferred |= {container_id}
         if (poke := self._pokes.get(container_id)) is not None:
             poke.set()
 
     @property
     def epochs(self) -> dict[int, int]:
-        """The epoch of each container that is served."""
+        """The epoch of each served container."""
         return {each: self._openings[each].epoch for each in self.served}
 
     def lost(self, container_id: int) -> None:
-        """The container's journal has refused this store, so another has opened it: drop it and look at its node."""
+        """Drops a container that another store has opened, as its journal reported, and reads its node."""
         self._stop_serving(container_id)
         self._openings.pop(container_id, None)
         self._want(container_id)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Returns when the condition holds; it is looked at whenever something has changed."""
+        """Waits until the condition holds; it is checked after every change."""
         while not condition():
             changed = asyncio.get_running_loop().create_future()
             self._waiting.append(changed)
@@ -216,7 +217,7 @@ class ContainerOwnership:
                 each.set_result(None)
 
     def give_up(self, container_id: int) -> None:
-        """Let another store have a container, if one wants it."""
+        """Gives up a container, so that another store can take it."""
         self._leaving.add(container_id)
         if (poke := self._pokes.get(container_id)) is not None:
             poke.set()
@@ -247,7 +248,7 @@ class ContainerOwnership:
         self._on_shutdown(reason)
 
     async def _live(self, session: CoordinationSession) -> str | None:
-        """One session, to its end: None, or why the store is to end."""
+        """Works with one session until it ends; returns None, or why the store must shut down."""
         self.session = session
         ended = asyncio.Event()
 
@@ -299,7 +300,7 @@ class ContainerOwnership:
     # --- one container ----------------------------------------------------------------------------------------------
 
     async def _keep(self, session: CoordinationSession, container_id: int) -> None:
-        """Looks at the container's node, acts, waits; ends with the session."""
+        """Reads the container's node, acts, waits; ends with the session."""
         failed = 0
         while True:
             changed = self._pokes[container_id] = asyncio.Event()
@@ -316,7 +317,7 @@ class ContainerOwnership:
             failed += 1
 
     async def _back_off(self, failed: int, changed: asyncio.Event) -> None:
-        """A pause, which ends early when there is a connection again."""
+        """Waits, but only until there is a connection again."""
         changed.clear()
         try:
             async with asyncio.timeout(backoff_s(failed, self._random)):
@@ -325,13 +326,13 @@ class ContainerOwnership:
             return
 
     async def _look(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> bool:
-        """Acts on the node as it is; False: it is to be looked at again at once."""
+        """Acts on the node's current state; returns False if it must be read again at once."""
         path = container_path(container_id)
         node = await session.get(path, changed.set)
         if node is None:
             self._stop_serving(container_id)
             if container_id in self.refused and await self._storage.refused(container_id):
-                with suppress(TimeoutError):  # it may have been mended
+                with suppress(TimeoutError):  # it may have been repaired
                     async with asyncio.timeout(_MENDED_S):
                         await changed.wait()
                 return False
@@ -345,7 +346,7 @@ class ContainerOwnership:
                 self._preferred -= {container_id}
                 self._unload(container_id)
                 await self._delete(session, path, node.version)
-                await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # another's turn comes first
+                await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # other stores come first
                 return False
             try:
                 await self._serve(session, container_id)
@@ -358,7 +359,7 @@ class ContainerOwnership:
             return container_id not in self._leaving  # it may have been given up meanwhile
         if node.data == self.name.encode():
             if container_id in self._ours or (container_id, node.owner) in self._replaced:
-                raise SameName(self.name, path)  # that session is alive, or it would not have made a node
+                raise SameName(self.name, path)  # that session is alive: it has just created a node
             if self._settings.stale_node == "replace":
                 await self._delete(session, path, node.version)
                 self._replaced.add((container_id, node.owner))
@@ -368,7 +369,7 @@ class ContainerOwnership:
             self._said.add(path)
             held = node.data[:SHOWN_BYTES]
             log.error(
-                "store %s: container %d cannot be owned: node %s is no session's and holds %r; delete it",
+                "store %s: container %d cannot be owned: node %s belongs to no session and holds %r; delete it",
                 self.name,
                 container_id,
                 path,
@@ -376,12 +377,12 @@ class ContainerOwnership:
             )
         self._unload(container_id)
         if container_id in self.refused and not await self._storage.refused(container_id):
-            del self.refused[container_id]  # else it may be that the other one only tries
+            del self.refused[container_id]  # otherwise the other store may only be trying to open it
         return True
 
     def _refuse(self, container_id: int, why: str) -> None:
         if self.refused.get(container_id) != why:
-            log.error("store %s: %s; it is nobody's until then, the others are served", self.name, why)
+            log.error("store %s: %s; it has no owner until then, the others are served", self.name, why)
         self.refused[container_id] = why
         self._unload(container_id)
         self._preferred -= {container_id}
@@ -390,11 +391,11 @@ class ContainerOwnership:
         self._say()
 
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
-        """Makes the node: at once if the container was ours, else when our turn has come and it is still nobody's."""
+        """Creates the node: at once if the container was ours, else in turn if it is still unowned."""
         if container_id not in self._preferred and container_id not in self._had:
             await self._others.wait()
             delay_ms = self._settings.takeover_delay_ms * (1 + await self._turn(session, container_id))
-            with suppress(TimeoutError):  # nobody took it
+            with suppress(TimeoutError):  # it is still unowned
                 async with asyncio.timeout(delay_ms / 1000):
                     await changed.wait()
                 return
@@ -414,10 +415,10 @@ class ContainerOwnership:
         try:
             await session.delete(path, version)
         except (NoNode, BadVersion):
-            return  # it is looked at again
+            return  # the caller reads it again
 
     async def _serve(self, session: CoordinationSession, container_id: int) -> None:
-        """Serves what the node says is ours: from memory, or opened now, or when somebody asks for it."""
+        """Serves a container that we own: from memory, or opened now, or opened on first use."""
         if container_id in self.served:
             return
         opening = self._openings.get(container_id)
@@ -472,7 +473,7 @@ class ContainerOwnership:
     @staticmethod
     def _check(session: CoordinationSession) -> None:
         if session.state in (SessionState.LOST, SessionState.CLOSED):
-            raise SessionExpired(f"session {session.session_id:#x} is over")
+            raise SessionExpired(f"session {session.session_id:#x} has ended")
 
     def _want(self, container_id: int) -> None:
         self._wanted.add(container_id)
@@ -480,7 +481,7 @@ class ContainerOwnership:
             poke.set()
 
     def _stop_serving(self, container_id: int) -> None:
-        """Nothing is answered for the container any more; its state is kept."""
+        """Stops serving a container; its state is kept."""
         if container_id in self._unopened:
             self._unopened.discard(container_id)
             self._hosted.release(container_id)
@@ -492,7 +493,7 @@ class ContainerOwnership:
         self._say()
 
     def _unload(self, container_id: int) -> None:
-        """The container is another's, or to be: its state is given back."""
+        """Stops serving a container and returns its state to the storage, for another owner."""
         self._stop_serving(container_id)
         self._had.discard(container_id)
         opening = self._openings.pop(container_id, None)
@@ -500,13 +501,13 @@ class ContainerOwnership:
             self._storage.close(container_id, opening.epoch, opening.container)
 
     def _hold_all(self) -> None:
-        """The session is over: nothing is served, all is kept for being owned again."""
+        """Stops serving all containers after the end of a session; their state is kept for the next one."""
         self._had |= self.served | self._unopened
         for container_id in self.served | self._unopened:
             self._stop_serving(container_id)
 
     def _rebalance(self, stores: int) -> None:
-        """Gives up what others have too little of."""
+        """Gives up containers above this store's share."""
         owned = sorted(self.served | self._unopened)
         above = surplus(len(owned), self._count, stores)
         for container_id in owned[len(owned) - above :]:

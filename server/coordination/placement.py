@@ -1,7 +1,7 @@
-"""Which store takes a container that nobody owns: the one that its load report shows to have least to do (seed 57.6).
+"""Placement of unowned containers: the store that reports the least load takes each (seed 57.6).
 
-Pure functions over reports: all stores deal the same containers out in the same way, so each knows which are its own
-to take and after how many others its turn comes if those do not.
+Pure functions of the reports: all stores compute the same distribution, so each knows which containers to take, and how
+many other stores come before it for the rest.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """What a store says of itself.
+    """The load of a store.
 
-    host, port: where its clients connect. containers: how many it owns. bytes_per_s: appended and read, since the
-    last report. connections: open now.
+    host, port: its address for clients. containers: number of owned containers. bytes_per_s: appended and read since
+    the last report. connections: number of open connections.
     """
 
     host: str = ""
@@ -30,7 +30,7 @@ class LoadReport(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> LoadReport:
-        """Raises msgspec.MsgspecError for what is no report."""
+        """Decodes a report. Raises msgspec.MsgspecError for invalid bytes."""
         return _DECODER.decode(data)
 
 
@@ -39,9 +39,9 @@ _DECODER: Final = msgspec.json.Decoder(LoadReport)
 
 
 def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[str, LoadReport]) -> int:
-    """How many stores come before `store` when `container` is taken; 0 for the one whose it is to be.
+    """Returns how many stores come before `store` in the order for `container`; 0 for the store that should take it.
 
-    The unowned containers are dealt out one by one, each to the store that has least by then.
+    The unowned containers are distributed one by one, each to the store with the least load at that point.
     """
     counts = {name: report.containers for name, report in reports.items()}
     counts.setdefault(store, 0)
@@ -55,9 +55,9 @@ def turn(store: str, container: int, unowned: Iterable[int], reports: Mapping[st
         if each == container:
             return order.index(store)
         counts[order[0]] += 1
-    raise AssertionError("the container is among those dealt out")
+    raise AssertionError("the container is among those distributed")
 
 
 def surplus(owned: int, containers: int, stores: int) -> int:
-    """How many a store is to give up: what it has above the larger part of an even share."""
+    """Returns how many containers a store should give up: those above an even share, rounded up."""
     return max(0, owned - -(-containers // max(stores, 1)))

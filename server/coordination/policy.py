@@ -1,7 +1,8 @@
-"""What a store does when its coordination session has expired (seeds 57.1, 57.2).
+"""What a store does when its coordination session expires (seeds 57.1, 57.2).
 
-`Shutdown` ends the store, so that others take its containers at once. `Reconnect` starts a new session, trying so and
-so often, and owns again what it can; when it gets none, it ends the store too. Nought retries is `Shutdown`.
+`Shutdown` ends the store, so that others take its containers at once. `Reconnect` opens a new session, with a limited
+number of retries, and acquires containers again; if it gets no session, it ends the store. Zero retries means
+`Shutdown`.
 
 Follows `ZookeeperSessionExpiredHandler` and its two implementations (Pulsar, change 6347).
 """
@@ -51,27 +52,27 @@ class OwnershipSettings(BaseModel):
 
 
 def backoff_s(attempt: int, random: Random) -> float:
-    """Seconds to wait after failed attempt 0, 1, …: 100 ms to 60 s, doubled each time, 20 % of chance (seed 57.9)."""
+    """Returns the wait after failed attempt 0, 1, …: 100 ms to 60 s, doubled each time, 20 % jitter (seed 57.9)."""
     wait_ms = min(_MAX_BACKOFF_MS, float(_FIRST_BACKOFF_MS << min(attempt, 16)))
     return min(_MAX_BACKOFF_MS, wait_ms * random.uniform(1 - _JITTER, 1 + _JITTER)) / 1000
 
 
 class SessionExpiredPolicy(Protocol):
-    """Decides what follows an expired session."""
+    """Decides what happens after a session has expired."""
 
     async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        """A new session to go on with; None: the store is to shut down. Unreachable: it is, for there is none."""
+        """Returns a new session, or None if the store should shut down. Raises Unreachable if it gets no session."""
 
 
 class Shutdown:
-    """The store ends: its containers are for the others."""
+    """Shuts the store down, so that others take its containers."""
 
     async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
         return None
 
 
 class Reconnect:
-    """A new session, if one is to be had in `retries` attempts."""
+    """Opens a new session, with at most `retries` attempts."""
 
     def __init__(self, retries: int, random: Random) -> None:
         self._retries = retries
@@ -90,7 +91,7 @@ class Reconnect:
 
 
 def policy_of(settings: OwnershipSettings, random: Random) -> SessionExpiredPolicy:
-    """The policy that settings name."""
+    """Returns the policy that the settings name."""
     if settings.session_expired_policy == "shutdown" or settings.session_reconnect_retries == 0:
         return Shutdown()
     return Reconnect(settings.session_reconnect_retries, random)

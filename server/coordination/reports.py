@@ -1,7 +1,7 @@
-"""The load reports of the stores: this one's, said again and again, and those of all, read (seed 57.6).
+"""Load reports: this store's, published periodically, and those of all stores, read (seed 57.6).
 
-What a node holds was written by others: one that is no report is passed over, which is said once. Two stores of one
-name would each take the other's nodes for its own of an older session, so when this is seen, one of them ends.
+Nodes may have been written by others: a node that is not a report is skipped, and logged once. If two stores use the
+same name, each takes the other's nodes for its own of an older session; so one shuts down.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ log = logging.getLogger(__name__)
 STORES: Final = "/segstore/stores"
 
 SHOWN_BYTES: Final = 200
-"""Of a node whose data is shown to a person."""
+"""Number of bytes of a node's data in messages."""
 
 
 def store_path(name: str) -> str:
-    """The node that carries a store's load report."""
+    """Returns the node of a store's load report."""
     return f"{STORES}/{name}"
 
 
 class SameName(CoordinationError):
-    """Another store has this one's name: it holds a node that only a store of this name makes."""
+    """Another store has this store's name: it holds a node that only a store of this name creates."""
 
     def __init__(self, name: str, path: str, said: bytes = b"") -> None:
         text = said[:SHOWN_BYTES].decode(errors="backslashreplace")
@@ -51,13 +51,13 @@ class SameName(CoordinationError):
 
 
 class _Loaded(Protocol):
-    """What can say how much it has to do."""
+    """A store that can report its load."""
 
     def load(self) -> LoadReport: ...
 
 
 class LoadReports:
-    """Of one store."""
+    """The load reports of one store."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LoadReports:
         random: Random,
         rebalance: Callable[[int], None],
     ) -> None:
-        """rebalance: told, after each report, how many stores there are, if the settings ask for it."""
+        """rebalance: called with the number of stores after each report, if the settings enable it."""
         self._name = name
         self._store = store
         self._settings = settings
@@ -76,7 +76,7 @@ class LoadReports:
         self._said: set[str] = set()
 
     async def run(self, session: CoordinationSession) -> None:
-        """Says what there is to do, until the session ends. Raises SameName."""
+        """Publishes reports until the session ends. Raises SameName."""
         failed = 0
         made = False
         other: Node | None = None
@@ -89,8 +89,8 @@ class LoadReports:
                         self._rebalance(len(await self.read(session)))
                     await asyncio.sleep(self._settings.load_report_interval_ms / 1000)
                     continue
-                # What we have made in this session goes only if one of our name deletes it; and a node of an older
-                # session of ours is written no more, and goes when that session's time is up.
+                # There are two signs of another store with our name: a node that we created in this session was
+                # deleted, or a node that is not of this session changes, although our older session cannot write it.
                 if made or (other is not None and (other.owner, other.version) != (node.owner, node.version)):
                     raise SameName(self._name, store_path(self._name), node.data)
                 other = node
@@ -104,7 +104,7 @@ class LoadReports:
             failed += 1
 
     async def _say(self, session: CoordinationSession) -> Node | None:
-        """None when it is said; the node that is in the way, of an older session of ours or of another of our name."""
+        """Publishes a report and returns None; returns the node in its place if another session holds it."""
         path, data = store_path(self._name), self._store.load().encode()
         node = await session.get(path)
         if node is None:
@@ -118,7 +118,7 @@ class LoadReports:
         return None
 
     async def read(self, session: CoordinationSession) -> dict[str, LoadReport]:
-        """The last report of each store."""
+        """Returns the last report of each store."""
         reports = {}
         for name in await session.children(STORES):
             path = store_path(name)
@@ -131,5 +131,5 @@ class LoadReports:
                 if path not in self._said:
                     self._said.add(path)
                     held = node.data[:SHOWN_BYTES]
-                    log.warning("node %s is no store's load report and is passed over: %s: %r", path, error, held)
+                    log.warning("node %s is not a load report and is skipped: %s: %r", path, error, held)
         return reports

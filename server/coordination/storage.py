@@ -1,7 +1,7 @@
-"""Where the containers of a cluster lie, whoever owns them: what a shared journal is to stores in different processes.
+"""Storage interface for a cluster's containers, independent of the store that owns them.
 
-Opening a container gives it a new epoch, and from that moment what an owner of an older epoch does fails: that fence,
-not the coordination session, is what keeps two owners from acknowledging (seed 57.7).
+Opening a container starts a new epoch, and from then on all actions of owners of older epochs fail. This fence, and not
+the coordination session, prevents acknowledgements by two owners (seed 57.7).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Protocol
 from segstore.server.store import Container
 
 Opened = tuple[int, Container | None]
-"""The epoch of an opening, and the container's state; None for one that is empty or that the store keeps itself."""
+"""The epoch of an opening, and the container's state; None if it is empty or the store keeps it itself."""
 
 
 class ContainerRefused(Exception):
-    """What is there of a container is not what can be served; one sentence that says what, where and what to do.
+    """A container's data cannot be served; the text says in one sentence what is wrong, where, and what to do.
 
     Attributes:
         container_id: its number.
@@ -28,27 +28,27 @@ class ContainerRefused(Exception):
 
 
 class ContainerStorage(Protocol):
-    """Openings of containers, one after the other."""
+    """Opens containers, one opening after the other."""
 
     async def epoch(self, container_id: int) -> int:
-        """Of the last opening; 0 before the first."""
+        """Returns the epoch of the last opening; 0 before the first."""
 
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
         """Opens a container under the next epoch; the older ones are fenced before this returns.
 
-        `fenced` is called when a later opening fences this one; it gives the container back if it has it, and the
-        caller does nothing with it any more. Raises Disconnected for a storage that does not answer, ContainerRefused.
+        `fenced` is called when a later opening fences this one; it returns the container if it has it, and the caller
+        must not use it afterwards. Raises Disconnected if the storage does not answer, ContainerRefused.
         """
 
     async def refused(self, container_id: int) -> str:
-        """Why it was refused, if nothing of it has changed since; "" when opening it is worth a try."""
+        """Returns why a container was refused, if nothing has changed since; "" if opening it is worth a try."""
 
     def close(self, container_id: int, epoch: int, container: Container) -> None:
-        """Takes back what an opening gave, from an owner that unloads it; nothing if it was fenced since."""
+        """Takes back a container from an owner that unloads it; no-op if the owner was fenced."""
 
 
 class SharedContainers:
-    """The containers of stores in one process: they move from hand to hand."""
+    """The containers of stores in one process, which pass them on in memory."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, int] = {}
@@ -56,7 +56,7 @@ class SharedContainers:
         self._resting: dict[int, Container] = {}
 
     def put(self, container_id: int, container: Container) -> None:
-        """Keep a container that nobody has opened yet."""
+        """Adds a container that was not opened yet."""
         self._resting[container_id] = container
 
     async def epoch(self, container_id: int) -> int:

@@ -1,9 +1,9 @@
-"""What a coordination service is to a store: a tree of nodes, and sessions whose ephemeral nodes end with them.
+"""Interface of a coordination service: a tree of nodes, and sessions whose ephemeral nodes end with them.
 
-The interface is the part of ZooKeeper that ownership needs, so that a service in this process and a real one are
-driven by the same code. A session is connected, or suspended (the service does not answer; the session may live), or
-lost (the service said that it has expired), or closed, which is final. That a session has expired is the service's
-word alone: a client that hears nothing knows nothing (seed 57.3).
+The interface is the part of ZooKeeper that ownership needs, so that the same code works with an in-process service and
+a real one. A session is connected, or suspended (the service does not answer; the session may still exist), or lost
+(the service reported its expiry), or closed, which is final. Only the service decides that a session has expired: a
+disconnected client cannot know (seed 57.3).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 
 class SessionState(Enum):
-    """Of a session, as its holder knows it."""
+    """State of a session, as known to its holder."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -23,10 +23,10 @@ class SessionState(Enum):
 
 
 class CoordinationError(Exception):
-    """Root of what a coordination service answers.
+    """Root of the errors of a coordination service.
 
     Attributes:
-        path: the node that was asked for; "" where there is none.
+        path: the requested node; "" if there is none.
     """
 
     def __init__(self, message: str, path: str = "") -> None:
@@ -35,33 +35,33 @@ class CoordinationError(Exception):
 
 
 class NodeExists(CoordinationError):
-    """The node to be created is there."""
+    """The node to be created exists."""
 
 
 class NoNode(CoordinationError):
-    """The node is not there."""
+    """The node does not exist."""
 
 
 class BadVersion(CoordinationError):
-    """The node has changed since the version that was named."""
+    """The node has changed since the given version."""
 
 
 class Disconnected(CoordinationError):
-    """The service did not answer; what was asked may have been done. Ask again."""
+    """The service did not answer; the request may have been executed. Try again."""
 
 
 class SessionExpired(CoordinationError):
-    """The session is over: by the service's word, or because it was closed here."""
+    """The session has ended: the service reported its expiry, or it was closed here."""
 
 
 class Unreachable(CoordinationError):
-    """No session could be had from the service."""
+    """The service gave no session."""
 
 
 class Node(NamedTuple):
-    """A node as it was read.
+    """A node, as read.
 
-    owner: the id of the session that it ends with, 0 for a persistent one. version: counts changes of its data.
+    owner: the id of the session with which it ends, 0 for a persistent node. version: counts changes of its data.
     """
 
     data: bytes
@@ -70,7 +70,7 @@ class Node(NamedTuple):
 
 
 class CoordinationSession(Protocol):
-    """A session with the service. Every call may raise Disconnected and SessionExpired, and waits while neither."""
+    """A session with the service. Every request can raise Disconnected and SessionExpired."""
 
     @property
     def session_id(self) -> int: ...
@@ -80,32 +80,34 @@ class CoordinationSession(Protocol):
 
     @property
     def why(self) -> str:
-        """Why the session was lost, as a sentence, if more is known than the service reported; else ""."""
+        """Why the session was lost, in one sentence, if more is known than the service reported; else ""."""
 
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
-        """`callback` hears of each new state, in the loop's thread."""
+        """Registers a callback that is called with each new state, in the loop's thread."""
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Makes a node, and the persistent ones above it. Raises NodeExists."""
+        """Creates a node, and persistent parents. Raises NodeExists."""
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
-        """The node, or None. `watch` is called once: when it is made, changed or deleted, or the session is over."""
+        """Returns the node, or None. `watch` is called once: when it is created, changed or deleted, or the session
+        ends.
+        """
 
     async def set(self, path: str, data: bytes, version: int = -1) -> None:
-        """Raises NoNode; BadVersion unless the version is the node's or -1."""
+        """Sets a node's data. Raises NoNode; BadVersion unless the version is the node's or -1."""
 
     async def delete(self, path: str, version: int = -1) -> None:
-        """Raises NoNode; BadVersion unless the version is the node's or -1."""
+        """Deletes a node. Raises NoNode; BadVersion unless the version is the node's or -1."""
 
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
-        """Names of the nodes right below, sorted; none where the node is not there. `watch` as in `get`."""
+        """Returns the sorted names of a node's children; an empty list if it does not exist. `watch` as in `get`."""
 
     async def aclose(self) -> None:
-        """Ends the session and with it its ephemeral nodes. May be called twice."""
+        """Ends the session and its ephemeral nodes. Can be called twice."""
 
 
 class Coordinator(Protocol):
-    """Where sessions come from."""
+    """Opens sessions."""
 
     async def connect(self) -> CoordinationSession:
-        """A new session. Raises Unreachable."""
+        """Opens a new session. Raises Unreachable."""

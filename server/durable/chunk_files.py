@@ -1,13 +1,13 @@
-"""Chunk files: bytes of segments on disk, written once, checked block by block whenever they are read.
+"""Chunk files: segment bytes on disk, written once and verified block by block on every read.
 
-A file is data, then a CRC-32 for each 32 KiB block of it, then a footer of 40 bytes: magic, version, the file's number,
-length of the data, block size, CRC of the table, CRC of the footer itself. The table's CRC is kept by the snapshot that
-refers to the file, too, so a file that was exchanged for another one is found out. Several segments may share a file.
+A file consists of data, a table with the CRC-32 of each 32 KiB block of the data, and a footer of 40 bytes: magic,
+version, the file's number, length of the data, block size, CRC of the table, CRC of the footer itself. The snapshot
+that refers to the file also records the table's CRC, so a replaced file is detected. Several segments can share a file.
 
-Invariant: a byte that is given to a caller was covered by a checksum that was right when it was read from the file;
-``DataDamaged`` otherwise. Blocks that were read are kept, up to a bound in bytes; files are not kept open.
+Invariant: every byte returned to a caller was verified by its checksum when it was read from the file; ``DataDamaged``
+otherwise. Blocks that were read are cached, up to a limit in bytes; files are not kept open.
 
-Refused: to write to a file that is there already.
+Refused: writing to an existing file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CRC: Final = Struct(">I")
 
 
 class ChunkFileInfo(NamedTuple):
-    """What a snapshot remembers of a file. length: of its data."""
+    """A snapshot's record of a file. length: of its data."""
 
     number: int
     length: int
@@ -40,12 +40,12 @@ class ChunkFileInfo(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """How long the whole file is."""
+        """Size of the whole file."""
         return self.length + _blocks(self.length) * _CRC.size + _FOOTER.size
 
 
 def file_name(number: int) -> str:
-    """What the file of a number is called in its folder."""
+    """Returns the name of the file with a number."""
     return f"chunk-{number:010d}"
 
 
@@ -54,7 +54,7 @@ def _blocks(length: int) -> int:
 
 
 def write(files: Files, folder: Path, number: int, parts: Iterable[Buffer]) -> ChunkFileInfo:
-    """Write a file of these parts, one behind the other, and wait until it is on disk. Raises ``OSError``."""
+    """Writes a file of these parts, in order, and waits until it is on disk. Raises ``OSError``."""
     descriptor = files.create(folder / file_name(number))
     try:
         table = bytearray()
@@ -87,7 +87,7 @@ def _footer(info: ChunkFileInfo) -> bytes:
 
 
 class BlockCache:
-    """The blocks that were read last, ``max_bytes`` of them at most."""
+    """LRU cache of blocks, with at most ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -95,14 +95,14 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     def get(self, number: int, index: int) -> bytes | None:
-        """A block of a file, if it is here."""
+        """Returns a block of a file, or None if it is not cached."""
         block = self._blocks.get((number, index))
         if block is not None:
             self._blocks.move_to_end((number, index))
         return block
 
     def put(self, number: int, index: int, block: bytes) -> None:
-        """Keep a block; those that were not asked for the longest go."""
+        """Caches a block and evicts the least recently used ones."""
         key = (number, index)
         if key in self._blocks:
             return
@@ -113,7 +113,7 @@ class BlockCache:
             self.held_bytes -= len(gone)
 
     def forget(self, number: int, length: int) -> None:
-        """A file is gone."""
+        """Drops the blocks of a removed file."""
         for index in range(_blocks(length)):
             gone = self._blocks.pop((number, index), None)
             if gone is not None:
@@ -124,8 +124,8 @@ class ChunkFile:
     """One file, for reading.
 
     Attributes:
-        info: what the snapshot says of it.
-        path: where it lies.
+        info: the snapshot's record of it.
+        path: its path.
     """
 
     __slots__ = ("_cache", "_table", "info", "path")
@@ -137,7 +137,7 @@ class ChunkFile:
         self._table: bytes | None = None
 
     def views(self, at: int, size: int) -> list[memoryview]:
-        """The bytes from ``at``, in views that stay what they are. Raises ``DataDamaged``."""
+        """Returns ``size`` bytes from ``at``, in views that never change. Raises ``DataDamaged``."""
         if size <= 0:
             return []
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
@@ -160,13 +160,13 @@ class ChunkFile:
         return views
 
     def read(self, at: int, size: int) -> bytes:
-        """As ``views``, past the cache, which belongs to another thread. Raises ``DataDamaged``."""
+        """As ``views``, but without the cache, which belongs to another thread. Raises ``DataDamaged``."""
         first, last = at // BLOCK_BYTES, (at + size - 1) // BLOCK_BYTES
         at -= first * BLOCK_BYTES
         return b"".join(self.read_blocks(first, last))[at : at + size]
 
     def read_blocks(self, first: int, last: int) -> list[bytes]:
-        """Blocks from the file, checked. Raises ``DataDamaged``."""
+        """Returns verified blocks from the file. Raises ``DataDamaged``."""
         start = first * BLOCK_BYTES
         wanted = min((last + 1) * BLOCK_BYTES, self.info.length) - start
         try:
@@ -201,7 +201,7 @@ class ChunkFile:
 
 
 def check(file: ChunkFile) -> None:
-    """Read all of a file. Raises ``DataDamaged``."""
+    """Reads and verifies a whole file. Raises ``DataDamaged``."""
     blocks = _blocks(file.info.length)
     for first in range(0, blocks, 128):
         file.read_blocks(first, min(first + 128, blocks) - 1)

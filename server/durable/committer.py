@@ -1,16 +1,16 @@
-"""The committer: takes operations as they are carried out, writes them to the journal in groups, says what is durable.
+"""Group commit: writes executed operations to the journal in groups and reports what is durable.
 
-What is carried out between two rounds of the loop is a batch, and a batch is whole: a request that changes two
-segments, or two containers, is in one. The thread writes all batches that are there as one group and takes the next
-that have come meanwhile, so a disk that is slow makes groups larger and not the loop slower. The loop never waits.
+The operations executed in one loop iteration form a batch. Batches are atomic: a request that changes two segments or
+two containers is in one batch. The thread writes all queued batches as one group, and then those queued meanwhile, so a
+slow disk makes groups larger but does not slow the loop. The loop never waits.
 
-Visibility: the store answers from what was carried out, and whoever sends an answer, of a read or of a change, waits
-with it until `committed` has reached the `mark` of that moment. So nobody outside sees anything that a crash could
-take back, and answers leave in the order in which they were made. The reference shows readers what is written only
-after its log has it; here a read that comes while a group is written waits for that group, whatever it reads.
+Visibility: requests are executed before their changes are durable, so each reply, to a read or a change, is held until
+`committed` reaches the `mark` at the time of the reply. So no peer sees anything that a crash could undo, and replies
+are sent in order. The reference shows readers data only once its log has it; here a read during the write of a group
+waits for that group, whatever it reads.
 
-Invariant: batches are numbered without a gap, and are durable in that order; after a failure, of which `failure` tells,
-no answer leaves any more. `full` while more than `max_bytes` wait: whoever brings more should wait.
+Invariants: batches are numbered without gaps and become durable in that order; after a failure (`failure`), no reply is
+sent. `full` is set while more than `max_bytes` are queued; callers should then wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from segstore.server.durable.journal import Group, Journal, JournalFailed
 log = logging.getLogger(__name__)
 
 BATCH: Final = -2
-"""In place of a container's number: a batch begins, and its number follows."""
+"""Instead of a container's number: start of a batch, followed by the batch's number."""
 
 _RECORD: Final = Struct(">iI")
 _BEGIN: Final = Struct(">iIQ")
@@ -40,23 +40,23 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 
 
 class Gated(Protocol):
-    """Somebody who holds answers back."""
+    """A sender that holds replies until their changes are durable."""
 
     def release(self, committed: int) -> int:
-        """What waits for a number up to this may leave; the number that the next waits for, 0 if nothing does."""
+        """Sends replies held for numbers up to `committed`; returns the number of the next one held, 0 for none."""
         ...
 
     def go_on(self) -> None:
-        """There is room again."""
+        """Called when there is room again."""
         ...
 
     def failed(self, why: str) -> None:
-        """What waits will never leave."""
+        """Called when held replies will never be sent."""
         ...
 
 
 class Gate(Protocol):
-    """Says what is durable to those who hold answers back; attributes and methods are as in `Committer`."""
+    """Releases held replies once their changes are durable; attributes and methods as in `Committer`."""
 
     stalled: dict[Gated, None]
 
@@ -76,25 +76,25 @@ class Gate(Protocol):
 
 
 class Watcher(Protocol):
-    """Is told by a committer that is one of several."""
+    """Is notified by a committer that is one of several."""
 
     def forming(self, committer: Committer) -> None:
-        """A batch begins."""
+        """Called when a batch starts."""
         ...
 
     def moved(self) -> None:
-        """Something is durable, or there is room."""
+        """Called when more is durable, or there is room again."""
         ...
 
 
 class Mark(Protocol):
-    """Remembers the last group; see `data_directory`."""
+    """Records the last durable batch; see `data_directory`."""
 
     def note(self, number: int) -> None: ...
 
 
 class _Batch(NamedTuple):
-    """Records of `size` bytes together."""
+    """A batch; `size` is the total size of its records."""
 
     number: int
     records: list[bytes]
@@ -102,7 +102,7 @@ class _Batch(NamedTuple):
 
 
 def records(payload: bytes) -> list[tuple[int, memoryview]]:
-    """What a group holds: container number, or `BATCH`, and bytes. `ValueError` for other bytes."""
+    """Returns a group's records: container number or `BATCH`, and bytes. Raises `ValueError` for malformed bytes."""
     view, at, found = memoryview(payload), 0, []
     while at < len(payload):
         if at + _RECORD.size > len(payload):
@@ -117,17 +117,18 @@ def records(payload: bytes) -> list[tuple[int, memoryview]]:
 
 
 class Committer:
-    """One thread that writes one journal. Made and called on the loop, but for what `set_next` says.
+    """One thread that writes one journal. Created and called on the loop.
 
     Attributes:
-        committed: the number up to which all batches are durable.
-        mark: the number that `committed` must reach before an answer that is made now may leave.
-        failure: why no more is, one sentence; "" while all is well.
-        stalled: who waits for room.
-        batch_bytes: bytes of operations that were ever handed over.
-        room_until_bytes: above so many of them it is full: what they hold is in memory until a snapshot has it.
-        look_at_bytes: above so many, `on_look` is called, once.
-        watcher: None for a committer that is alone.
+        committed: all batches up to this number are durable.
+        mark: the number that `committed` must reach before a reply made now may be sent.
+        failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
+        stalled: senders that wait for room.
+        batch_bytes: total bytes of operations handed over so far.
+        room_until_bytes: `full` is set when `batch_bytes` exceeds this, because the data stays in memory until a
+            snapshot has it.
+        look_at_bytes: `on_look` is called once when `batch_bytes` exceeds this.
+        watcher: None for a single committer.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Committer:
         on_failure: Callable[[str], None],
         where: str,
     ) -> None:
-        """last: the number of the last batch that is durable. where: what a failure's sentence names."""
+        """last: the number of the last durable batch. where: the path that failure messages name."""
         self.committed = last
         self.mark = last
         self.failure = ""
@@ -173,7 +174,7 @@ class Committer:
     # --- on the loop ------------------------------------------------------------------------------------------------
 
     def hold(self, gated: Gated, mark: int) -> None:
-        """Somebody who held nothing back holds an answer back until `mark` is durable."""
+        """Registers a sender whose first held reply waits for `mark`."""
         waiting = self._waiting.get(mark)
         if waiting is None:
             self._waiting[mark] = [gated]
@@ -181,11 +182,11 @@ class Committer:
             waiting.append(gated)
 
     def add(self, log_id: int, data: bytes) -> None:
-        """An operation was carried out."""
+        """Adds an executed operation to the current batch."""
         self.add_record(_RECORD.pack(log_id, len(data)) + data)
 
     def add_record(self, record: bytes) -> None:
-        """As `add`, of an operation that begins with the container's number and its own size already."""
+        """As `add`, for a record that already begins with the container's number and its size."""
         if self.failure:
             return
         forming = self._forming
@@ -202,7 +203,7 @@ class Committer:
             self.full = True
 
     def hand_over(self) -> int:
-        """What was carried out so far is a batch; its number, or that of the last one."""
+        """Ends the current batch and queues it; returns its number, or that of the last one if it is empty."""
         if self._forming and not self.failure:
             self._number += 1
             size = self._forming_bytes
@@ -218,7 +219,7 @@ class Committer:
         return self._number
 
     async def settled(self) -> None:
-        """Return when all that was carried out is durable. Raises `JournalFailed`."""
+        """Waits until all executed operations are durable. Raises `JournalFailed`."""
         if self.failure:
             raise JournalFailed(self.failure)
         mark = self.mark
@@ -231,7 +232,7 @@ class Committer:
                 self._futures.pop(future, None)
 
     def look_for_room(self) -> None:
-        """Let those go on that wait for room, if there is some."""
+        """Updates `full`, and resumes senders that wait for room if there is some."""
         self.full = self.batch_bytes > self.room_until_bytes or self._queued_bytes > self._max_bytes
         if not self.full and self.stalled:
             stalled, self.stalled = self.stalled, {}
@@ -258,7 +259,7 @@ class Committer:
             self.watcher.moved()
 
     def fail(self, why: str, level: int = logging.CRITICAL) -> None:
-        """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
+        """Stops all acknowledgements; `why` is one sentence. Only the first call has an effect."""
         if self.failure:
             return
         log.log(level, "%s", why)
@@ -277,19 +278,19 @@ class Committer:
 
     @property
     def has_next(self) -> bool:
-        """Whether there is a journal to go on in."""
+        """Whether the next journal is ready."""
         return self._next is not None
 
     def set_next(self, journal: Journal, on_switch: Callable[[int], None]) -> None:
-        """Go on in another journal once the present one is full.
+        """Sets the journal to switch to once the current one is full.
 
-        on_switch: is told then, with the last batch of the present one.
+        on_switch: called then, with the last batch of the current journal.
         """
         self._on_switch = on_switch
         self._next = journal
 
     async def close(self) -> None:
-        """Writes what is there, ends the thread, closes the journals."""
+        """Writes what is queued, ends the thread, closes the journals."""
         self.hand_over()
         self._queue.put(None)
         await asyncio.shield(self._ended)
@@ -319,7 +320,7 @@ class Committer:
             batches, size = [batch], batch.size
             ending = False
             while size < _GROUP_BYTES and not queue.empty():
-                more = queue.get()  # nobody else takes from it
+                more = queue.get()  # this thread is the only consumer
                 if more is None:
                     ending = True
                     break
@@ -331,10 +332,10 @@ class Committer:
                 except Fenced as error:
                     failed = True
                     self._tell(self.fail, str(error), logging.WARNING)
-                except Exception as error:  # whatever it is, those who wait must hear of it
+                except Exception as error:  # waiters must be notified of any error
                     failed = True
                     if not isinstance(error, (OSError, sqlite3.Error, MemoryError)):
-                        log.exception("a commit to %s failed in a way that nobody foresaw", self._where)
+                        log.exception("unexpected error in a commit to %s", self._where)
                     why = (
                         f"{self._where} cannot be written to ({error}): nothing is acknowledged any more; "
                         "what was acknowledged is there when the store is started again"
@@ -358,13 +359,13 @@ class Committer:
     def _tell(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the loop was closed over our heads: there is nobody to tell
+        except RuntimeError:  # the loop was closed meanwhile
             log.warning("the loop ended before the journal")
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """No-op, the default callback."""
 
 
 def _nowhere(_: int) -> None:
-    """Nobody wants to know where."""
+    """No-op, the default callback of a switch."""

@@ -1,11 +1,11 @@
-"""One gate for the answers of a store whose containers have a journal each.
+"""Reply gate for a store whose containers have a journal each.
 
-What is carried out between two rounds of the loop is a round, whatever journals it goes to, and a round counts as
-durable when each of its batches is and all rounds before it are. So answers leave in the order in which they were made,
-as with one journal, and nobody sees anything that a crash could take back.
+The operations executed in one loop iteration form a round, whatever journals they go to. A round is durable when all
+its batches and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees anything
+that a crash could undo.
 
-Invariant: `mark` is at least the round of everything that was carried out. A journal that is lost takes the answers
-with it that may tell of what it had not made durable; nothing of it counts from then on.
+Invariant: `mark` is at least the round of every executed operation. When a journal is lost, replies that may depend on
+its undurable batches are dropped.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Committers:
     """Several committers as one `Gate`.
 
     Attributes:
-        committed: the round up to which all is durable.
-        failure: why nothing is acknowledged any more, one sentence; "" while all is well.
-        stalled: who waits for room.
+        committed: all rounds up to this one are durable.
+        failure: why nothing is acknowledged any more, in one sentence; "" if there was no failure.
+        stalled: senders that wait for room.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Committers:
         self._waiting: dict[int, list[Gated]] = {}
 
     def add(self, committer: Committer) -> None:
-        """A journal is there, to which nothing was written yet."""
+        """Adds the committer of a new journal, to which nothing was written."""
         self._committers[committer] = None
         committer.watcher = self
 
     def remove(self, committer: Committer, why: str) -> None:
-        """A journal is gone. If not all in it is durable, those who hold answers back hear `why`, and lose them."""
+        """Removes a committer. If it has undurable batches, held replies are dropped, with `why` as the reason."""
         if committer not in self._committers:
             return
         del self._committers[committer]
@@ -54,7 +54,7 @@ class Committers:
         self.moved()
 
     def fail(self, why: str) -> None:
-        """Nothing is acknowledged any more; `why` is one sentence. The first call counts."""
+        """Stops all acknowledgements; `why` is one sentence. Only the first call has an effect."""
         if not self.failure:
             self.failure = why
             self._drop(why)
@@ -69,7 +69,7 @@ class Committers:
 
     @property
     def mark(self) -> int:
-        """The number that `committed` must reach before an answer that is made now may leave."""
+        """The number that `committed` must reach before a reply made now may be sent."""
         return self._round
 
     @property
@@ -78,10 +78,10 @@ class Committers:
         return any(each.full for each in self._committers)
 
     def hold(self, gated: Gated, mark: int) -> None:
-        """Somebody who held nothing back holds an answer back until round `mark` is durable."""
+        """Registers a sender whose first held reply waits for round `mark`."""
         self._waiting.setdefault(mark, []).append(gated)
 
-    # --- what committers say ----------------------------------------------------------------------------------------
+    # --- notifications of committers --------------------------------------------------------------------------------
 
     def forming(self, committer: Committer) -> None:
         if not self._forming:

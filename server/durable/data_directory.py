@@ -1,7 +1,7 @@
-"""A data directory: whose it is, which files are in force, and what was committed last.
+"""A data directory: its owner, the files in force, and the last commit.
 
-    MANIFEST            which snapshot and journals are in force; replaced as a whole
-    committed           the number of the last batch that was acknowledged, or could have been
+    MANIFEST            names the snapshot and journals in force; replaced atomically
+    committed           the number of the last batch that was, or could have been, acknowledged
     snapshot-NNNNNNNNNN state of the containers and the controller, see `snapshot`
     chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
     journal-NNNNNNNNNN.sqlite and …-wal, see `journal`
@@ -9,15 +9,15 @@
 A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
 ends. Earlier versions locked a file in it, `lock`; if it exists, it is locked, too.
 
-Invariant: whatever the manifest names is whole and on disk before it is named, and is removed only when no manifest
-names it any more. Files of these names that the manifest does not name are what a crash left behind, and are removed.
-`committed` is written after a commit and before its acknowledgement, without waiting for the disk: what it says is
-always true, survives the process, and after a loss of power may be older than the journal. A process writes only to
-files that it created, `committed` included, so files with hard links elsewhere are not changed.
+Invariants: whatever the manifest names is complete and on disk before it is named, and is removed only when no manifest
+names it. Files with these names that the manifest does not name were left by a crash, and are removed. `committed` is
+written after a commit and before its acknowledgement, without waiting for the disk: its number is never too high,
+survives the process, and after a power loss may be older than the journal. A process writes only to files that it
+created, including `committed`, so files with hard links elsewhere are not changed.
 
-Refused, with one sentence that says what and where, and nothing changed: a directory of another process, another
-format, another cluster, or other containers; one with other files in it, or with anything that is neither a regular
-file nor a folder; one that is damaged or cannot be used.
+Refused, in one sentence that says what and where, without any change: a directory of another process, another format,
+another cluster, or other containers; one with other files in it, or with anything that is neither a regular file nor a
+folder; one that is corrupt or cannot be used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from segstore.server.durable.files import Files, read_regular
 FORMAT: Final = 1
 
 CLUSTER_FILE: Final = "CLUSTER"
-"""In the directory of a cluster of processes, which is none of these but holds some."""
+"""File in the folder of a cluster of processes, which contains data directories but is not one."""
 
 COMMITTED_FILE: Final = "committed"
 
@@ -58,7 +58,7 @@ _OURS: Final = re.compile(r"(?:snapshot|chunk)-\d{10}|journal-\d{10}\.sqlite(?:-
 
 
 class DataError(Exception):
-    """Root of what a data directory refuses; the text is one sentence. path: the directory."""
+    """Root of a data directory's errors; the text is one sentence. path: the directory."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
@@ -66,14 +66,14 @@ class DataError(Exception):
 
 
 class DirectoryInUse(DataError):
-    """Another process has it."""
+    """Another process uses the directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, f"{path} is in use by another process; end that one, or choose another directory")
 
 
 class DirectoryNewer(DataError):
-    """Its format is one that this version does not know. version: of the format."""
+    """The directory's format is unknown to this version. version: of the format."""
 
     def __init__(self, path: Path, version: int) -> None:
         super().__init__(
@@ -85,11 +85,11 @@ class DirectoryNewer(DataError):
 
 
 class DirectoryForeign(DataError):
-    """It belongs to another cluster, or is no data directory."""
+    """The directory belongs to another cluster, or is not a data directory."""
 
 
 class DirectoryDamaged(DataError):
-    """What is in it is not what was written. file: the one that is damaged. what: is wrong with it."""
+    """A file in the directory is corrupt. file: its path. what: what is wrong with it."""
 
     def __init__(self, path: Path, file: Path | str, what: str, *, within: Path | None = None) -> None:
         """within: the directory to verify, if it is another one."""
@@ -103,14 +103,14 @@ class DirectoryDamaged(DataError):
 
 
 class DirectoryUnusable(DataError):
-    """The system does not let it be used."""
+    """The system does not allow using the directory."""
 
     def __init__(self, path: Path, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or error
         super().__init__(
             path,
-            f"{path} cannot be used as a data directory: {reason}; see that there is room and that it can be written "
-            "to, or choose another directory",
+            f"{path} cannot be used as a data directory: {reason}; make sure that it has space and can be written to, "
+            "or choose another directory",
         )
 
 
@@ -132,11 +132,11 @@ class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in force.
+    """The files in force, and the directory's owner.
 
-    cluster: an id that the directory was given. containers: how many the cluster has. held: those of this directory.
-    batch: the batch after which the first journal begins. journals: in order; what they hold follows the snapshot.
-    numbers: the last number that a file was given.
+    cluster: the cluster's id. containers: number of containers in the cluster. held: those in this directory. batch:
+    the batch before the first journal. journals: in order; they follow the snapshot. numbers: the last number given to
+    a file.
     """
 
     cluster: str
@@ -152,17 +152,17 @@ _MANIFEST: Final = msgspec.json.Decoder(Manifest)
 
 
 def snapshot_name(number: int) -> str:
-    """What the snapshot of a number is called."""
+    """Returns the name of the snapshot with a number."""
     return f"snapshot-{number:010d}"
 
 
 def numbered(name: str) -> int | None:
-    """The number in a name of a snapshot, chunk file or journal; None for other names."""
+    """Returns the number in the name of a snapshot, chunk file or journal; None for other names."""
     return int(re.search(r"\d{10}", name)[0]) if _OURS.fullmatch(name) else None  # type: ignore[index]
 
 
 def check_entries(folder: Path) -> set[str]:
-    """The names in a folder. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
+    """Returns a folder's names. Raises `DirectoryDamaged` for anything but regular files and folders, `OSError`."""
     with os.scandir(folder) as entries:
         found = {each.name: each for each in entries}
     for each in found.values():
@@ -173,11 +173,11 @@ def check_entries(folder: Path) -> set[str]:
 
 
 class DataDirectory:
-    """A directory that this process has, or only looks at.
+    """A data directory that this process owns or inspects.
 
     Attributes:
-        path: where it is.
-        manifest: what is in force.
+        path: its path.
+        manifest: the manifest in force.
         committed: the number in `committed` when it was opened.
     """
 
@@ -200,10 +200,10 @@ class DataDirectory:
         cluster: str | None = None,
         files: Files | None = None,
     ) -> DataDirectory:
-        """Take the directory, and make it if it is not there. Raises `DataError`.
+        """Opens the directory, and creates it if it does not exist. Raises `DataError`.
 
-        containers: how many the cluster has. held: those that this process owns. cluster: the id of the cluster, which
-        a new directory is given and an old one must have; None for whatever it has.
+        containers: number of containers in the cluster. held: those that this process owns. cluster: the cluster's id,
+        which an existing directory must have; None accepts any, and gives a new directory a random id.
         """
         self = cls(path, files or Files())
         try:
@@ -218,11 +218,11 @@ class DataDirectory:
 
     @classmethod
     def look(cls, path: Path) -> DataDirectory:
-        """Take a directory to look at it; nothing is changed. Raises `DataError`."""
+        """Locks a directory to inspect it; nothing is changed. Raises `DataError`."""
         self = cls(path, Files())
         try:
             if not self.is_one(path):
-                raise DirectoryForeign(path, f"{path} is no data directory: it has no {MANIFEST_FILE}")
+                raise DirectoryForeign(path, f"{path} is not a data directory: it has no {MANIFEST_FILE}")
             self._take()
             self._read()
         except OSError as error:
@@ -235,11 +235,11 @@ class DataDirectory:
 
     @staticmethod
     def is_one(path: Path) -> bool:
-        """Whether there is a data directory, whole or damaged."""
+        """Whether the path is a data directory, intact or corrupt."""
         return os.path.lexists(path / MANIFEST_FILE)
 
     def close(self) -> None:
-        """Let go of the directory. May be called twice."""
+        """Releases the directory. Can be called twice."""
         for name in ("_mark", "_lock", "_folder"):
             descriptor = getattr(self, name)
             setattr(self, name, -1)
@@ -249,7 +249,7 @@ class DataDirectory:
     def _open(self, containers: int, held: tuple[int, ...], cluster: str | None) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
-            raise DirectoryForeign(path, f"{path} is no directory")
+            raise DirectoryForeign(path, f"{path} is not a directory")
         self.files.make_folder(path)
         names = self._take()
         if MANIFEST_FILE not in names and (others := sorted(names - _NO_DATA)):
@@ -260,10 +260,10 @@ class DataDirectory:
                     path, f"{path} is that of a cluster of processes; start it with --zookeeper, or choose another one"
                 )
             raise DirectoryForeign(
-                path, f"{path} is no data directory, it holds {others[0]!r}; choose an empty one or a new name"
+                path, f"{path} is not a data directory, it holds {others[0]!r}; choose an empty one or a new name"
             )
         if MANIFEST_FILE not in names:
-            # A manifest that outlives a loss of power without it would be taken for damage.
+            # If only the manifest survived a power loss, that would count as corruption.
             self._make_mark()
             self.put(Manifest(cluster or str(uuid.uuid4()), containers, held))
             return
@@ -285,17 +285,17 @@ class DataDirectory:
                 f"{path} holds containers {_list(found.held)}, and this store owns {_list(held)}; "
                 f"start it with --own {_list(found.held, ',')}, or choose another directory",
             )
-        # A directory that cannot be written to is found out before anything depends on it.
+        # Detect a directory that cannot be written to before anything depends on it.
         self._make_mark()
         self._put(found)
 
     def look_at(self) -> None:
-        """Read what is in force in a directory that may be another process's. Raises `DataError`, `OSError`."""
+        """Reads the manifest of a directory that another process may own. Raises `DataError`, `OSError`."""
         check_entries(self.path)
         self._read()
 
     def _take(self) -> set[str]:
-        """Lock the directory; returns the names in it."""
+        """Locks the directory; returns the names in it."""
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,7 +316,7 @@ class DataDirectory:
         files.replace(new, self.path / COMMITTED_FILE)
 
     def check_place(self) -> None:
-        """Raises `OSError` if the path now leads to another directory than the locked one."""
+        """Raises `OSError` if the path no longer leads to the locked directory."""
         if not os.path.samestat(self.path.stat(), os.fstat(self._folder)):
             raise OSError(f"another directory is at {self.path} now")
 
@@ -358,29 +358,29 @@ class DataDirectory:
         self.committed = _MARK.unpack(data)[1]
 
     def committed_there(self) -> int:
-        """What is noted in a directory that nobody has open. Raises `DataError`, `OSError`."""
+        """Returns the number in `committed` of a directory that is not open. Raises `DataError`, `OSError`."""
         self._read_mark()
         return self.committed
 
-    # --- what is in force -------------------------------------------------------------------------------------------
+    # --- manifest and mark ------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Whether another process has gone on from here, so that what this one does counts no more."""
+        """Whether another process has taken over, so that this one's writes no longer count."""
         return False
 
     def note(self, number: int) -> None:
-        """Batches up to `number` are durable. From any thread, one at a time. Raises `OSError`."""
+        """Records that batches up to `number` are durable. Any thread may call it, one at a time. Raises `OSError`."""
         head = _MARK.pack(_MARK_MAGIC, number, 0)[:-4]
         self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
     def put(self, manifest: Manifest) -> None:
-        """This is in force from now on. Raises `OSError`."""
+        """Puts a manifest in force. Raises `OSError`."""
         self._put(manifest)
         self.manifest = manifest
 
     def change(self, **fields: Any) -> None:
-        """As `put`, of the present manifest with other values."""
+        """As `put`, with the current manifest and changed fields."""
         self.put(msgspec.structs.replace(self.manifest, **fields))
 
     def _put(self, manifest: Manifest) -> None:
@@ -399,7 +399,7 @@ class DataDirectory:
         files.replace(new, self.path / MANIFEST_FILE)
 
     def remove_leftovers(self, keep: set[str]) -> list[str]:
-        """Remove files of our names that are not to be kept; gives their names."""
+        """Removes files with our names that are not in `keep`; returns their names."""
         gone = sorted(
             each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
         )
@@ -408,7 +408,7 @@ class DataDirectory:
         return gone
 
     def names_in_force(self, chunks: set[int]) -> set[str]:
-        """The files that the manifest stands for, with chunk files of these numbers."""
+        """Returns the names of the files in the manifest, and of chunk files with these numbers."""
         found = self.manifest
         names = {chunk_files.file_name(each) for each in chunks}
         if found.snapshot is not None:

@@ -1,10 +1,10 @@
-"""Durable mode: containers whose every change is in a data directory before anybody hears of it.
+"""Durable mode: every change of a container is in a data directory before it is reported.
 
-`Durability` is what a process has of its directory. It opens it and recovers: the snapshot, then what the journals hold
-beyond it. Then it gives each container a journal, commits what they do (`committer`), takes a snapshot when the
-journals have grown, and removes what no snapshot needs. All journals of a process are one file, as all logs of a
-BookKeeper server are: one wait for the disk is enough for all containers, and a request that changes two of them, such
-as a merge, is in the file whole or not at all.
+`Durability` manages a process's directory. It opens the directory and recovers the snapshot, then what the journals add
+to it. Then it gives each container a journal, commits their operations (`committer`), takes a snapshot when the
+journals have grown, and removes what no snapshot needs. All journals of a process share one file, like the logs of a
+BookKeeper server: one disk sync serves all containers, and a request that changes two of them, such as a merge, is
+written atomically.
 
     durability = Durability(path, containers=4, held=(0, 1, 2, 3))
     store = SegmentStore(4, journal=durability.journal, pool=durability.pool)
@@ -14,9 +14,9 @@ as a merge, is in the file whole or not at all.
     …
     await durability.close()
 
-Memory for segments' bytes is bounded by `memory_bytes`: chunks are dropped once a snapshot has them in files, blocks of
-files are kept in a cache, and `Committer.full` asks connections to wait while the disk does not keep up. Attributes,
-names and the keys of tables are kept in memory besides.
+Memory for segment bytes is bounded by `memory_bytes`: chunks are dropped once a snapshot has them in files, blocks of
+files are cached, and `Committer.full` makes connections wait if the disk does not keep up. Attributes, names and table
+keys are kept in memory in addition.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
 only after all batches in it are durable. Recovered data is durable before any of it is served: a process that was
@@ -115,16 +115,16 @@ _OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspe
 
 
 class Durability:
-    """What a process has of its data directory. Making it touches nothing.
+    """A process's data directory. Construction does not access the directory.
 
     Attributes:
-        path: of the directory.
-        pool: for the chunks of all segments.
+        path: path of the directory.
+        pool: pool for the chunks of all segments.
         committer: once started.
-        controller_image, controller_operations: what was recovered of the controller, for whoever knows what it means.
-        controller_state: gives what a snapshot is to keep of it; None to keep nothing.
-        snapshots: how many were taken.
-        on_failure: is called when the journal fails, with one sentence.
+        controller_image, controller_operations: the controller's recovered state, which the controller decodes.
+        controller_state: returns the controller's state for a snapshot; None if there is none.
+        snapshots: number of snapshots taken.
+        on_failure: called with one sentence when the journal fails.
     """
 
     def __init__(
@@ -437,14 +437,14 @@ class Durability:
         self.on_failure(why)
 
     def tidy_soon(self) -> None:
-        """Something may be removed from the disk: take a snapshot in a while."""
+        """Schedules a snapshot, because data may be removed from the disk."""
         if self._tidy_at_s == inf:
             self._tidy_at_s = monotonic() + self._tidy_after_s
             if self._look is not None:
                 self._look.set()
 
     def _saved(self, up_to_bytes: int) -> None:
-        """A snapshot has what was in the first `up_to_bytes` of the batches."""
+        """Records that a snapshot covers the first `up_to_bytes` of all batches."""
         committer = self.committer
         committer.look_at_bytes = self._due_bytes = up_to_bytes + self._snapshot_bytes
         committer.room_until_bytes = up_to_bytes + self.memory_bytes // 3
@@ -455,7 +455,7 @@ class Durability:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(call, *arguments, **named))
 
     async def _keep(self) -> None:
-        """Has the next journal ready, and takes snapshots when they are due."""
+        """Prepares the next journal, and takes snapshots when they are due."""
         committer, look = self.committer, self._look
         assert look is not None
         short_since: float | None = None
@@ -483,8 +483,8 @@ class Durability:
                     retry_s = _RETRY_S
             except JournalFailed:  # said already
                 return
-            except Exception as error:  # nobody should believe that all is well
-                log.exception("a snapshot of %s failed in a way that nobody foresaw", self.directory.path)
+            except Exception as error:  # a silent failure would let the journals grow without bound
+                log.exception("unexpected error in a snapshot of %s", self.directory.path)
                 self._cannot_write(error)
             wait_s = retry_s
             if wait_s is None and self._tidy_at_s != inf:
@@ -512,7 +512,7 @@ class Durability:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Take a snapshot now, and wait for it. Raises `JournalFailed`."""
+        """Takes a snapshot now, and waits for it. Raises `JournalFailed`."""
         if self._look is None or self.committer.failure:
             raise JournalFailed(self.committer.failure or "the data directory is not started")
         asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -522,7 +522,7 @@ class Durability:
         await asked
 
     async def _take_snapshot(self, *, ending: bool = False) -> None:
-        """Take one, and remove what it makes needless. ending: no journal is written to any more."""
+        """Takes a snapshot, and removes files that are no longer needed. ending: no journal is written to any more."""
         began, committer, directory = perf_counter(), self.committer, self.directory
         self._tidy_at_s = inf
         asked = tuple(self._asked)
@@ -540,7 +540,7 @@ class Durability:
         try:
             file, saved = await self._in_thread(self._save, captured, other)
         except DataDamaged as error:
-            # What is damaged stays where it is; a snapshot without moving anything does not look at it.
+            # The corrupt file stays; a snapshot that rewrites no chunk files does not read it.
             log.error("%s", error)
             self._movable = False
             self.tidy_soon()
@@ -606,9 +606,9 @@ class Durability:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self, *, last_snapshot: bool = True) -> None:
-        """Commit what is left, take a last snapshot, let go of the directory. May be called twice.
+        """Commits what is pending, takes a last snapshot, and releases the directory. Can be called twice.
 
-        Without the snapshot, the directory is as a crash leaves it.
+        Without the snapshot, the directory is left as after a crash.
         """
         keeper, self._keeper, self._closing = self._keeper, None, True
         committer = self._committer
@@ -647,7 +647,7 @@ class ContainerJournal:
         self._coder = AppendedCoder(container_id)
 
     def __call__(self, operation: Operation) -> None:
-        """An operation was carried out."""
+        """Records an executed operation."""
         self._durability.committer.add(self._container_id, encode(operation))
         if type(operation) is SegmentDeleted or type(operation) is Truncated:
             self._durability.tidy_soon()
@@ -655,7 +655,7 @@ class ContainerJournal:
     def appended(
         self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
     ) -> None:
-        """An append was carried out; see `operations.AppendJournal`."""
+        """Records an executed append; see `operations.AppendJournal`."""
         record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
         self._durability.committer.add_record(record)
 
@@ -686,4 +686,4 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
 
 
 def _nobody(_: str) -> None:
-    """Nobody wants to know."""
+    """No-op, the default callback."""

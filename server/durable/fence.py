@@ -1,19 +1,19 @@
-"""Epochs of a container that several processes can open: who opened it last has it, and all others find that out.
+"""Epochs of a container that several processes can open: the last to open it wins, the others find out.
 
 Each opening has a folder of its own, named by its epoch, in the container's folder:
 
     containers/3/epoch-0000000007
 
-Making that folder is the claim: of two processes one makes it, and the older owner is fenced from that moment. There is
-no lock, so a process that stands still at the worst of moments holds nobody up. What an owner does is written first,
-then it looks whether a later epoch has begun, and only then does anybody hear of it, or is anything removed. So what an
-older owner has acknowledged was there when the later one read, and what it writes after that is acknowledged to nobody.
+Creating that folder is the claim: only one process succeeds, and the older owner is fenced from that moment. There is
+no lock, so a stalled process blocks no other. An owner writes first, then checks whether a later epoch has started, and
+only then acknowledges or removes anything. So whatever an older owner has acknowledged was visible when the later one
+read, and what it writes afterwards is never acknowledged.
 
-Invariant: `check` returns only if no later epoch had begun when it was called. Folders go in the order of their epochs,
-which is why two looks in the right order are enough.
+Invariant: `check` returns only if no later epoch had started when it was called. Folders are removed in the order of
+their epochs, so two checks in the right order are enough.
 
-The file system must show a process at once what another has written or made: one machine, or a cluster file system that
-promises as much. NFS does not.
+The file system must show a process at once what another has written or created: one machine, or a cluster file system
+with that guarantee. NFS does not have it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NAME: Final = re.compile(r"epoch-(\d{10})")
 
 
 class Fenced(OSError):
-    """Another owner has opened the container. path: the container's folder. epoch: the one that is over."""
+    """Another owner has opened the container. path: the container's folder. epoch: the superseded epoch."""
 
     def __init__(self, path: Path, epoch: int) -> None:
-        super().__init__(f"{path} was opened by another store; epoch {epoch} is over")
+        super().__init__(f"{path} was opened by another store; epoch {epoch} has ended")
         self.path = path
         self.epoch = epoch
 
@@ -40,7 +40,7 @@ class Fenced(OSError):
 
 
 def epochs_of(folder: Path) -> list[int]:
-    """The epochs that have folders, in order; none where there is no folder."""
+    """Returns the epochs that have folders, in order; an empty list if there is no folder."""
     try:
         names = [each.name for each in folder.iterdir()]
     except FileNotFoundError:
@@ -52,7 +52,7 @@ class Epoch:
     """One opening of a container.
 
     Attributes:
-        folder: of the container.
+        folder: the container's folder.
         number: 1 for the first opening.
         path: the folder of this opening.
     """
@@ -65,7 +65,7 @@ class Epoch:
 
     @classmethod
     def claim(cls, folder: Path) -> Epoch:
-        """The next epoch of a container, durable; all older ones are fenced. Raises `OSError`."""
+        """Claims the next epoch of a container, durably; all older ones are fenced. Raises `OSError`."""
         while True:
             present = epochs_of(folder)
             made = cls(folder, (present[-1] if present else 0) + 1)
@@ -84,29 +84,29 @@ class Epoch:
 
     @property
     def is_over(self) -> bool:
-        """Whether a later epoch has begun. Raises `OSError` if that cannot be seen."""
-        # In this order: the next folder goes after this one, so if the next was there once, one look finds out.
+        """Whether a later epoch has started. Raises `OSError` if that cannot be determined."""
+        # The order matters: the next folder is removed after this one, so one of the checks detects a later epoch.
         return self._next.exists() or not self.path.exists()
 
     @property
     def is_known_over(self) -> bool:
-        """As `is_over`; False if that cannot be seen: then it is the disk that fails, and not another owner."""
+        """As `is_over`; False if that cannot be determined, because then the disk has failed."""
         try:
             return self.is_over
         except OSError:
             return False
 
     def check(self) -> None:
-        """Raises `Fenced` if a later epoch has begun."""
+        """Raises `Fenced` if a later epoch has started."""
         if self.is_over:
             raise Fenced(self.folder, self.number)
 
     def older(self) -> list[Epoch]:
-        """Earlier openings that have folders, the latest first."""
+        """Returns earlier openings that have folders, the latest first."""
         return [Epoch(self.folder, each) for each in reversed(epochs_of(self.folder)) if each < self.number]
 
     def remove_older(self) -> None:
-        """Remove the folders of earlier openings, the earliest first. Raises `OSError`."""
+        """Removes the folders of earlier openings, the earliest first. Raises `OSError`."""
         for each in reversed(self.older()):
             shutil.rmtree(each.path)
 

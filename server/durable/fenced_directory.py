@@ -1,16 +1,15 @@
-"""Data directories that are handed on: each epoch of a container has one of its own, which begins as the last one was.
+"""Data directories that change owners: each epoch has its own, which starts as a copy of the previous one.
 
-Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's as
-hard links, at no cost. What an older owner does after that, and it may be in the middle of anything, it does to names
-in its own directory: it can neither replace the new owner's manifest nor take away a file that the new owner needs. One
-file it can still add to, the journal that it was writing, so the new manifest says where each journal ends that was
-taken over (`durable`).
+Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's files
+as hard links, at no cost. Whatever an older owner does later affects only names in its own directory: it can neither
+replace the new owner's manifest nor remove a file that the new owner needs. It can still append to one file, the
+journal that it was writing, so the new manifest records where each inherited journal ends (`durable`).
 
-Invariants: a directory has a manifest only when all that it names is in it and on disk. Older directories are removed
-after that. Before anything is acknowledged or removed, the epoch is checked (`fence`).
+Invariants: a directory gets its manifest only when all files that it names are in it and on disk; older directories are
+removed after that. The epoch is checked before anything is acknowledged or removed (`fence`).
 
-Refused: a directory of another cluster or of other containers, a damaged one, as in `data_directory`; one whose
-predecessor is gone. What is refused leaves an empty directory behind: its epoch stays over.
+Refused: a directory of another cluster or of other containers, a corrupt one, as in `data_directory`; one whose
+predecessor is missing. A refused opening leaves an empty directory, whose epoch cannot be used again.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ _LOOKS: Final = range(3, -1, -1)
 
 
 def current(epochs: Sequence[Epoch]) -> Epoch | None:
-    """The one that the next opening takes over, of those that have folders; None if none was ever in force."""
+    """Returns the epoch that the next opening takes over; None if none was ever in force."""
     return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
 
 
 def lost(epochs: Sequence[Epoch]) -> Path | None:
-    """The manifest that is missing where none of these epochs has one; None if nothing was ever acknowledged there."""
+    """Returns the path of the missing manifest if none of these epochs has one; None if nothing was acknowledged."""
     first = min(epochs, default=None, key=_number)
     if first is None:
         return None
-    # Earlier folders were removed by an opening that had a manifest; what is committed was so under one.
+    # Only an opening with a manifest removes earlier folders, and commits need a manifest.
     if first.number > 1:
         return first.path / MANIFEST_FILE
     with suppress(DataError, OSError):
@@ -65,10 +64,10 @@ def _number(epoch: Epoch) -> int:
 
 
 class FencedDirectory(DataDirectory):
-    """The data directory of an epoch. It has its manifest once something is `put`.
+    """The data directory of an epoch. It has no manifest until the first `put`.
 
     Attributes:
-        epoch: whose directory it is.
+        epoch: the epoch.
     """
 
     def __init__(self, epoch: Epoch, files: Files) -> None:
@@ -80,7 +79,7 @@ class FencedDirectory(DataDirectory):
     def adopt(
         cls, epoch: Epoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
     ) -> Self:
-        """The directory of an epoch that was just claimed, with what the one before left. Raises `DataError`, `Fenced`.
+        """Creates the directory of a newly claimed epoch from its predecessor's. Raises `DataError`, `Fenced`.
 
         containers, held, cluster: as in `DataDirectory.open`.
         """
@@ -112,7 +111,7 @@ class FencedDirectory(DataDirectory):
             try:
                 old.look_at()
                 break
-            except DirectoryDamaged:  # its owner may be writing down a number just now
+            except DirectoryDamaged:  # its owner may be writing `committed` at this moment
                 if not left:
                     raise
         old.check_owner(new.cluster, new.containers, new.held)
@@ -124,19 +123,19 @@ class FencedDirectory(DataDirectory):
             try:
                 os.link(before / name, self.path / name)
             except FileNotFoundError as error:
-                self.epoch.check()  # whoever came after us takes away what we look at
+                self.epoch.check()  # a later owner may have removed it
                 raise DirectoryDamaged(before, before / name, "it is missing") from error
         for each in before.iterdir():
             if each.name.startswith(_CHUNK):
                 try:
                     os.link(each, self.path / each.name)
-                except FileNotFoundError:  # not in force any more, or its absence is found when it is read
+                except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
                     continue
         self.manifest = found
         self.committed = old.committed
 
     def abandon(self) -> None:
-        """Close it, and take away what is in it: it comes to nothing. It has no manifest yet."""
+        """Closes the directory and removes its contents. It must not have a manifest."""
         self.close()
         with suppress(OSError):  # the next opening that succeeds removes it as a whole
             for each in tuple(self.path.iterdir()):

@@ -1,8 +1,8 @@
-"""What a data directory does to its files, as a few calls that tests replace to let disks fill up and fail.
+"""File operations of a data directory, replaceable in tests to simulate full and failing disks.
 
-Invariant: a call that returns has done all of its work; ``OSError`` otherwise. A file that is created was not there.
-Files and folders are accessible to their owner only. Only regular files are read: symbolic links are not followed, and
-opening a FIFO does not block.
+Invariants: a call that returns has done all of its work, and raises ``OSError`` otherwise; a created file did not exist
+before; files and folders are accessible to their owner only; only regular files are read: symbolic links are not
+followed, and opening a FIFO does not block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.server.store import Buffer
 
 
 def open_regular(path: Path) -> FileIO:
-    """A regular file, open for reading. Raises `OSError` for anything else."""
+    """Opens a regular file for reading. Raises `OSError` for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -31,7 +31,7 @@ def open_regular(path: Path) -> FileIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a regular file. Raises `OSError` for anything else."""
+    """Returns the content of a regular file. Raises `OSError` for anything else."""
     with open_regular(path) as file:
         return file.readall()
 
@@ -40,38 +40,38 @@ class Files:
     """The file system."""
 
     def create(self, path: Path) -> int:
-        """A new file, open for writing; the descriptor is the caller's to close."""
+        """Creates a new file, open for writing; the caller closes the descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, descriptor: int, data: Buffer) -> None:
-        """Write all of ``data``."""
+        """Writes all of ``data``."""
         view = memoryview(data)
         while view:
             view = view[os.write(descriptor, view) :]
 
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
-        """Write all of ``data`` at an offset."""
+        """Writes all of ``data`` at an offset."""
         view = memoryview(data)
         while view:
             done = os.pwrite(descriptor, view, at)
             view, at = view[done:], at + done
 
     def sync(self, descriptor: int) -> None:
-        """Wait until the file is on disk."""
+        """Waits until the file is on disk."""
         os.fsync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give a file the name of another one, at once."""
+        """Replaces ``target`` with ``source`` atomically."""
         source.replace(target)
         self.sync_folder(target.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is gone is fine."""
+        """Removes a file, if it exists."""
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, and wait until its name is on disk. This includes a folder that exists,
-        because the process that made it may have been killed before its name was on disk."""
+        """Creates a folder and its parents, and waits until its name is on disk. This includes an existing folder,
+        because the process that created it may have been killed before its name was on disk."""
         if not path.is_dir():
             self.make_folder(path.parent)
             path.mkdir(0o700, exist_ok=True)
@@ -79,7 +79,7 @@ class Files:
             self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:
-        """Wait until the names in a folder are on disk."""
+        """Waits until the names in a folder are on disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

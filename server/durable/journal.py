@@ -1,20 +1,19 @@
-"""Journals: where commit groups are durable before anybody hears of what is in them.
+"""Journals: append-only files that make commit groups durable.
 
-A group is the operations of all containers, and of the controller, that were carried out while the group before it was
-being written: bytes, and the numbers of its first and last batch. `Journal` is the small interface that the committer
-writes to; `SqliteJournal` is the one that a data directory uses: an SQLite database in WAL mode with `synchronous=FULL`
-and one row for each group.
+A group contains the operations of all containers, and of the controller, that were executed while the previous group
+was written: bytes, and the numbers of the first and last batch. `Journal` is the interface that the committer writes
+to; `SqliteJournal` implements it with an SQLite database in WAL mode with `synchronous=FULL` and one row per group.
 
-What SQLite is not left to do: it never checkpoints, so that the database file stays as it was made, with the CRC that
-the manifest keeps of it, and the write-ahead log, whose frames SQLite checksums itself, is the journal. The log is
-filled with zeros ahead of use: overwriting costs the disk less than growing a file does. And a database is written to
-by the process that made it only, so what is recovered is read and never changed; closing a database would let SQLite
-fold the log into it, so a second connection that only reads is closed last.
+SQLite never checkpoints here: the database file stays as it was created, with the CRC recorded in the manifest, and the
+write-ahead log, whose frames SQLite checksums, is the journal. The log is filled with zeros before use, because
+overwriting costs the disk less than growing a file. Only the process that created a database writes to it, so recovery
+reads it and never changes it. Closing a database would make SQLite fold the log into it, so a second, read-only
+connection is closed last.
 
-SQLite ends what it recovers at the first frame that is not right, in silence. So whoever reads compares the last group
-with what the directory knows was committed (`data_directory.Mark`), and the numbers of groups must follow each other.
+SQLite silently ends recovery at the first invalid frame. So the reader compares the last group with the number in the
+directory's `committed` file, and the numbers of groups must be consecutive.
 
-Refused: with `JournalDamaged`, a journal that does not hold what was written to it.
+Refused with `JournalDamaged`: a corrupt journal.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ _OF_THE_SYSTEM: Final = (
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 )
-"""What SQLite says where it was not let; what it read is another matter."""
+"""Error codes of SQLite for system failures, as opposed to corrupt data."""
 _STEPS: Final = 100_000
 """Maximum number of steps of SQLite's virtual machine for reading a journal, plus one per byte; a row takes ten."""
 _COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
 
 
 class JournalFailed(Exception):
-    """A group could not be written: from then on nothing is acknowledged until the store starts again."""
+    """A group could not be written: nothing is acknowledged until the store is restarted."""
 
 
 class JournalDamaged(Exception):
-    """A journal does not hold what was written to it; the text names the file and what is wrong."""
+    """A journal is corrupt; the text names the file and what is wrong."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"{path} is damaged: {what}")
@@ -70,7 +69,7 @@ class JournalDamaged(Exception):
 
 
 class Group(NamedTuple):
-    """What was committed at once: batches `first` to `last`."""
+    """Batches `first` to `last`, committed together."""
 
     first: int
     last: int
@@ -81,37 +80,37 @@ _BEGIN: Final = Group(-1, -1, b"")
 
 
 class Journal(Protocol):
-    """What the committer writes to, from a thread of its own."""
+    """The interface that the committer writes to, from a thread of its own."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to go on in another one."""
+        """Whether it is time to switch to another journal."""
         ...
 
     def append(self, group: Group) -> None:
-        """The group is durable at return. Whatever it raises, the journal is not written to again."""
+        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         ...
 
     def close(self) -> None:
-        """No more is appended. What was, stays."""
+        """Closes the journal, whose content stays."""
         ...
 
 
 class MadeJournal(Journal, Protocol):
-    """A journal in a file that is new. base_crc: what `read_journal` is to be told."""
+    """A journal in a new file. base_crc: argument for `read_journal`."""
 
     @property
     def base_crc(self) -> int: ...
 
 
 def file_names(number: int) -> tuple[str, str, str]:
-    """Database, write-ahead log and SQLite's shared memory, of which nothing needs to be kept."""
+    """Returns the names of the database, the write-ahead log and SQLite's shared memory, which can be discarded."""
     name = f"journal-{number:010d}.sqlite"
     return name, f"{name}-wal", f"{name}-shm"
 
 
 class SqliteJournal:
-    """A journal in a file of its own, made by this process.
+    """A journal in a file of its own, created by this process.
 
     Attributes:
         path: the database.
@@ -119,7 +118,7 @@ class SqliteJournal:
     """
 
     def __init__(self, path: Path, files: Files, filled_bytes: int = 0) -> None:
-        """Makes the file, durable and empty; its log is filled with zeros up to `filled_bytes`.
+        """Creates the file, durable and empty; its log is filled with zeros up to `filled_bytes`.
 
         Raises `OSError` and `sqlite3.Error`.
         """
@@ -139,7 +138,7 @@ class SqliteJournal:
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA wal_autocheckpoint=0")
             self.base_crc = crc32(path.read_bytes())
-            # The log begins with a group of nothing, so that it is there to be filled.
+            # An empty first group creates the log, so that it can be filled.
             self._insert(_BEGIN, 1)
             self._guard = _read_only(path)
             self._guard.execute("SELECT count(*) FROM groups").fetchone()
@@ -152,7 +151,7 @@ class SqliteJournal:
 
     @property
     def is_full(self) -> bool:
-        """Whether about as much is written as was filled with zeros."""
+        """Whether approximately all of the pre-filled space is used."""
         return self._room_bytes <= 0
 
     def append(self, group: Group) -> None:
@@ -198,10 +197,10 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> Iterator[Group]:
-    """The groups of a journal that nobody writes to, in order. Raises `JournalDamaged`, `OSError`.
+    """Yields the groups of a journal that is no longer written to, in order. Raises `JournalDamaged`, `OSError`.
 
-    copied_to: a folder for a copy that is read instead, because SQLite makes a file beside what it reads.
-    That it ends where it was written to last is for the caller to see: the number of the last group says so.
+    copied_to: a folder for a copy that is read instead, because SQLite creates a file next to the one it reads.
+    The caller must check with the number of the last group that the journal is complete.
     """
     base = read_regular(path)
     if crc32(base) != base_crc:
@@ -213,7 +212,7 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
         source = copied_to / path.name
         for each in (path, log):
             shutil.copyfile(each, copied_to / each.name)
-    # What SQLite left in its shared memory is made again from the log.
+    # SQLite rebuilds its shared memory from the log.
     source.with_name(path.name + "-shm").unlink(missing_ok=True)
     try:
         db = _read_only(source)
@@ -248,13 +247,13 @@ def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> It
             db.close()
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_SYSTEM:
-            # Also to read it, SQLite makes the shared memory anew: a file beside it.
+            # SQLite creates the shared memory, a file next to the database, even for reading.
             raise OSError(f"SQLite cannot read {path.name}: {error}") from error
         raise JournalDamaged(path, f"SQLite says: {error}") from error
 
 
 def _check_header(log: Path) -> None:
-    """SQLite takes a log whose header is not right for an empty one."""
+    """Checks the log's header, because SQLite treats a log with an invalid header as empty."""
     with open_regular(log) as file:
         header = file.read(_WAL_HEADER.size)
     if len(header) < _WAL_HEADER.size:
@@ -271,9 +270,9 @@ def _check_header(log: Path) -> None:
 
 
 def padding_fault(log: Path) -> int | None:
-    """Where the first byte lies behind a log's frames that is not zero, None if all are.
+    """Returns the offset of the first non-zero byte after a log's frames, None if there is none.
 
-    It is no part of the journal: damage to what is not used yet, or what a loss of power left of the last write.
+    Such bytes are not part of the journal: they are corruption of unused space, or a write cut short by a power loss.
     """
     with open_regular(log) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,19 +1,18 @@
-"""Snapshots: the state of containers at a batch, so that recovery reads no more of a journal than what follows.
+"""Snapshots: the state of containers at a batch, so that recovery replays only the journal after it.
 
-Three steps, because the loop must not wait for a disk. `capture` runs on the loop: it takes what a container holds as
-values that no longer change, and cuts the tails of segments, so that their chunks do not either. `save` runs in a
-thread: bytes of segments that are not in chunk files yet go there, a few that are not worth it into the snapshot
-itself, and then the snapshot is written. `install`, on the loop again, puts file chunks in the places of the chunks
-that were saved, which frees their memory.
+There are three steps, because the loop must not wait for a disk. 1. `capture` runs on the loop: it copies a container's
+state into immutable values and cuts the tails of segments, so that their chunks no longer change. 2. `save` runs in a
+thread: it writes segment bytes that are not in chunk files yet to chunk files (small amounts to the snapshot itself),
+then the snapshot. 3. `install`, on the loop again, replaces the saved chunks with file chunks, which frees memory.
 
-Containers are captured one after the other, each with the number of the batch up to which it stands; the operations of
-later batches are applied to it when it is recovered. So a capture holds the loop for one container, not for all.
+Containers are captured one after the other, each with the number of its last batch; recovery applies the operations of
+later batches. So a capture blocks the loop for one container, not for all.
 
-A chunk file of which less than half is still in use is written anew with the others (`sparse`), so that what is
-truncated or deleted gives its place on the disk back.
+A chunk file of which less than half is in use is rewritten (`sparse`), so that truncated and deleted data release their
+disk space.
 
-Invariant: a restored container is equal to the captured one, but for who waits and for owners of transient segments.
-The CRC of the whole file is kept by the manifest; `read` is given bytes that have it.
+Invariant: a restored container is equal to the captured one, except for waiting readers and owners of transient
+segments. The manifest has the CRC of the whole file; the caller of `read` has checked it.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from segstore.wire.names import is_user_stream_segment
 
 _MAGIC: Final = b"SEGSNAP1"
 _INLINE_BYTES: Final = 4096
-"""Less than this of a segment that is in no chunk file goes into the snapshot."""
+"""If less than this of a segment is not in chunk files, it is stored in the snapshot."""
 _FILE_BYTES: Final = 16 * 1024 * 1024
 _OWN_FILE_BYTES: Final = 1024 * 1024
 _TOGETHER: Final = 256
 
 
 class _Extent(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes from offset `start`: in a chunk file, `size` from `at` on, or here."""
+    """`size` bytes from offset `start`: in a chunk file from `at`, or inline."""
 
     start: int
     size: int
@@ -83,7 +82,7 @@ class _Segments(msgspec.Struct, frozen=True, array_like=True, tag="segments"):
 
 
 class _Other(msgspec.Struct, frozen=True, array_like=True, tag="other"):
-    """What is no container's: the controller's state."""
+    """The controller's state."""
 
     batch: int
     data: bytes
@@ -95,15 +94,15 @@ _DECODER: Final[msgspec.msgpack.Decoder[_Record]] = msgspec.msgpack.Decoder(_Rec
 
 
 class _Taken(NamedTuple):
-    """A segment that was captured: all but its bytes, and these."""
+    """A captured segment: everything except its bytes, and its bytes."""
 
     segment: Segment
     image: _Segment
     pieces: list[Piece]
     views: list[list[memoryview] | None]
-    """Of each piece that is to be saved, its bytes; none yet for one that lies in a file, None where that is kept.
+    """For each piece, the bytes to save: empty if they are in a file to be rewritten, None if that file is kept.
 
-    The first piece may be the end of its chunk only, if the segment was truncated.
+    The first piece may be only the end of its chunk, if the segment was truncated.
     """
 
 
@@ -116,7 +115,7 @@ class Captured(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What `save` wrote. files: all that the snapshot refers to. stored: see `SegmentData.replace`."""
+    """The result of `save`. files: all chunk files that the snapshot refers to. stored: see `SegmentData.replace`."""
 
     size: int
     crc: int
@@ -125,7 +124,7 @@ class Saved(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A container as a snapshot has it."""
+    """A container in a snapshot."""
 
     container_id: int
     batch: int
@@ -134,7 +133,7 @@ class Image(NamedTuple):
 
 
 def sparse(containers: Iterable[Container]) -> set[int]:
-    """The numbers of the chunk files of which less than half is in use."""
+    """Returns the numbers of chunk files of which less than half is in use."""
     used: dict[int, tuple[int, int]] = {}
     for chunk, size in _file_chunks(containers):
         assert isinstance(chunk.source, ChunkFile)
@@ -144,7 +143,7 @@ def sparse(containers: Iterable[Container]) -> set[int]:
 
 
 def live_files(containers: Iterable[Container]) -> set[int]:
-    """The numbers of the chunk files that segments refer to."""
+    """Returns the numbers of chunk files that segments refer to."""
     return {chunk.source.info.number for chunk, _ in _file_chunks(containers)}  # type: ignore[attr-defined]
 
 
@@ -161,15 +160,15 @@ def _file_chunks(containers: Iterable[Container]) -> Iterator[tuple[FileChunk, i
 # --- taking -------------------------------------------------------------------------------------------------------
 
 
-def capture(container: Container, batch: int, anew: set[int]) -> Captured:
-    """What a container holds now, batch `batch` being the last; bytes in chunk files `anew` are saved again."""
+def capture(container: Container, batch: int, rewritten: set[int]) -> Captured:
+    """Captures a container after batch `batch`; bytes in the chunk files `rewritten` are saved again."""
     retired = tuple(map(pack_name, container.retired_names))
     unindexed = tuple(map(pack_name, container.unindexed_names))
     header = _Container(container.container_id, batch, retired, unindexed)
-    return Captured(container, header, [_take(segment, anew) for segment in container.segments.values()])
+    return Captured(container, header, [_take(segment, rewritten) for segment in container.segments.values()])
 
 
-def _take(segment: Segment, anew: set[int]) -> _Taken:
+def _take(segment: Segment, rewritten: set[int]) -> _Taken:
     pieces = segment.pieces()
     first = segment.start_offset
     if pieces and pieces[0].start < first:
@@ -177,7 +176,7 @@ def _take(segment: Segment, anew: set[int]) -> _Taken:
         pieces[0] = Piece(first, size - first + start, chunk)
     views: list[list[memoryview] | None] = []
     for start, size, chunk in pieces:
-        if isinstance(chunk, FileChunk) and chunk.source.info.number not in anew:  # type: ignore[attr-defined]
+        if isinstance(chunk, FileChunk) and chunk.source.info.number not in rewritten:  # type: ignore[attr-defined]
             views.append(None)
         elif isinstance(chunk, FileChunk):
             views.append([])
@@ -226,7 +225,7 @@ class _ChunkWriter:
         self.stored: dict[int, tuple[Piece, FileChunk]] = {}
 
     def add(self, pieces: list[tuple[Piece, list[memoryview]]]) -> None:
-        """Save the pieces of one segment."""
+        """Adds the pieces of one segment."""
         if self._bytes and sum(piece.size for piece, _ in pieces) >= _OWN_FILE_BYTES:
             self.flush()
         for piece, views in pieces:
@@ -242,7 +241,7 @@ class _ChunkWriter:
             self._bytes += piece.size
 
     def flush(self) -> None:
-        """End the file that is being collected."""
+        """Writes the collected pieces to a file."""
         if not self._bytes:
             return
         info = chunk_files.write(self._files, self._folder, self._next_number(), self._parts)
@@ -260,9 +259,9 @@ def save(
     cache: BlockCache,
     next_number: Callable[[], int],
 ) -> Saved:
-    """Write chunk files and the snapshot at `path`, and wait until they are on disk. Raises `OSError`, `DataDamaged`.
+    """Writes chunk files and the snapshot at `path`, and waits until they are on disk. Raises `OSError`, `DataDamaged`.
 
-    other: batch and bytes of what is no container's. next_number: gives numbers for chunk files.
+    other: batch and bytes of the controller's state. next_number: returns numbers for chunk files.
     """
     captured = list(captured)
     writer = _ChunkWriter(files, path.parent, cache, next_number)
@@ -321,7 +320,7 @@ def _write(files: Files, path: Path, data: bytes) -> None:
 
 
 def install(captured: Iterable[Captured], saved: Saved) -> None:
-    """Let segments read from files what was saved; those that have gone, or were merged, since are left alone."""
+    """Replaces saved chunks with file chunks; skips segments that were deleted or merged meanwhile."""
     for each in captured:
         segments = each.container.segments
         for taken in each.segments:
@@ -336,7 +335,7 @@ def install(captured: Iterable[Captured], saved: Saved) -> None:
 def read(
     data: bytes, folder: Path, cache: BlockCache
 ) -> tuple[list[Image], tuple[int, bytes] | None, dict[int, ChunkFile]]:
-    """The containers of a snapshot, what is no container's, and the chunk files. Raises `ValueError`."""
+    """Returns a snapshot's containers, the controller's state, and the chunk files. Raises `ValueError`."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise ValueError("it does not begin as a snapshot does")
     images: list[Image] = []
@@ -367,7 +366,7 @@ def read(
 
 
 def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) -> None:
-    """Give an empty container the state that an image has."""
+    """Restores an empty container from an image."""
     for each in image.segments:
         container.adopt(_segment(each, container, files))
     container.adopt_names(
@@ -378,7 +377,7 @@ def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) 
 def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFile]) -> Segment:
     name = unpack_name(image.name)
     segment = Segment(name, image.kind, container.pool, image.modified_ms, indexed=is_user_stream_segment(name))
-    segment.kind = None  # an attribute like the others, and one that can be overwritten
+    segment.kind = None  # the kind is restored as an attribute, which can have been overwritten
     for attribute_id, value in image.values:
         segment.set_attribute(attribute_id, value)
     segment.mapped = image.mapped

@@ -1,7 +1,7 @@
-"""`segstore verify`: reads every byte of a data directory that nobody has open, and says what is not as it was written.
+"""`segstore verify`: reads every byte of an unopened data directory and reports corruption.
 
-Invariant: nothing is changed, and one fault does not keep others from being found, but for a manifest that cannot be
-read: it says what else there is. Refused, with `DataError`: a directory that is in use, newer, or none.
+Invariants: nothing is changed; one fault does not hide others, except an unreadable manifest, which names all other
+files. Refused with `DataError`: a directory that is in use, in a newer format, or not a data directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segstore.server.store import DataDamaged
 
 
 class Verified(NamedTuple):
-    """What was read, and what is wrong with it, one sentence each."""
+    """Result of a verification: the faults, one sentence each, and counts of what was read."""
 
     faults: list[str]
     files: int = 0
@@ -29,7 +29,7 @@ class Verified(NamedTuple):
 
 
 def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
-    """Read all of a directory. Raises `DataError`.
+    """Reads and verifies a whole directory. Raises `DataError`.
 
     owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
     """

@@ -1,12 +1,12 @@
-"""What rules decide about one request or reply: a pure function of the rules, their counts and the subject.
+"""Decides which fault rules fire for a request or reply: a pure function of the rules, their counts and the subject.
 
-Invariants: the same rules, seed and workload give the same decisions, in the same order; chance is drawn from the seed,
-the rule's name, the connection's number and how many on that connection fitted before, so it does not depend on how
-connections are interleaved. No clock, no I/O.
+Invariants: the same rules, seed and workload give the same decisions, in the same order. Random numbers derive from the
+seed, the rule's name, the connection's number and the number of earlier draws on that connection, so they do not depend
+on how connections are interleaved. No clock, no I/O.
 
-Rules are asked in order. Delays and holds of all that fire add up; of the other actions the first that fires is taken,
-and rules with such actions behind it are not asked and do not count. Nor are rules asked again about what they have
-put into the place of something.
+Rules are evaluated in order. Delays and holds of all firing rules add up. Of the other actions, the first that fires is
+taken; later rules with such actions are not evaluated and count nothing. Replies that a rule has made are not evaluated
+again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _DECISION_BYTES: Final = 300
-"""What a decision takes beside the names of segments, roughly."""
+"""Approximate memory of a decision without its segment names."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A rule has fired. request: the number of the request; nth: how many had fitted, this one included."""
+    """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this."""
 
     rule: str
     action: str
@@ -55,7 +55,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """How a rule stands: how many requests or replies have fitted, at how many it fired, and whether it is asked."""
+    """The counts of a rule: matches and firings, and whether the rule is enabled."""
 
     name: str
     rule: Rule
@@ -65,9 +65,9 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Something waits: so many seconds, then until the rules named release it; what is behind it may overtake it.
+    """A wait: a delay in seconds, then holds by the named rules. overtake: whether later traffic may pass it.
 
-    What does not wait is not overtaken.
+    Always False for an empty wait.
     """
 
     seconds: float = 0.0
@@ -79,7 +79,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to happen: waits before the request is carried out and before its reply leaves, and one other action."""
+    """The outcome of a decision: waits before the request is executed and before its reply is sent, and one action."""
 
     rule: str = ""
     action: Action | None = None
@@ -105,11 +105,11 @@ class _Rule:
 
 
 class Decider:
-    """Rules with their counts.
+    """Evaluates fault rules and keeps their counts.
 
     Attributes:
-        decisions: the last 64 MiB of them, which is 100,000 and more unless names are long.
-        forgotten_decisions: how many there were before these.
+        decisions: the last 64 MiB of decisions: 100,000 or more, unless names are long.
+        forgotten_decisions: number of older decisions that were discarded.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -121,7 +121,7 @@ class Decider:
         self._named = 0
 
     def add(self, rule: Rule) -> str:
-        """Appends a rule; returns its name. Raises ValueError for a name that is taken, or for one rule too many."""
+        """Appends a rule and returns its name. Raises ValueError if the name is taken or there are too many rules."""
         check_size([*(each.rule for each in self._rules), rule])
         self._named += 1
         while not rule.name and any(each.name == f"rule {self._named}" for each in self._rules):
@@ -133,21 +133,21 @@ class Decider:
         return name
 
     def remove(self, name: str | None = None) -> None:
-        """Takes a rule out, or all. Raises KeyError."""
+        """Removes one rule, or all. Raises KeyError."""
         left = [] if name is None else [each for each in self._rules if each.name != name]
         if name is not None and len(left) == len(self._rules):
             raise KeyError(name)
         self._rules = left
 
     def enable(self, name: str, *, on: bool) -> None:
-        """A rule is asked from now on, or not. Raises KeyError."""
+        """Enables or disables a rule. Raises KeyError."""
         found = next((each for each in self._rules if each.name == name), None)
         if found is None:
             raise KeyError(name)
         found.enabled = on
 
     def is_asked(self, name: str) -> bool:
-        """Whether there is such a rule, and it is asked."""
+        """Whether the rule exists and is enabled."""
         return any(each.enabled for each in self._rules if each.name == name)
 
     @property
@@ -156,7 +156,7 @@ class Decider:
 
     @property
     def names(self) -> list[str]:
-        """Of the rules, in order."""
+        """Names of the rules, in order."""
         return [each.name for each in self._rules]
 
     @property
@@ -164,19 +164,19 @@ class Decider:
         return any(each.rule.on == "reply" and each.enabled for each in self._rules)
 
     def unmatched(self) -> list[tuple[str, Rule]]:
-        """The rules that nothing has fitted so far, with their names."""
+        """Returns the rules that have not matched so far, with their names."""
         return [(each.name, each.rule) for each in self._rules if not each.matched]
 
     def unfired(self) -> list[tuple[str, Rule]]:
-        """The rules that something has fitted, but that have not fired."""
+        """Returns the rules that have matched but not fired."""
         return [(each.name, each.rule) for each in self._rules if each.matched and not each.fired]
 
     def tallies(self) -> list[Tally]:
-        """How each rule stands, in order."""
+        """Returns the counts of each rule, in order."""
         return [Tally(each.name, each.rule, each.matched, each.fired.total(), each.enabled) for each in self._rules]
 
     def decide(self, seen: Seen) -> Plan | None:
-        """What is to happen with a request, or a reply; None if nothing is. Counts and records."""
+        """Decides about a request or a reply, counts and records; returns None if no rule fires."""
         on = "reply" if seen.direction else "request"
         chosen: tuple[str, Action] | None = None
         before: list[tuple[str, Delay | Hold]] = []
@@ -195,7 +195,7 @@ class Decider:
         return Plan(name, act, _together(before), _together(after))
 
     def _asked(self, each: _Rule, seen: Seen) -> Action | None:
-        """The action if the rule fires."""
+        """Returns the action if the rule fires."""
         rule = each.rule
         if rule.store is not None and rule.store != seen.store:
             return None
@@ -248,7 +248,7 @@ class Decider:
 
 
 def _cost(decision: Decision) -> int:
-    """Memory that it takes, roughly."""
+    """Approximate memory of a decision, in bytes."""
     return _DECISION_BYTES + sum(map(getsizeof, decision.segments))
 
 

@@ -1,4 +1,4 @@
-"""Faults of a mock: rules that are added and cleared while it runs, what is held, and what has been decided.
+"""The fault rules of a running mock, with the holds they cause and a log of their decisions.
 
     store.faults.add('type = APPEND_BLOCK_END', nth=3, do="close after", name="lost ack")
     store.faults.add("type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
@@ -6,11 +6,11 @@
     ...
     assert [str(each) for each in store.faults.decisions] == [...]
 
-One `Faults` serves all stores of a cluster. Deciding is `segstore.server.faults.decisions`, pure; carrying it out is
-`segstore.server.faults.lane`. Time is that of the store's clock.
+One `Faults` serves all stores of a cluster. `segstore.server.faults.decisions` decides, purely, and
+`segstore.server.faults.lane` applies the decisions. Time is the store's clock.
 
-Invariants: nothing that is held outlives `clear` or its connection; what is released goes on in the order in which it
-came to be held; a rule that nothing has fitted is reported by `unmatched` and, when the store stops, in the log.
+Invariants: no hold outlives `clear` or its connection; held traffic is released in the order it was held; a rule that
+never matched is reported by `unmatched` and, when the store stops, in the log.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 
 
 class NoFaults(RuntimeError):
-    """Nothing can be made to go wrong here."""
+    """The server was started without fault rules."""
 
     def __init__(self) -> None:
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
 
 
 class NoSuchRule(KeyError):
-    """No rule has that name. Attributes: name, known (the names that there are)."""
+    """No rule has that name. Attributes: name, known (the names of existing rules)."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         super().__init__(name, known)
@@ -57,7 +57,7 @@ class NoSuchRule(KeyError):
 
 
 class Waiting:
-    """Something that waits for time to pass and for holds to be released, one after the other."""
+    """A pending wait: first a delay, then one hold after the other."""
 
     __slots__ = ("_faults", "_go_on", "_holds", "_timer")
 
@@ -82,11 +82,11 @@ class Waiting:
         go_on()
 
     def released(self) -> None:
-        """The hold that it waited for is over."""
+        """Continues with the next hold, or calls back. Called when a hold is released."""
         self._next()
 
     def cancel(self) -> None:
-        """It waits no longer, and nothing happens."""
+        """Cancels the wait; nothing is called back."""
         self._go_on = None
         if self._timer is not None:
             self._timer.cancel()
@@ -95,12 +95,12 @@ class Waiting:
 
 
 class Faults:
-    """The rules of a store or of a cluster, and what has happened there.
+    """The fault rules of a store or a cluster, their holds and the log of their decisions.
 
     Attributes:
-        clock: of the delays.
-        observer: the requests; None if they are not kept.
-        round_trip_ms: how long every reply takes at least; a number, or one for each store by its number.
+        clock: measures delays.
+        observer: log of requests; None if they are not recorded.
+        round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class Faults:
         do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
         **rest: Unpack[RuleOptions],
     ) -> str:
-        """Adds a rule behind the others and returns its name.
+        """Appends a rule and returns its name.
 
-        match: a filter, or a whole `Rule`. do: an action, its word or its object, or a list of these, a stack. Keyword
-        arguments are the fields of `Rule`. Raises ValueError for what does not fit, and for a name that is taken.
+        match: a filter, or a whole `Rule`. do: an action as a value, word or object, or a list of these (a stack).
+        Keyword arguments are the fields of `Rule`. Raises ValueError for an invalid rule or a name that is taken.
         """
         try:
             rule = (
@@ -143,7 +143,7 @@ class Faults:
         return name
 
     def load(self, source: Path | str | FaultSettings) -> None:
-        """Adds the rules of a fault file; its seed and round trip times replace those that were. FaultFileError."""
+        """Adds the rules of a fault file and replaces the seed and round-trip times. Raises FaultFileError."""
         settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))
         self._decider.seed = settings.seed
         self.round_trip_ms = settings.round_trip_ms
@@ -154,7 +154,7 @@ class Faults:
             self.add(each)
 
     def clear(self, name: str | None = None) -> None:
-        """Takes a rule out, or all of them, and releases what it holds. Raises NoSuchRule."""
+        """Removes one rule, or all, and releases what it holds. Raises NoSuchRule."""
         if name is not None:
             self._known(name)
         self._decider.remove(name)
@@ -163,12 +163,12 @@ class Faults:
             self._release(each)
 
     def disable(self, name: str) -> None:
-        """A rule is asked no more, and what it holds goes on; its place and its counts stay. Raises NoSuchRule."""
+        """Disables a rule and releases what it holds; its position and counts stay. Raises NoSuchRule."""
         self._enable(name, on=False)
         self._release(name)
 
     def enable(self, name: str) -> None:
-        """A rule that was disabled is asked again. Raises NoSuchRule."""
+        """Enables a disabled rule. Raises NoSuchRule."""
         self._enable(name, on=True)
 
     def _enable(self, name: str, *, on: bool) -> None:
@@ -182,11 +182,11 @@ class Faults:
 
     @property
     def rules(self) -> list[str]:
-        """The names of the rules, in the order in which they are asked."""
+        """Names of the rules, in evaluation order."""
         return self._decider.names
 
     def tallies(self) -> list[Tally]:
-        """How each rule stands: how many have fitted, how often it fired."""
+        """Returns the counts of each rule: matches and firings."""
         return self._decider.tallies()
 
     @property
@@ -196,11 +196,11 @@ class Faults:
     # --- holds ------------------------------------------------------------------------------------------------------
 
     def held(self, name: str) -> int:
-        """How much a rule holds now."""
+        """Returns the number of requests and replies that a rule holds now."""
         return len(self._held.get(name, ()))
 
     def release(self, name: str) -> int:
-        """Lets go on what a rule holds now, oldest first; how much that was. The rule goes on holding what comes.
+        """Releases what a rule holds now, oldest first, and returns how many. The rule still holds later matches.
 
         Raises NoSuchRule.
         """
@@ -214,7 +214,7 @@ class Faults:
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
-        """Waits until a rule holds so much. Raises TimeoutError."""
+        """Waits until a rule holds `count` requests or replies. Raises TimeoutError."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
         self._holding.append(entry)
@@ -250,11 +250,11 @@ class Faults:
 
     @property
     def decisions(self) -> list[Decision]:
-        """What rules did, in order; without times, so that two runs can be compared. The last 64 MiB."""
+        """The last 64 MiB of decisions, in order; without times, so that two runs can be compared."""
         return list(self._decider.decisions)
 
     def unmatched(self) -> list[str]:
-        """One line for each rule that nothing has fitted, or that was fitted and has not fired."""
+        """Returns one line for each rule that never matched, or that matched but never fired."""
         never = [
             f"fault {name!r} has matched nothing: {_said(rule)}{_hint(rule)}"
             for name, rule in self._decider.unmatched()
@@ -263,7 +263,7 @@ class Faults:
         return never + idle
 
     def report(self) -> None:
-        """Says in the log which rules were of no use."""
+        """Logs a warning for each rule that never fired."""
         for line in self.unmatched():
             log.warning(line)
 
@@ -271,30 +271,30 @@ class Faults:
 
     @property
     def looks_at_replies(self) -> bool:
-        """Whether there is a rule on replies."""
+        """Whether an enabled rule matches replies."""
         return self._looks_at_replies
 
     def next_connection(self) -> int:
-        """The number of a connection that begins."""
+        """Returns the number of a new connection."""
         self._connections += 1
         return self._connections
 
     def next_request(self) -> int:
-        """The number of a request that has come."""
+        """Returns the number of a new request."""
         self._requests += 1
         return self._requests
 
     def round_trip_s(self, store: int) -> float:
-        """How long replies of a store take at least."""
+        """Returns the minimum delay of a store's replies."""
         given = self.round_trip_ms
         return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
 
     def decide(self, seen: Seen) -> Plan | None:
-        """What is to happen with a request or a reply."""
+        """Returns what rules do with a request or a reply; None if no rule fires."""
         return self._decider.decide(seen) if self._decider.has_rules else None
 
     def wait(self, wait: Wait, go_on: Callable[[], None]) -> Waiting:
-        """Calls back when the wait is over, maybe at once."""
+        """Calls `go_on` when the wait ends, possibly at once."""
         return Waiting(self, wait, go_on)
 
 
@@ -308,14 +308,14 @@ _REPLIES = {
 
 
 def _hint(rule: Rule) -> str:
-    """What was meant, probably, where a rule looks at requests and its filter names a reply."""
+    """Returns a hint if a rule matches requests but its filter names a reply."""
     words = re.findall(r"\w+", rule.match) if rule.on == "request" else []
     replies = [_REPLIES[word.casefold()] for word in words if word.casefold() in _REPLIES]
-    return f"; {replies[0]} is a reply, and replies are looked at with on: reply" if replies else ""
+    return f"; {replies[0]} is a reply, and replies are matched with on: reply" if replies else ""
 
 
 def _said(rule: Rule) -> str:
-    """A rule as one wrote it, in short."""
+    """Returns the rule's non-default fields, for messages."""
     return ", ".join(
         f"{name} {value!r}" for name, value in rule.model_dump(exclude_defaults=True).items() if name != "do"
     )

@@ -1,7 +1,8 @@
-"""Fault files: YAML or JSON, read with the place of whatever does not fit.
+"""Reads fault files (YAML or JSON) and reports the place of each error.
 
-Refused with `FaultFileError`, whose text names file, line and path within the file. A duplicate key is refused: one of
-the two would be lost. YAML anchors, aliases, merge keys and tags are refused: they can make a small file large.
+Errors are raised as `FaultFileError`, whose text names the file, the line and the path within the file. Duplicate keys
+are refused because one of the two would be lost. YAML anchors, aliases, merge keys and tags are refused because they
+can make a small file large.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FORMS: Final = {
     "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
     "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
 }
-"""Patterns of plain scalars that are not strings. `on` is a string, as in YAML 1.2: it is the name of a condition."""
+"""Patterns of plain scalars that are not strings. `on` is a string, as in YAML 1.2, because it is a key of rules."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -49,7 +50,7 @@ for _tag, (_form, _first) in _FORMS.items():
 
 
 class FaultFileError(ValueError):
-    """A fault file that does not fit. Attributes: source, line (from 1, None if there is none), path, reason."""
+    """A fault file is invalid. Attributes: source, line (from 1, None if unknown), path, reason."""
 
     def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
         where = f"{source}: line {line}" if line is not None else source
@@ -61,7 +62,7 @@ class FaultFileError(ValueError):
 
 
 def read_faults(path: Path) -> FaultSettings:
-    """Reads a fault file; its suffix `.json` says JSON, anything else YAML. Raises FaultFileError, OSError."""
+    """Reads a fault file: JSON if its suffix is `.json`, else YAML. Raises FaultFileError, OSError."""
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -74,18 +75,18 @@ def read_faults(path: Path) -> FaultSettings:
 
 
 def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> FaultSettings:
-    """Reads the text of a fault file. Raises FaultFileError."""
+    """Parses the text of a fault file. Raises FaultFileError."""
     if form == "json":
         try:
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
             line = error.lineno if isinstance(error, json.JSONDecodeError) else None
             raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}") from error
-        text = text.replace("\t", " ")  # which YAML, read for the lines alone, does not take as a blank
+        text = text.replace("\t", " ")  # YAML is parsed below for line numbers only, and refuses tabs as blanks
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        _no_key_twice(root, source)
+        _check_duplicates(root, source)
         if form != "json":
             given = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
@@ -104,10 +105,10 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         return FaultSettings.model_validate(given)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # A wrong key first: what is missing beside it is mostly what was meant.
+        # A wrong key comes first: a missing key is often the one that was misspelt.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         if first["loc"][:1] == ("round_trip_ms",) and isinstance(given["round_trip_ms"], dict):
-            first = found[-1]  # of what is wrong with an object, not that it is no number
+            first = found[-1]  # the error in the object, not that it is not a number
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
 
@@ -117,7 +118,7 @@ def _what(error: Exception) -> str:
 
 
 def rule_problem(error: ValidationError) -> str:
-    """What is wrong with a rule that was made in Python: the path in it, and a sentence."""
+    """Returns what is wrong with a rule made in Python: the path in it, and a sentence."""
     found = error.errors(include_url=False)
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     parts = [part for part in first["loc"] if not str(part).startswith("<")]
@@ -127,7 +128,7 @@ def rule_problem(error: ValidationError) -> str:
 
 
 def _reason(found: Any) -> str:
-    """In a sentence what does not fit; for a key that there is not, those that there are."""
+    """Describes an error in one sentence; for an unknown key, names the known ones."""
     message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] != "extra_forbidden":
         return message.replace("a valid tuple", "a list").replace("Tuple should", "The list should")
@@ -146,7 +147,7 @@ def _names(model: type[BaseModel]) -> str:
 
 
 def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]:
-    """The line of what a location means, and its path as a person writes it."""
+    """Returns the line of a pydantic error location, and its readable path."""
     line = None if node is None else node.start_mark.line + 1
     path = ""
     for part in location:
@@ -154,7 +155,7 @@ def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]
             found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
             if found is None:
                 if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
-                    continue  # the first of one action, which action it is, which form: no places in the file
+                    continue  # parts that pydantic adds: index of a single action, tag, form; not in the file
                 path += f".{part}"
                 break
             line, node = found[0].start_mark.line + 1, found[1]
@@ -166,7 +167,7 @@ def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]
     return line, path.lstrip(".")
 
 
-def _no_key_twice(root: Any, source: str) -> None:
+def _check_duplicates(root: Any, source: str) -> None:
     waiting = [(root, "")]
     while waiting:
         node, path = waiting.pop()
@@ -178,6 +179,6 @@ def _no_key_twice(root: Any, source: str) -> None:
         for key, value in node.value:
             here = f"{path}.{key.value}".lstrip(".")
             if str(key.value) in keys:
-                raise FaultFileError(source, key.start_mark.line + 1, here, "the key stands twice")
+                raise FaultFileError(source, key.start_mark.line + 1, here, "the key appears twice")
             keys.add(str(key.value))
             waiting.append((value, here))

@@ -1,14 +1,14 @@
-"""What a store was asked: every request with its times, for looking at and for waiting until something has happened.
+"""Log of the requests a store has received, with their times; tests inspect it and wait on it.
 
     await mock.wait_for('type = APPEND_BLOCK_END and segment ~ "scope/*"', count=3, stage="applied")
     assert [each.type_name for each in mock.requests("failure")] == ["READ_SEGMENT"]
 
-A request passes stages: it was received; it was applied (carried out) or refused (carried out, and the reply says
-that it failed); it was replied to (its reply was given to the socket). `Seen` is the subject of the filter language:
-`latency` is the time from receipt to reply, `failure` that the reply says so, `time` counts from the store's start.
+A request passes these stages: received; applied, or refused if its reply is a failure; replied, when its reply was
+written to the socket. `Seen` is the subject of the filter language: `latency` is the time from receipt to reply,
+`failure` whether the reply is a failure, `time` the time since the store's start.
 
-Invariants: memory is bounded in bytes, what is oldest goes first and is counted; payloads and tokens are not kept;
-nothing here waits or reads a clock but `wait_for`, whose deadline is the loop's.
+Invariants: memory is bounded in bytes, and the oldest requests are discarded and counted; payloads and tokens are not
+kept. Only `wait_for` waits; its deadline is the loop's.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from segstore.wire.trace import MOST_TERMS, Filter, Subject, parse_filter, segme
 
 _SEEN_BYTES: Final = 700
 _APPEND_FRAMES_BYTES: Final = 24 + 52
-"""Of an AppendBlock and its end, without the events."""
+"""Size of an AppendBlock and its end, without the events."""
 
 
 class Stage(Enum):
-    """What has become of a request."""
+    """The stage that a request has reached."""
 
     RECEIVED = "received"
     APPLIED = "applied"
@@ -46,11 +46,11 @@ StageName = Literal["received", "applied", "refused", "replied"]
 
 
 class Seen(msgspec.Struct, weakref=True, eq=False):
-    """A request, or a reply, and what is known of it. Times are seconds of the store's clock, None if not (yet).
+    """Facts about a request or a reply. Times are seconds of the store's clock, None for stages not reached.
 
-    number: from 1, in the order of receipt. store: its number in the cluster, from 0. connection: from 1, over all
-    stores. offset: of a read, or of a conditional append. event_number, event_count: of an append. size: in bytes, with
-    headers. reply: the type name of the first reply. faults: what rules did with it.
+    number: from 1, in order of receipt. store: the store's number in the cluster, from 0. connection: from 1, counted
+    over all stores. offset: of a read or a conditional append. event_number, event_count: of an append. size: in bytes,
+    with headers. reply: the type name of the first reply. faults: actions of rules that fired.
     """
 
     number: int
@@ -92,7 +92,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
         return round((self.received_s - self.started_s) * 1e9)
 
     def reached(self, stage: Stage) -> bool:
-        """Whether it has passed a stage."""
+        """Whether the request has reached a stage."""
         match stage:
             case Stage.APPLIED:
                 return self.applied_s is not None
@@ -106,7 +106,7 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
 def request_seen(
     item: Command | Append, number: int, *, store: int, connection: int, now_s: float, started_s: float
 ) -> Seen:
-    """What is known of a request when it comes. Keeps no view of its payload."""
+    """Returns the facts about a request at its receipt. Keeps no view of its payload."""
     if isinstance(item, Append):
         conditional = item.expected_offset is not None
         return Seen(
@@ -142,7 +142,7 @@ def request_seen(
 
 
 def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, connection: int, now_s: float) -> Seen:
-    """A reply as a subject; its segments, where it names none, are those of its request."""
+    """Returns the facts about a reply. If it names no segments, its request's are used."""
     return Seen(
         request.number if request is not None else 0,
         store,
@@ -163,7 +163,7 @@ def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, c
 
 
 class NotSeen(TimeoutError):
-    """What was waited for did not happen in time. Attributes: filter, stage, count, found, timeout_s."""
+    """`wait_for` timed out. Attributes: filter, stage, count, found, timeout_s."""
 
     def __init__(self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: Seen | None) -> None:
         what = f"requests with {text}" if text else "requests"
@@ -177,14 +177,14 @@ class NotSeen(TimeoutError):
 
 
 class NotObserved(RuntimeError):
-    """Requests are not kept here."""
+    """The server does not record requests."""
 
     def __init__(self) -> None:
         super().__init__("requests are not kept here: the mock was made with watched=False")
 
 
 class _Waiter:
-    """Counts what reaches a stage."""
+    """Counts matching requests that reach a stage."""
 
     __slots__ = ("done", "found", "holds", "stage", "wanted")
 
@@ -203,9 +203,9 @@ class _Waiter:
 
 
 class Observer:
-    """The requests that came last, and who waits for more.
+    """Keeps the most recent requests and notifies waiters.
 
-    max_bytes: about what they may take; the oldest are forgotten. forgotten: how many were.
+    max_bytes: approximate memory limit; the oldest requests are discarded. forgotten: number of discarded requests.
     """
 
     def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
@@ -219,7 +219,7 @@ class Observer:
         self._looking = asyncio.Lock()
 
     def add(self, seen: Seen) -> None:
-        """A request was received."""
+        """Adds a received request."""
         self._seen.append(seen)
         self._bytes += _cost(seen)
         while self._bytes > self.max_bytes and len(self._seen) > 1:
@@ -228,7 +228,7 @@ class Observer:
         self.tell(seen, Stage.RECEIVED)
 
     def carried_out(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
-        """The store has carried a request out; `reply` is the type name of its answer."""
+        """Records that a request was executed; `reply` is the type name of its reply."""
         seen.reply = seen.reply or reply
         seen.failure = failure
         if failure:
@@ -239,33 +239,33 @@ class Observer:
             self.tell(seen, Stage.APPLIED)
 
     def replied(self, seen: Seen, now_s: float) -> None:
-        """A reply to a request was given to the socket."""
+        """Records that a reply to a request was written to the socket."""
         if seen.replied_s is None:
             seen.replied_s = now_s
             self.tell(seen, Stage.REPLIED)
 
     def tell(self, seen: Seen, stage: Stage) -> None:
-        """A request has reached a stage."""
+        """Notifies waiters that a request has reached a stage."""
         for waiter in self._waiters:
             if waiter.stage is stage:
                 waiter.take(seen)
 
     def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
-        """The requests that fit and have reached a stage, oldest first. Raises FilterError."""
+        """Returns the matching requests that have reached a stage, oldest first. Raises FilterError."""
         holds, wanted = _predicate(match), Stage(stage)
         return [each for each in self._seen if each.reached(wanted) and holds(each)]
 
     async def latest(
         self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
     ) -> list[Seen]:
-        """The last `limit` requests that match, newest first. Raises FilterError.
+        """Returns the last `limit` requests that match, newest first. Raises FilterError.
 
         after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
         """
         holds = _predicate(match)
         slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
         found: list[Seen] = []
-        async with self._looking:  # one slice per tick, however many ask
+        async with self._looking:  # one slice per tick, however many callers there are
             for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
                 if each.number <= after or len(found) == limit:
                     break
@@ -276,7 +276,7 @@ class Observer:
         return found
 
     def mark(self) -> int:
-        """The number of the last request: `wait_for(since=…)` counts those behind it."""
+        """Returns the number of the last request, for `wait_for(since=…)`."""
         return self._seen[-1].number if self._seen else 0
 
     async def wait_for(
@@ -288,17 +288,17 @@ class Observer:
         timeout_s: float = 5.0,
         since: int = 0,
     ) -> Seen:
-        """Waits until `count` requests that fit have reached a stage, and returns the one that made them so many.
+        """Waits until `count` matching requests have reached a stage, and returns the last of these.
 
-        Those that had reached it before count too, if they are not forgotten; since: only requests with a greater
-        number do. Raises NotSeen, FilterError.
+        Requests that reached it before the call count too, unless discarded. since: only requests with a greater number
+        count. Raises NotSeen, FilterError.
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        fits, wanted = _predicate(match), Stage(stage)
+        matches, wanted = _predicate(match), Stage(stage)
 
         def holds(seen: Any) -> bool:
-            return seen.number > since and fits(seen)
+            return seen.number > since and matches(seen)
 
         waiter = _Waiter(wanted, holds, count, asyncio.get_running_loop().create_future())
         for each in sorted((each for each in self._seen if each.reached(wanted)), key=lambda each: _when(each, wanted)):
@@ -316,7 +316,7 @@ class Observer:
 
 
 class Observed:
-    """What a mock can be asked about its requests. observer: keeps them; None if nothing does."""
+    """Queries about a mock's requests. observer: keeps the requests; None if they are not recorded."""
 
     observer: Observer | None
 
@@ -343,12 +343,12 @@ class Observed:
         timeout_s: float = 5.0,
         since: int = 0,
     ) -> Seen:
-        """As `Observer.wait_for`: waits until `count` requests that fit have reached a stage."""
+        """As `Observer.wait_for`: waits until `count` matching requests have reached a stage."""
         return await self._kept.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
 
 
 def _cost(seen: Seen) -> int:
-    """Memory that it takes, roughly."""
+    """Approximate memory of a request, in bytes."""
     return _SEEN_BYTES + 4 * sum(map(len, seen.segments))
 
 

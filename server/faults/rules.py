@@ -1,14 +1,14 @@
-"""Rules of faults: which requests or replies they mean, at which of these they fire, and what is done then.
+"""Fault rules: which requests or replies they match, at which matches they fire, and what they do.
 
     Rule(match='type = APPEND_BLOCK_END and segment ~ "scope/*"', nth=3, do="close after")
     Rule(match="type = READ_SEGMENT", do=["WrongHost", "NoSuchSegment", "ok", "close"])
 
-Data only, checked once: the filter parses, an error names a reply that exists and fields that it has. What a rule does
-is written as an object with the key of its action, or for the common ones as a word. A list of actions is a stack: one
-for each time that the rule fires, in order, and then the rule is over.
+Data only, validated on construction: the filter parses, an error names an existing reply and fields of that reply. An
+action is an object with the action's key or, for common actions, a word. A list of actions is a stack: the rule applies
+the next action each time it fires, and is disabled when the stack is used up.
 
-An append is one request, whatever frames brought it: of the type APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a
-condition.
+An append is one request, whichever frames it arrives in: its type is CONDITIONAL_APPEND if it has a condition, else
+APPEND_BLOCK_END.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _Action(BaseModel):
 
     @property
     def word(self) -> str:
-        """The name of what is done, as the log of decisions has it."""
+        """The action's name in the log of decisions."""
         return type(self).__name__.lower()
 
 
 class Ok(_Action):
-    """Nothing: the request is served. For stacks."""
+    """Serves the request normally. Used in stacks."""
 
     ok: Literal[True] = True
 
@@ -55,8 +55,8 @@ class Ok(_Action):
 class Error(_Action):
     """Answers with an error.
 
-    error: a reply's name, such as WrongHost or WRONG_HOST. fields: those that differ from what the request suggests.
-    at: "before" answers in place of the store; "after" when the store has carried the request out.
+    error: a reply's name, such as WrongHost or WRONG_HOST. fields: override the values derived from the request.
+    at: "before" replies instead of executing the request; "after" executes it and replaces the store's reply.
     """
 
     error: str
@@ -76,7 +76,7 @@ class Error(_Action):
         return self
 
     def reply(self, *, request_id: int, segment: str, writer_id: UUID | None, number: int, said: str) -> Command:
-        """The reply to a request. number: the offset of a read, the last event number of an append."""
+        """Returns the reply to a request. number: the offset of a read, the last event number of an append."""
         cls = reply_class(self.error)
         known = {
             "request_id": request_id,
@@ -95,9 +95,9 @@ class Error(_Action):
 
 
 class Delay(_Action):
-    """Lets time pass, `delay_ms` of the store's clock, before the request is carried out or before its reply leaves.
+    """Waits `delay_ms` of the store's clock before the request is executed or before its reply is sent.
 
-    What is behind it on its connection waits too, as behind a slow store; with `overtake` it does not.
+    Later traffic of the connection waits too, as with a slow store, unless `overtake` is set.
     """
 
     delay_ms: float = Field(ge=0, allow_inf_nan=False)
@@ -106,7 +106,7 @@ class Delay(_Action):
 
 
 class Hold(_Action):
-    """As Delay, until it is released by the name of its rule."""
+    """Like Delay, but waits until the hold is released by the rule's name."""
 
     hold: At = "before"
     overtake: bool = False
@@ -117,7 +117,7 @@ class Hold(_Action):
 
 
 class Drop(_Action):
-    """The request is not carried out and not answered; or it is carried out, and its reply not sent."""
+    """Drops the request, which is neither executed nor answered; or executes it and drops the reply."""
 
     drop: What = "request"
 
@@ -127,7 +127,7 @@ class Drop(_Action):
 
 
 class Duplicate(_Action):
-    """The request is carried out twice, or its reply sent twice."""
+    """Executes the request twice, or sends its reply twice."""
 
     duplicate: What = "request"
 
@@ -137,23 +137,23 @@ class Duplicate(_Action):
 
 
 class Corrupt(_Action):
-    """A byte of the reply is changed: the one at `corrupt`, from the frame's start or, negative, from its end."""
+    """Changes one byte of the reply: at offset `corrupt` from the frame's start or, if negative, from its end."""
 
     corrupt: int
     xor: int = Field(default=0xFF, ge=1, le=0xFF)
 
 
 class Truncate(_Action):
-    """Only the first `truncate` bytes of the reply are sent, and whatever comes next behind them."""
+    """Sends only the first `truncate` bytes of the reply; later replies follow directly."""
 
     truncate: int = Field(ge=0)
 
 
 class Close(_Action):
-    """The connection ends: before the store carries the request out, or after it and before the reply.
+    """Closes the connection: before the request is executed, or after it and before the reply.
 
-    reply_bytes: so many bytes of the reply are sent, then it ends. reset: not orderly; what the client had not read by
-    then may be lost to it.
+    reply_bytes: number of bytes of the reply to send first. reset: closes with a reset, so the client may lose data
+    that it has not read.
     """
 
     close: At = "before"
@@ -165,7 +165,7 @@ class Close(_Action):
         return f"close {self.close}" + (f" {self.reply_bytes} bytes" if self.reply_bytes else "")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Close:
+    def _consistent(self) -> Close:
         if self.reply_bytes and self.close == "before":
             raise ValueError("reply_bytes goes with `close: after`: there is no reply before")
         return self
@@ -203,13 +203,13 @@ _REPLIES: Final = {
 
 
 def reply_class(name: str) -> type[Command]:
-    """The class of a reply, by either of its names. Raises ValueError."""
+    """Returns the class of a reply, by either of its names. Raises ValueError."""
     try:
         return _REPLIES[name.casefold()]
     except KeyError:
         near = difflib.get_close_matches(name.casefold(), [*_REPLIES, *_WORDS], 1)
         hint = f" ({_REPLIES[near[0]].__name__ if near[0] in _REPLIES else near[0]}?)" if near else ""
-        raise ValueError(f"{name!r} is no reply{hint}") from None
+        raise ValueError(f"{name!r} is not a reply{hint}") from None
 
 
 def _from_word(given: Any) -> Any:
@@ -223,7 +223,7 @@ def _from_word(given: Any) -> Any:
 
 
 def _tag(given: Any) -> str | None:
-    """Which action an object means. The tags stand in the places of errors, where no key looks like them."""
+    """Returns the action that an object means. Tags appear in error locations; angle brackets mark them there."""
     if isinstance(given, _Action):
         return f"<{type(given).__name__}>"
     if isinstance(given, dict):
@@ -266,17 +266,17 @@ class RuleOptions(TypedDict, total=False):
 
 
 class Rule(BaseModel):
-    """When something goes wrong, and what.
+    """A fault rule: when it fires, and what it does.
 
-    name: for `release`, `clear` and reports; at most 255 characters; a number if not given.
-    match: a filter (`segstore.wire.trace.filters`) of what it means; "" for all.
-    on: whether it looks at requests, and acts on them or their replies, or at replies alone.
-    store: the number of the store in its cluster, from 0; all if not given.
-    each: what counts by itself; all that match together if not given.
-    nth: fires at these of them only, from 1. skip: not at the first so many. every: of the others, at each so many-th.
-    probability: of what would fire, so many do; which, the seed says.
-    times: it fires so often, then it is over; no bound if not given, the length of the stack if `do` is a list.
-    do: what is done.
+    name: used by `release`, `clear` and reports; at most 255 characters. Default: a number.
+    match: a filter (`segstore.wire.trace.filters`); "" matches everything.
+    on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
+    store: the number of the store in its cluster, from 0. Default: all stores.
+    each: the scope of the counts below. Default: one count for all matches.
+    nth: fires only at these matches, from 1. skip: ignores the first N matches. every: then fires at every Nth match.
+    probability: the fraction of firings that happen, chosen by the seed.
+    times: fires at most N times. Default: unlimited, or the length of the stack if `do` is a list.
+    do: the action, or a stack of actions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -317,12 +317,12 @@ class Rule(BaseModel):
 
     @cached_property
     def filter(self) -> Filter | None:
-        """The parsed `match`; None for all."""
+        """The parsed `match`; None if it matches everything."""
         return parse_filter(self.match) if self.match.strip() else None
 
 
 def check_size(rules: Collection[Rule]) -> None:
-    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
+    """Raises ValueError if there are more rules or filter terms than may be evaluated for each request."""
     if len(rules) > _MOST_RULES:
         raise ValueError(f"{len(rules)} rules exceed the limit of {_MOST_RULES}")
     terms = sum(each.filter.terms for each in rules if each.filter is not None)
@@ -331,11 +331,11 @@ def check_size(rules: Collection[Rule]) -> None:
 
 
 class FaultSettings(BaseModel):
-    """What a fault file holds.
+    """The contents of a fault file.
 
-    seed: of what happens by chance.
-    round_trip_ms: how long every reply takes at least; one number, or one for each store by its number.
-    rules: in the order in which they are evaluated; at most 1,000.
+    seed: seeds all random choices.
+    round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
+    rules: in evaluation order; at most 1,000.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -349,7 +349,7 @@ class FaultSettings(BaseModel):
 
     @field_validator("rules")
     @classmethod
-    def _fit_together(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    def _consistent(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
         check_size(given)
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)

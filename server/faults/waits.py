@@ -42,7 +42,7 @@ class FaultWaits:
             self._waiting.add(waiting)
 
     def clear(self) -> None:
-        """Cancels all waits; nothing is called back any more."""
+        """Cancels all waits; nothing is called back afterwards."""
         self._cleared = True
         for waiting in tuple(self._waiting):
             waiting.cancel()

@@ -1,4 +1,4 @@
-"""Coordination and storage in a folder that processes share."""
+"""Coordination and storage in a folder shared by several processes."""
 
 from segstore.server.shared_folder.identity import (
     confirm,

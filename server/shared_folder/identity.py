@@ -1,12 +1,12 @@
-"""Which cluster a folder belongs to, and that ZooKeeper knows the same one.
+"""The identity of a cluster's folder, checked against the one in ZooKeeper.
 
-The folder says so in the file CLUSTER, the coordination service in the node /segstore/cluster. Whoever comes first
-writes both, the file before the node, and neither ever changes. A coordination service that knows nothing is told what
-the folder says: it holds who owns what, not what there is.
+The folder stores it in the file CLUSTER, the coordination service in the node /segstore/cluster. The first process
+writes both, the file before the node, and neither ever changes. A coordination service without the node gets the
+folder's identity, because it stores only who owns the data, not the data.
 
-Refused, with one sentence and nothing changed: a folder of another cluster, or of none while there is one; another
-number of containers; a folder of one process alone, or of something else; a container's or the controller's node
-that is no session's.
+Refused, in one sentence and without any change: a folder of another cluster, or an empty one if the cluster exists;
+another number of containers; a folder of a single process, or of something else; a node of a container or the
+controller that belongs to no session.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _DECODER: Final = msgspec.json.Decoder(_Identity)
 
 
 async def identify(session: CoordinationSession, where: str, path: Path, containers: int) -> SharedFolder:
-    """The folder at `path`, once folder and coordination service agree whose it is.
+    """Returns the folder at `path`, once folder and coordination service agree on the cluster.
 
-    where: what the coordination service is called. Raises `DataError`, and as the session does.
+    where: the coordination service's name in messages. Raises `DataError`, and the session's errors.
     """
     try:
         known = await _known(session, where)
@@ -88,13 +88,13 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
 
 
 def read_identity(path: Path) -> SharedFolder | None:
-    """What a folder says whose it is; None for one that is empty or not there. Raises `DataError`."""
+    """Returns a folder's identity; None if it is empty or does not exist. Raises `DataError`."""
     found = _read(path)
     return None if found is None else SharedFolder(path, found.cluster, found.containers)
 
 
 async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
-    """Has another coordination service know the cluster too. Raises as `identify` does."""
+    """Records the cluster in another coordination service, too. Raises as `identify` does."""
     ours = _Identity(folder.cluster, folder.containers)
     await _agree(session, where, folder.path, ours, await _known(session, where))
 
@@ -103,7 +103,7 @@ async def _agree(
     session: CoordinationSession, where: str, path: Path, ours: _Identity, known: _Identity | None
 ) -> None:
     if known is None:
-        with suppress(NodeExists):  # by one that started beside us; whether it has the same folder is seen now
+        with suppress(NodeExists):  # created by a concurrent process; whether it has the same folder is checked below
             await session.create(CLUSTER, _ENCODER.encode(ours))
         known = await _known(session, where)
     if known != ours:
@@ -129,23 +129,23 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
 
 
 async def _check_nodes(session: CoordinationSession, where: str) -> None:
-    """Refuses a node that no session holds: nobody would ever own its container, or be the controller."""
+    """Refuses nodes without a session: no store could ever own such a container or be the controller."""
     for path in (CONTROLLER, *(f"{CONTAINERS}/{child}" for child in await session.children(CONTAINERS))):
         node = await session.get(path)
         if node is not None and node.owner == 0:
             raise CoordinationError(
-                f"node {path} of ZooKeeper at {where} is no session's and holds {node.data[:SHOWN_BYTES]!r}; "
+                f"node {path} of ZooKeeper at {where} belongs to no session and holds {node.data[:SHOWN_BYTES]!r}; "
                 "delete it, or use another name: HOST:PORT/NAME",
                 path,
             )
 
 
 def _read(path: Path) -> _Identity | None:
-    """What the folder says; None for one that is empty or not there."""
+    """Reads the folder's identity; None if it is empty or does not exist."""
     if not path.exists():
         return None
     if not path.is_dir():
-        raise DirectoryForeign(path, f"{path} is no directory")
+        raise DirectoryForeign(path, f"{path} is not a directory")
     file = path / CLUSTER_FILE
     try:
         check_entries(path)
@@ -158,7 +158,7 @@ def _read(path: Path) -> _Identity | None:
         others = sorted(each.name for each in path.iterdir() if not _is_begun(each))
         if not others:
             return None
-        if file.exists():  # made since we looked
+        if file.exists():  # created meanwhile
             return _read(path)
         if others[0] in _FOLDERS:
             raise DirectoryDamaged(path, file, "it is missing") from None
@@ -177,14 +177,14 @@ def _read(path: Path) -> _Identity | None:
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether it is what `_make` leaves that was killed."""
+    """Whether a path is a remnant of an interrupted `_make`."""
     if path.name in _FOLDERS:
         return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))
     return path.name.startswith(f"{CLUSTER_FILE}.")
 
 
 def _make(path: Path, identity: _Identity) -> _Identity:
-    """Writes down whose the folder is, or reads what somebody else wrote first."""
+    """Writes the folder's identity, or reads it if another process was first."""
     files = Files()
     SharedFolder(path, identity.cluster, identity.containers).make()
     version = str(FORMAT).encode()
@@ -197,7 +197,7 @@ def _make(path: Path, identity: _Identity) -> _Identity:
             files.sync(descriptor)
         finally:
             os.close(descriptor)
-        with suppress(FileExistsError):  # one that started beside us was first
+        with suppress(FileExistsError):  # a concurrent process was first
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""One of several processes does something for all: it holds a node, as a store holds a container's.
+"""Leader election: one of several processes holds a node and acts for all.
 
-The node's data says where the others find the leader. Who leads is told so and told when that is over: when the session
-ends, or when what it does has been taken over by another, which is seen by its epoch as with containers.
+The node's data is the leader's address. A process is notified when it becomes the leader and when it no longer is: when
+its session ends, or when another process has taken over, as shown by its epoch (as for containers).
 
-Invariant: `lead` and `resign` are called in turns, each after the other has returned.
+Invariant: `lead` and `resign` are called alternately, each after the other has returned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DECODER: Final = msgspec.json.Decoder(_Leader)
 
 
 class Candidate:
-    """One process.
+    """One process in the election.
 
     Attributes:
         leads: whether it is this one.
@@ -77,12 +77,12 @@ class Candidate:
         self._lost = False
 
     def lost(self) -> None:
-        """Another one has taken over what the leader does: this one resigns, and looks who holds the node."""
+        """Reports that another process has taken over: this one resigns and reads the node."""
         self._lost = True
         self._poke.set()
 
     async def run(self, session: CoordinationSession) -> None:
-        """Stands for one session, until it ends. Raises what `lead` does, but for what can be tried again."""
+        """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable ones."""
         failed = 0
         try:
             while True:
@@ -107,7 +107,7 @@ class Candidate:
             self._on_change()
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        """Acts on the node as it is; False: it is to be looked at again at once."""
+        """Acts on the node's current state; returns False if it must be read again at once."""
         if self._lost:
             await self._stop()
         node = await session.get(CONTROLLER, changed.set)
@@ -132,13 +132,13 @@ class Candidate:
                 try:
                     await session.delete(CONTROLLER, node.version)
                 except (NoNode, BadVersion):
-                    log.debug("it went before it was deleted")
+                    log.debug("the stale node was gone before it was deleted")
                 return False
             return True
         try:
             leader = _DECODER.decode(node.data)
         except msgspec.DecodeError as error:
-            log.warning("node %s says nothing about a leader: %s", CONTROLLER, error)
+            log.warning("node %s does not name a leader: %s", CONTROLLER, error)
             self._know(None)
         else:
             self._know(Endpoint(leader.host, leader.port))
@@ -152,10 +152,10 @@ class Candidate:
 
 
 class Present:
-    """Which processes there are: each has a node that says where its controller's port is.
+    """The running processes: each has a node named by the address of its controller's port.
 
     Attributes:
-        all: of all, in the order of their names.
+        all: the addresses of all, in the order of their nodes' names.
     """
 
     def __init__(self, where: Endpoint, random: Random | None = None) -> None:
@@ -164,13 +164,13 @@ class Present:
         self._random = random or Random()
 
     async def run(self, session: CoordinationSession) -> None:
-        """Says so and watches, until the session ends."""
+        """Registers this process and watches the others, until the session ends."""
         failed, own = 0, f"{self._where.host}:{self._where.port}"
         while True:
             changed = asyncio.Event()
             try:
                 names = await session.children(_PRESENT, changed.set)
-                if own not in names:  # else it is ours, or one of ours that ends with its older session
+                if own not in names:  # otherwise it is ours, of this or an older session
                     await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
                     continue
                 self.all = [found for each in names if (found := _endpoint(each)) is not None]

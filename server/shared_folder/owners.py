@@ -1,10 +1,9 @@
-"""Where each container is served, as the coordination service has it: watched, so that asking costs nothing.
+"""Addresses of the stores that own containers, kept current by watches so that lookups cost nothing.
 
-A container's node names its owner, the owner's load report says where clients find it.
+A container's node names its owner; the owner's load report has its address.
 
-Invariant: what is answered was so when the service was asked last, and every change is asked after at once; after a
-session ends nothing is known until the next one has looked. Whoever is sent to a store that owns a container no longer
-hears WrongHost there.
+Invariant: answers reflect the last read from the service, and every change is read at once; after a session ends
+nothing is known until the next one has read the nodes. A client that is sent to a former owner gets WrongHost there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class Owners:
-    """Containers and where they are."""
+    """Containers and the addresses of their owners."""
 
     def __init__(self, containers: int, random: Random | None = None) -> None:
         self._count = containers
@@ -48,13 +47,13 @@ class Owners:
         return self._locations.get(self._names.get(container_id, ""))
 
     async def until_changed(self) -> None:
-        """Returns when something else is known."""
+        """Waits for the next change."""
         changed = asyncio.get_running_loop().create_future()
         self._changed.append(changed)
         await changed
 
     async def run(self, session: CoordinationSession) -> None:
-        """Watches, until the session ends."""
+        """Watches the nodes until the session ends."""
         failed = 0
         try:
             while True:
@@ -76,7 +75,7 @@ class Owners:
             self._know({}, {})
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        """Asks for all; whether every owner could be located."""
+        """Reads all nodes; returns whether every owner's address is known."""
         names: dict[int, str] = {}
         for child in await session.children(CONTAINERS, changed.set):
             if child.isdecimal() and int(child) < self._count:

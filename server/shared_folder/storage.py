@@ -1,23 +1,22 @@
-"""Containers in a folder that the stores of a cluster share, one process each: opened by whoever owns them.
+"""Containers in a folder shared by the stores of a cluster, each opened by the store that owns it.
 
-    DIR/CLUSTER             which cluster's it is, see `processes_identity`
-    DIR/containers/3/…      a container: a folder for each epoch, see `store.fence`
-    DIR/controller/…        what the controller remembers, in the same way
+    DIR/CLUSTER             identity of the cluster, see `identity`
+    DIR/containers/3/…      a container: a folder for each epoch, see `durable.fence`
+    DIR/controller/…        the controller's state, in the same way
 
-Opening claims the next epoch, which fences older owners, takes their files over, and recovers the container from
-snapshot and journals. A store that finds itself fenced drops the container, and with it all answers that may tell of
-what it had not made durable.
+Opening claims the next epoch, which fences older owners, takes over their files, and recovers the container from
+snapshot and journals. A store that finds itself fenced drops the container, and all held replies that may depend on
+changes that it had not made durable.
 
-What is asked of a container without changing it is fenced too, or a process that stood still, or has no line to the
-coordination service, would answer with what was so before. A store looks whether later epochs have begun before it
-carries anything out, unless it has just looked; an opening is served only once such a look is good no more.
+Read-only requests are fenced, too; otherwise a process that was stalled, or is disconnected from the coordination
+service, would answer with old data. A store checks for later epochs before it executes requests, unless its last check
+is recent; a new opening is served only after all older checks have expired.
 
-A container whose files are not what was written, or are another cluster's, or are missing, is refused, and looked at
-again once somebody has changed them.
+A container whose files are corrupt, missing, or another cluster's is refused, and tried again once they have changed.
 
-Invariants: at most one opening of a container is at work in a process, also when nobody waits for it any more; what
-this process has open, it closes before it opens it again. When a request is carried out, nobody else has acknowledged a
-change that its container does not have.
+Invariants: at most one opening of a container runs in a process, even if its caller was cancelled; a process closes an
+opening before it opens the container again. When a request is executed, no other store has acknowledged a change that
+its container lacks.
 """
 
 from __future__ import annotations
@@ -57,32 +56,32 @@ T = TypeVar("T")
 _JOURNAL_BYTES: Final = 8 * 1024 * 1024
 
 _LOOK_S: Final = 0.005
-"""So long a look at the epochs is good for."""
+"""How long a check of the epochs is valid."""
 
 _SERVED_AFTER_S: Final = 2 * _LOOK_S
-"""Between the claim of an epoch and the first request: then no older owner goes by a look from before the claim."""
+"""Time between the claim of an epoch and the first request, after which checks from before the claim have expired."""
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the process stands still, and where it can while the machine does. The loop's time may be that of
-before the process stood still."""
+"""A clock that continues while the process is stalled and, where possible, while the machine sleeps. The loop's time
+may be from before the stall."""
 
 
 _Traces = tuple[tuple[str, int, int, int], ...]
 
 
 class SharedFolder(NamedTuple):
-    """The folder of a cluster. cluster: its id. containers: how many it has."""
+    """The folder of a cluster. cluster: its id. containers: number of containers."""
 
     path: Path
     cluster: str
     containers: int
 
     def container(self, container_id: int) -> Path:
-        """The folder of a container."""
+        """Returns the folder of a container."""
         return self.path / "containers" / str(container_id)
 
     def make(self) -> None:
-        """Makes the folders, which are there from then on: one that is missing was lost. Raises `OSError`."""
+        """Creates the folders. They must exist from then on: a missing one was lost. Raises `OSError`."""
         for each in (self.controller, *map(self.container, range(self.containers))):
             Files().make_folder(each)
 
@@ -103,7 +102,7 @@ class SharedFolder(NamedTuple):
             check_entries(each)
 
     def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[Epoch, Durability]:
-        """Claims the next epoch of a folder and opens its directory; the rest is up to the caller.
+        """Claims the next epoch of a folder and opens its directory; the caller recovers and starts it.
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
@@ -132,7 +131,7 @@ class SharedFolder(NamedTuple):
         return epoch, durability
 
     def recover(self, epoch: Epoch, durability: Durability, containers: Mapping[int, Container]) -> None:
-        """Gives containers what an opening has of them; what cannot be recovered is closed.
+        """Recovers containers from an opening, which is closed if that fails.
 
         Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
@@ -146,7 +145,7 @@ class SharedFolder(NamedTuple):
             raise
 
     def _located(self, error: DirectoryDamaged, epoch: Epoch) -> DirectoryDamaged:
-        """The error with the file as the epoch before has it: what was taken over are the same files."""
+        """Returns the error with the file's path in the previous epoch, from which the file was taken over."""
         file, before = error.file, current(epoch.older())
         if before is not None and file.parent == epoch.path:
             file = before.path / file.name
@@ -154,20 +153,20 @@ class SharedFolder(NamedTuple):
 
 
 def drop(durability: Durability) -> None:
-    """Gives up what was opened and not started: it comes to nothing, and nothing of it is left."""
+    """Abandons an opening that was not started, and removes its files."""
     directory = durability.directory_or_none
     if isinstance(directory, FencedDirectory):
         directory.abandon()
 
 
 async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T:
-    """What an opening gives. It goes on when this is cancelled, and what it gives then is `dropped`."""
+    """Returns the result of an opening. If this is cancelled, the opening continues and its result is `dropped`."""
 
     def ended(task: asyncio.Task[T]) -> None:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            log.info("%s, which nobody waited for any more: %s", task.get_name(), error)
+            log.info("%s, whose caller was cancelled: %s", task.get_name(), error)
             return
         dropped(task.result())
 
@@ -189,16 +188,14 @@ class FolderStorage:
     """The containers of a shared folder (`ContainerStorage`), for one store.
 
     Attributes:
-        gate: says what is durable of all that this store has open.
-        on_failure: is called with one sentence when a container cannot be written to any more, though it is this
-            store's.
-        on_lost: is called with the number of a container that was found to be another's, which `fenced` was called
-            for before.
-        before_loss: is called before that: whatever was carried out is to be under way to its peer, behind the gate.
+        gate: releases replies of all open containers when their changes are durable.
+        on_failure: called with one sentence when a container that this store owns can no longer be written to.
+        on_lost: called with the number of a container that another store has opened, after `fenced`.
+        before_loss: called before `fenced`: replies to all executed requests must be handed to the gate.
     """
 
     def __init__(self, folder: SharedFolder, make: Callable[[int, Durability], Container], memory_bytes: int | None):
-        """make: an empty container that writes to a journal. memory_bytes: for all containers; None is 512 MiB.
+        """make: creates an empty container that writes to a journal. memory_bytes: for all containers; None: 512 MiB.
 
         Raises ValueError for less than each container needs.
         """
@@ -209,8 +206,8 @@ class FolderStorage:
                 f"memory_bytes must be at least {least} for {folder.containers} containers, not {memory_bytes}"
             )
         self.gate = Committers()
-        self.on_failure: Callable[[str], None] = _nobody
-        self.on_lost: Callable[[int], None] = _nobody
+        self.on_failure: Callable[[str], None] = _ignore
+        self.on_lost: Callable[[int], None] = _ignore
         self.before_loss: Callable[[], None] = _nothing
         self._folder = folder
         self._make = make
@@ -264,10 +261,10 @@ class FolderStorage:
 
     def _check_open(self, container_id: int) -> None:
         if self._closed:
-            raise Disconnected(f"container {container_id} is not opened any more: the store shuts down")
+            raise Disconnected(f"container {container_id} is not opened: the store shuts down")
 
     def _begin(self, container_id: int, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Has something done that the next opening of a container waits for."""
+        """Starts work for which the next opening of a container waits."""
 
         def ended(task: asyncio.Task[T]) -> None:
             if self._ending.get(container_id) is task:
@@ -293,12 +290,12 @@ class FolderStorage:
         return why
 
     def _traces(self, container_id: int) -> _Traces:
-        """What is seen of what the next opening would take over, to be compared."""
+        """Returns the metadata of the files that the next opening would take over, to detect changes."""
         folder = self._folder.container(container_id)
         try:
             epochs = epochs_of(folder)
             before = current([Epoch(folder, each) for each in epochs])
-            if before is None:  # nothing that another one's claim changes, or two stores would try for ever
+            if before is None:  # only what claims do not change, or two stores would retry endlessly
                 return ((str(folder), folder.stat().st_ino, bool(epochs), 0),)
             stats = [(str(each), each.stat()) for each in (before.path, *sorted(before.path.iterdir()))]
             return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
@@ -311,7 +308,7 @@ class FolderStorage:
             self._end(container_id)
 
     async def aclose(self) -> None:
-        """Closes all that is open; nothing can be opened after that."""
+        """Closes all open containers; nothing can be opened afterwards."""
         self._closed = True
         for container_id in tuple(self._open):
             self._end(container_id)
@@ -319,7 +316,7 @@ class FolderStorage:
             await asyncio.wait(self._ending.values())
 
     def fence(self) -> None:
-        """Drops the containers that another store has opened, if that was not looked at just now."""
+        """Drops the containers that another store has opened, unless the last check is recent."""
         now_s = time.clock_gettime(_CLOCK)
         if now_s - self._looked_s < _LOOK_S:
             return
@@ -329,7 +326,7 @@ class FolderStorage:
                 if made.epoch.is_over:
                     self._lost(container_id, made)
             except OSError as error:
-                why = f"{made.epoch.folder} cannot be looked at, so it may be another store's now: {error}"
+                why = f"{made.epoch.folder} cannot be read, so it may belong to another store now: {error}"
                 self.gate.fail(why)
                 self.on_failure(why)
                 return
@@ -337,7 +334,7 @@ class FolderStorage:
     # --- the end of an opening --------------------------------------------------------------------------------------
 
     def _failed(self, container_id: int, made: _Open, why: str) -> None:
-        if self._open.get(container_id) is not made:  # it was given back before it had written all
+        if self._open.get(container_id) is not made:  # it was closed before it had written everything
             self.before_loss()
             self.gate.remove(made.durability.committer, why)
             return
@@ -348,7 +345,7 @@ class FolderStorage:
         self._lost(container_id, made)
 
     def _lost(self, container_id: int, made: _Open) -> None:
-        log.warning("container %d is another store's now: epoch %d is over", container_id, made.epoch.number)
+        log.warning("container %d now belongs to another store: epoch %d has ended", container_id, made.epoch.number)
         self.before_loss()
         made.fenced()
         self._end(container_id)
@@ -369,16 +366,16 @@ class FolderStorage:
             try:
                 await made.durability.close()
             except (OSError, JournalFailed) as error:
-                log.warning("container %d was not closed well: %s", container_id, error)
+                log.warning("container %d was not closed cleanly: %s", container_id, error)
             if committer is not None:
-                self.gate.remove(committer, f"container {container_id} is another store's now")
+                self.gate.remove(committer, f"container {container_id} now belongs to another store")
 
         self._begin(container_id, end(), f"closing container {container_id}")
 
 
-def _nobody(_: object) -> None:
-    """Nobody wants to know."""
+def _ignore(_: object) -> None:
+    """No-op, the default callback."""
 
 
 def _nothing() -> None:
-    """There is nothing to be done before."""
+    """No-op, the default callback."""

@@ -1,10 +1,10 @@
-"""`segstore verify` of a cluster's folder: every epoch of every container and of the controller, read and told apart.
+"""`segstore verify` for a cluster's folder: every epoch of every container and of the controller.
 
-Of a container's epochs one is current: the latest that was ever in force, which the next opening takes over. A later
-one came to nothing; an earlier one is what a takeover that was killed did not remove, and what is wrong with it is told
-and is no fault, for nobody will read it.
+One of a container's epochs is current: the latest that was ever in force, which the next opening takes over. A later
+epoch was never in force. An earlier one was left by an interrupted takeover; problems in it are notes and not faults,
+because it is never read.
 
-Invariant: nothing is changed. Refused, with `DataError`: a folder that is in use, newer, or no cluster's.
+Invariant: nothing is changed. Refused with `DataError`: a folder that is in use, in a newer format, or not a cluster's.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from segstore.server.shared_folder.storage import SharedFolder
 
 
 class VerifiedCluster(NamedTuple):
-    """faults: what is wrong, one sentence each. notes: what was found, one sentence each."""
+    """Result of a verification. faults: what is wrong, one sentence each. notes: other findings, one sentence each."""
 
     faults: list[str]
     notes: list[str]
 
 
 def verify_cluster(path: Path) -> VerifiedCluster:
-    """Read all of a cluster's folder. Raises `DataError`, `OSError`."""
+    """Reads and verifies a cluster's folder. Raises `DataError`, `OSError`."""
     try:
         folder = read_identity(path)
     except DirectoryDamaged as error:
         return VerifiedCluster([str(error)], [])
     if folder is None:
-        raise DirectoryForeign(path, f"{path} is no cluster's folder")
+        raise DirectoryForeign(path, f"{path} is not a cluster's folder")
     found = VerifiedCluster([], [f"{path} is that of cluster {folder.cluster}, of {folder.containers} containers"])
     held: list[tuple[Path, tuple[int, ...]]] = [(folder.container(each), (each,)) for each in range(folder.containers)]
     for each, containers in (*held, (folder.controller, ())):
@@ -63,7 +63,7 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], found: V
         return
     for each in epochs:
         if each.number > present.number:
-            found.notes.append(f"{folder}: epoch {each.number} came to nothing")
+            found.notes.append(f"{folder}: epoch {each.number} was never in force")
         elif each.number == present.number:
             read = verify(each.path, (cluster.cluster, cluster.containers, held))
             found.faults.extend(read.faults)
@@ -83,5 +83,5 @@ def _of_older(epoch: Epoch) -> str:
     except DirectoryForeign:
         return "it has no manifest any more"
     if faults:
-        return f"nobody reads it any more, and not all of it is there: {faults[0]}"
+        return f"it is no longer read, and is incomplete: {faults[0]}"
     return "all that it names is as it was written"

@@ -1,11 +1,11 @@
-"""Attributes of segments: well-known ids, kinds of update, and the rule that decides an update.
+"""Segment attributes: well-known ids, kinds of update, and the rule that decides an update.
 
-An attribute is a UUID with an int64. Ids whose first half is -2^63 are *core* attributes, all others *extended*. The
-value -2^63 stands for "none": on the wire it says that an attribute is absent, and it can be stored, as the reference
-stores it for ids that it looked up in vain.
+An attribute maps a UUID to an int64. Ids whose first half is -2^63 are *core* attributes, all others *extended*. The
+value -2^63 means "no value": on the wire it marks an absent attribute, and it can be stored, as the reference does for
+ids that it looked up and did not find.
 
-Invariant: ``evaluate`` changes nothing; it gives the values to store or raises ``BadAttribute``, and each update of one
-request is judged against the values before the request.
+Invariant: ``evaluate`` changes nothing; it returns the values to store or raises ``BadAttribute``. All updates of a
+request are checked against the values before the request.
 
 Follows ``Attributes``, ``AttributeUpdateType`` and ``SegmentMetadataUpdateTransaction.preProcessAttributes``.
 """
@@ -20,7 +20,7 @@ from uuid import UUID
 from segstore.server.store.errors import BadAttribute, Unmapped
 
 NULL_VALUE: Final = -(1 << 63)
-"""No value. Also what AppendSetup answers for a writer that never wrote."""
+"""No value. AppendSetup also returns it for a writer that has not written."""
 
 _CORE_PREFIX: Final = 1 << 63
 
@@ -48,12 +48,12 @@ def is_core(attribute_id: UUID) -> bool:
 
 
 def wrap_int64(value: int) -> int:
-    """The value as Java's long arithmetic would leave it."""
+    """Returns the value wrapped to 64 bits, as in Java's long arithmetic."""
     return (value + _CORE_PREFIX & (1 << 64) - 1) - _CORE_PREFIX
 
 
 class UpdateType(IntEnum):
-    """How an update treats the value that is there; the numbers are those on the wire."""
+    """How an update treats the current value; the numbers are those on the wire."""
 
     NONE = 0
     REPLACE = 1
@@ -63,7 +63,7 @@ class UpdateType(IntEnum):
 
 
 class AttributeUpdate(NamedTuple):
-    """One update. ``expected`` counts for REPLACE_IF_EQUALS only."""
+    """One update. ``expected`` is used only by REPLACE_IF_EQUALS."""
 
     attribute_id: UUID
     update_type: UpdateType
@@ -80,16 +80,16 @@ class AttributeUpdate(NamedTuple):
 
 
 class MissingValue(BadAttribute):
-    """REPLACE_IF_EQUALS on an attribute that was never looked up: the caller may note it as absent and try again."""
+    """REPLACE_IF_EQUALS on an attribute that was never looked up: the caller may record it as absent and retry."""
 
 
 def evaluate(
     segment: str, current: Callable[[UUID], int | None], updates: Iterable[AttributeUpdate]
 ) -> list[tuple[UUID, int]]:
-    """The values that the updates leave, in order; a later one for the same id wins.
+    """Returns the values after the updates, in order; of several for one id, the last wins.
 
-    ``current`` gives an attribute's value or None. Raises ``MissingValue`` or another ``BadAttribute`` for the first
-    update that does not hold.
+    ``current`` returns an attribute's value or None. Raises ``MissingValue`` or another ``BadAttribute`` for the first
+    update whose condition fails.
     """
     values: list[tuple[UUID, int]] = []
     for attribute_id, kind, value, expected in updates:

@@ -1,23 +1,23 @@
-"""Where the bytes of segments live: chunks that grow with the segment, and a pool that recycles the large ones.
+"""Storage for segment bytes: chunks that grow with the segment, and a pool that recycles the large ones.
 
-Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read hands out
-read-only views of the chunks and copies nothing; a view stays valid, and its bytes stay what they are, for as long as
-anybody holds it, whatever happens to the segment meanwhile: bytes are written only above the used part of a chunk, and
-a chunk is reused only when Python itself says that no view of it is left. ``bytearray`` and ``mmap`` count their
-exports and refuse to change size while there are any, so the pool asks them to; no count is kept here that could go
-wrong. A chunk whose views live on just waits, and is freed by the garbage collector if the pool is full.
+Ownership of buffers. A write copies the caller's bytes once; the caller may reuse its buffer at once. A read returns
+read-only views of the chunks and copies nothing. A view stays valid and unchanged as long as it is held, whatever
+happens to the segment: bytes are written only above the used part of a chunk, and a chunk is reused only when no view
+of it is left. ``bytearray`` and ``mmap`` count their exports and refuse to change size while there are any; the pool
+uses that as its test and needs no count of its own. A chunk with views stays idle, or is freed by the garbage collector
+if the pool is full.
 
-Large chunks are mapped in huge pages where the system has them: the first write to memory in small pages costs more
+Large chunks are mapped in huge pages if the system supports them: the first write to memory in small pages costs more
 than the copy itself.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
 so that a small segment is small and a large one consists of large chunks.
 
-A store with a data directory puts a ``FileChunk`` in the place of chunks whose bytes lie in a file by then: the same
-bytes at the same offsets, read when they are asked for. Only chunks that are no more written to are replaced.
+A store with a data directory replaces chunks whose bytes are in a file with a ``FileChunk``: the same bytes at the same
+offsets, read on demand. Only chunks that are no longer written to are replaced.
 
-Nothing is known here of segments' states, names or time; offsets are the caller's to check.
+This module knows nothing of segments' states, names or time; the caller checks offsets.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class ChunkSource(Protocol):
     """A file that holds bytes of segments and never changes."""
 
     def views(self, at: int, size: int) -> list[memoryview]:
-        """The bytes from ``at``; raises ``DataDamaged`` where they are not what was written."""
+        """Returns ``size`` bytes from ``at``. Raises ``DataDamaged`` if they are corrupt."""
         ...
 
 
 class FileChunk:
-    """A chunk whose bytes lie in a file, ``size`` of them from ``at`` on."""
+    """A chunk in a file: ``size`` bytes from ``at``."""
 
     __slots__ = ("at", "size", "source")
 
@@ -58,7 +58,7 @@ Chunk = bytearray | mmap.mmap | FileChunk
 
 
 class Piece(NamedTuple):
-    """What a segment keeps of one chunk: ``size`` bytes from offset ``start`` on, at the beginning of ``chunk``."""
+    """The part of a segment in one chunk: ``size`` bytes from offset ``start``, at the beginning of ``chunk``."""
 
     start: int
     size: int
@@ -69,10 +69,10 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
 _MAPPED: Final = sys.platform == "linux"
-"""Whether large chunks are mapped: elsewhere there is no way to ask for huge pages, nor to ask a map for its views."""
+"""Whether large chunks are mapped: other systems can neither request huge pages nor detect views of a map."""
 _IDLE_BYTES: Final = 256 * 1024 * 1024
 _LOOK_AT: Final = 4
-"""How many idle chunks are tried before a fresh one is made: readers that hold on to views do not slow writers."""
+"""Number of idle chunks tried before a new one is allocated, so that readers that keep views do not slow writers."""
 
 
 class ChunkPool:
@@ -81,9 +81,9 @@ class ChunkPool:
     ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
-        memory: the account of what the segments of this pool hold.
-        recycled: how often a chunk was taken again.
-        busy: how often an idle chunk was passed over because somebody still held a view of it.
+        memory: the memory account of the segments in this pool.
+        recycled: number of times a chunk was reused.
+        busy: number of times an idle chunk was skipped because a view of it was held.
     """
 
     __slots__ = ("_counted", "_idle", "_max_idle", "busy", "memory", "recycled")
@@ -102,7 +102,7 @@ class ChunkPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes in chunks that wait to be taken again, those with views included."""
+        """Bytes in idle chunks, including those with views."""
         return len(self._idle) * CHUNK_BYTES
 
     def check(self, size: int, *, frees: bool = False) -> None:
@@ -111,7 +111,7 @@ class ChunkPool:
             self.memory.check(size, frees=frees)
 
     def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[bytearray | mmap.mmap]:
-        """Chunks of exactly these sizes with arbitrary content, without views.
+        """Returns chunks of exactly these sizes, with arbitrary content and without views.
 
         Raises ``MemoryError``, and unless ``decided`` ``StoreFull`` if they would exceed the limit.
         """
@@ -136,7 +136,7 @@ class ChunkPool:
         return bytearray(size)
 
     def give(self, chunk: Chunk) -> None:
-        """Return a chunk that no segment refers to any more; views of it may still be held by readers."""
+        """Takes back a chunk that no segment refers to any more; readers may still hold views of it."""
         if isinstance(chunk, FileChunk):
             return
         if self._counted:
@@ -152,13 +152,13 @@ def _large_chunk() -> bytearray | mmap.mmap:
         chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no {CHUNK_BYTES} bytes for a chunk: {error}") from error
-    with suppress(OSError):  # a kernel without huge pages says so, and gives small ones
+    with suppress(OSError):  # a kernel without huge pages uses small ones
         chunk.madvise(mmap.MADV_HUGEPAGE)
     return chunk
 
 
 def _has_views(chunk: bytearray | mmap.mmap) -> bool:
-    """Whether anybody holds a view. Nothing is reallocated: the size stays, or close to what is allocated."""
+    """Whether a view is held. Nothing is reallocated, because the size stays the same or within the allocation."""
     try:
         if isinstance(chunk, bytearray):
             chunk.append(chunk.pop())
@@ -196,9 +196,9 @@ class SegmentData:
         self.length = 0
 
     def write(self, data: Buffer, *, decided: bool = False) -> None:
-        """Copy ``data`` to the end. It fails as a whole (``MemoryError``, ``StoreFull``) or not at all.
+        """Appends a copy of ``data``. If it fails (``MemoryError``, ``StoreFull``), nothing is written.
 
-        ``decided``: do not refuse it if the pool's account is full.
+        ``decided``: the change is decided, so it is not refused if the pool's account is full.
         """
         size = len(data)
         used = self._tail_used
@@ -211,9 +211,9 @@ class SegmentData:
             self._write_across(memoryview(data), decided=decided)
 
     def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
-        """``write`` for each of the parts, with the length after each added to ``lengths``.
+        """Writes each of the parts, and adds the length after each to ``lengths``.
 
-        If one fails (``MemoryError``, ``StoreFull``), those before it are written, and their lengths added.
+        If one fails (``MemoryError``, ``StoreFull``), those before it are written and their lengths added.
         """
         tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
         added = lengths.append
@@ -222,7 +222,7 @@ class SegmentData:
             end = used + size
             if end <= room:
                 tail[used:end] = data
-                # At once, or what follows would have to undo it.
+                # Updated at once, so that a failure of a later part needs no undo.
                 self._tail_used = used = end
                 self.length = length = length + size
             else:
@@ -231,17 +231,17 @@ class SegmentData:
             added(length)
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
-        """Copy the parts to the end, in order, as one ``write``."""
+        """Appends the parts, in order, as one ``write``."""
         total = sum(map(len, parts))
         if self._tail_used + total > self._tail_size:
-            # All memory that is needed comes first, so that no part is written without the rest.
+            # All memory is allocated first, so that no part is written without the rest.
             self._write_across(memoryview(b"".join(parts)), decided=decided)
             return
         for part in parts:
             self.write(part)
 
     def read(self, offset: int, size: int) -> list[memoryview]:
-        """Views of ``size`` bytes from ``offset``; ``start_offset <= offset`` and ``offset + size <= length``."""
+        """Returns views of ``size`` bytes; ``start_offset <= offset`` and ``offset + size <= length`` must hold."""
         views: list[memoryview] = []
         if size <= 0:
             return views
@@ -263,11 +263,11 @@ class SegmentData:
             at = 0
 
     def read_bytes(self, offset: int, size: int) -> bytes:
-        """A copy of ``size`` bytes from ``offset``; bounds as in ``read``."""
+        """Returns a copy of ``size`` bytes from ``offset``; bounds as in ``read``."""
         return b"".join(self.read(offset, size))
 
     def truncate(self, offset: int) -> None:
-        """Forget what lies before ``offset``, between ``start_offset`` and ``length``; gives whole chunks back."""
+        """Drops the bytes before ``offset``, which is in the segment, and releases chunks that are not needed."""
         self.start_offset = offset
         if offset == self.length:
             self._release_chunks()
@@ -280,10 +280,10 @@ class SegmentData:
             del self._starts[:keep]
 
     def absorb(self, other: SegmentData) -> None:
-        """Move the bytes of ``other``, which starts at 0, to the end of this segment; ``other`` is empty afterwards.
+        """Moves the bytes of ``other``, which starts at 0, to the end of this segment; ``other`` is empty afterwards.
 
-        Large data changes hands without being copied; what is smaller than a chunk is copied, because moving it would
-        waste the rest of the chunk that this segment was writing to.
+        Large data is moved without a copy. Data smaller than a chunk is copied, because moving it would waste the rest
+        of this segment's last chunk.
         """
         if other.length < CHUNK_BYTES:
             self.write_all(other.read(0, other.length), decided=True)
@@ -298,13 +298,13 @@ class SegmentData:
         other.clear()
 
     def clear(self) -> None:
-        """Give all chunks back; the segment is at offset 0 again."""
+        """Releases all chunks and resets the segment to offset 0."""
         self._release_chunks()
         self.start_offset = 0
         self.length = 0
 
     def restart_at(self, offset: int) -> None:
-        """Let an empty segment begin at ``offset``, as one does whose earlier bytes were truncated."""
+        """Starts an empty segment at ``offset``, as after a truncation."""
         self._release_chunks()
         self.start_offset = offset
         self.length = offset
@@ -314,15 +314,15 @@ class SegmentData:
         """Bytes of all chunks in memory, used or not."""
         return sum(len(chunk) for chunk in self._chunks if not isinstance(chunk, FileChunk))
 
-    # What a data directory does with the chunks
+    # For data directories
 
     @property
     def in_files(self) -> bool:
-        """Whether any of it lies in a file."""
+        """Whether any of its chunks is in a file."""
         return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
 
     def pieces(self) -> list[Piece]:
-        """What is kept, chunk by chunk. The first may begin before ``start_offset``."""
+        """Returns the segment's pieces, one for each chunk. The first may begin before ``start_offset``."""
         ends = [*self._starts[1:], self.length]
         return [
             Piece(start, end - start, chunk)
@@ -330,13 +330,13 @@ class SegmentData:
         ]
 
     def cut_tail(self) -> None:
-        """Let the next write begin a chunk of its own, so that those that are there never change any more."""
+        """Starts a new chunk with the next write, so that existing chunks never change again."""
         self._tail, self._tail_used, self._tail_size = _NO_TAIL, 0, 0
 
     def replace(self, stored: Mapping[int, tuple[Piece, FileChunk]]) -> None:
-        """Put file chunks in the places of chunks, by the ``id`` of these; the tail is not among them.
+        """Replaces chunks with file chunks. ``stored``: ``id`` of a chunk → the saved piece and its file chunk.
 
-        Each comes with the piece that it holds. Neighbours in one file become one chunk.
+        The tail must not be among them. Adjacent pieces in one file become one chunk.
         """
         pieces: list[Piece] = []
         for piece in self.pieces():
@@ -345,14 +345,14 @@ class SegmentData:
                 pieces.append(piece)
                 continue
             saved, chunk = found
-            # A piece may have been stored without what was truncated of it.
+            # The saved piece may lack a truncated part at the beginning.
             pieces.append(Piece(piece.start + piece.size - saved.size, saved.size, chunk))
             self._pool.give(piece.chunk)
         self._starts, self._chunks = [], []
         self._take_pieces(pieces)
 
     def restore(self, start_offset: int, length: int, pieces: Iterable[Piece]) -> None:
-        """Let an empty segment hold these pieces, none of which is written to."""
+        """Fills an empty segment with these pieces, none of which is written to."""
         self._forget()
         self._starts, self._chunks = [], []
         self._take_pieces(pieces)
@@ -401,7 +401,7 @@ class SegmentData:
 
     def _release_chunks(self) -> None:
         chunks = self._chunks
-        # The tail's view must go before the pool looks at the chunk.
+        # The tail's view must be released before the pool tests the chunk for views.
         self._forget()
         for chunk in chunks:
             self._pool.give(chunk)
@@ -415,7 +415,7 @@ class SegmentData:
 
 
 def _next_size(previous: int, missing: int) -> int:
-    """The size of the chunk after one of ``previous`` bytes (0: the first), when ``missing`` bytes wait."""
+    """Returns the size of the chunk after one of ``previous`` bytes (0 for the first) if ``missing`` bytes follow."""
     if missing >= CHUNK_BYTES:
         return CHUNK_BYTES
     grown = max(FIRST_CHUNK_BYTES, previous * _GROWTH)

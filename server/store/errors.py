@@ -1,15 +1,15 @@
 """The error tree of the segment store.
 
-What a container refuses, sorted by what the peer is told:
+The errors are sorted by the reply to the peer:
 
     StoreError
-    ├── SegmentExists        the name is taken, or was used up
+    ├── SegmentExists        the name is taken or retired
     ├── NoSuchSegment        no such segment here
-    ├── SegmentSealed        the segment takes no more changes, or no more data will come
+    ├── SegmentSealed        the segment is sealed: no changes, no more data
     ├── SegmentTruncated     the offset lies before the segment's start, or beyond its end for a truncation
     ├── IndexTruncated       an entry of the index that is needed was truncated away
     ├── BadOffset            a conditional append or table update expected another length
-    ├── BadAttribute         an attribute's value is not what the update asked for
+    ├── BadAttribute         an attribute's value is not the one that the update expected
     ├── NotOwner             another store owns the container
     ├── IllegalArgument      answered with the text, the connection stays
     ├── Unsupported          the operation does not exist for this kind of segment
@@ -18,11 +18,11 @@ What a container refuses, sorted by what the peer is told:
     ├── KeyBadVersion        a conditional table update named another version
     ├── Unanswered           has no reply, and the connection stays
     └── Unmapped             has no reply: the connection closes without one
-        ├── AttributeLimit   a segment takes no more attributes
+        ├── AttributeLimit   a segment has the maximum number of attributes
         ├── StoreFull        the store has used up its memory
-        └── DataDamaged      a file of the data directory does not hold what was written to it
+        └── DataDamaged      a file of the data directory is corrupt
 
-The facts are attributes, so that the one table that turns errors into replies never parses text. Follows the mapping in
+The facts are attributes, so that the table that maps errors to replies never parses text. Follows the mapping in
 ``PravegaRequestProcessor`` and ``AppendProcessor``.
 """
 
@@ -32,10 +32,10 @@ from uuid import UUID
 
 
 class StoreError(Exception):
-    """Root of all that the store refuses.
+    """Root of the store's errors.
 
     Attributes:
-        segment: the segment that the error is about; "" where it is about none.
+        segment: the segment that the error is about; "" if it is about none.
         message: one sentence with the facts.
     """
 
@@ -46,7 +46,7 @@ class StoreError(Exception):
 
 
 class SegmentExists(StoreError):
-    """The name cannot be given to a new segment: it is in use, or a segment that held data or was merged had it."""
+    """The name cannot be given to a new segment: it is in use, or belonged to a segment that had data or was merged."""
 
     def __init__(self, segment: str) -> None:
         super().__init__(f"segment {segment!r} exists already or its name is used up", segment=segment)
@@ -67,11 +67,11 @@ class SegmentSealed(StoreError):
 
 
 class SegmentTruncated(StoreError):
-    """The offset is not one that the segment has.
+    """The segment does not have the offset.
 
     Attributes:
-        start_offset: the first offset that the segment still has.
-        offset: the offset that was asked for.
+        start_offset: the first offset that the segment has.
+        offset: the requested offset.
     """
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
@@ -81,9 +81,9 @@ class SegmentTruncated(StoreError):
 
 
 class IndexTruncated(StoreError):
-    """The search in an index segment needed an entry whose first bytes were truncated away.
+    """The search in an index segment needed an entry whose first bytes were truncated.
 
-    ``segment`` is the segment that the index belongs to. The reference answers this with a SegmentTruncated *reply*.
+    ``segment`` is the indexed segment. The reference answers this with a SegmentTruncated *reply*.
     """
 
     def __init__(self, segment: str) -> None:
@@ -131,14 +131,14 @@ class NotOwner(StoreError):
 
 
 class IllegalArgument(StoreError):
-    """An argument that is answered with ``message`` as it stands; the connection stays."""
+    """An invalid argument, answered with ``message`` verbatim; the connection stays."""
 
 
 class Unsupported(StoreError):
     """The operation does not exist for this kind of segment.
 
     Attributes:
-        operation: its name, such as ``delete_table_segment``; "" where the caller knows better.
+        operation: its name, such as ``delete_table_segment``; "" to use the caller's.
     """
 
     def __init__(self, message: str, *, segment: str = "", operation: str = "") -> None:
@@ -172,11 +172,11 @@ class Unanswered(StoreError):
 
 
 class Unmapped(StoreError):
-    """The protocol has no reply for this: the connection is closed without one."""
+    """The protocol has no reply for this error: the connection is closed without one."""
 
 
 class AttributeLimit(Unmapped):
-    """A segment takes no more attributes.
+    """A segment has the maximum number of attributes.
 
     Attributes:
         limit: the maximum number of attributes; for a transient segment, before an update.
@@ -202,11 +202,11 @@ class StoreFull(Unmapped):
 
 
 class DataDamaged(Unmapped):
-    """A file of the data directory does not hold what was written to it, or cannot be read.
+    """A file of the data directory is corrupt or cannot be read.
 
     Attributes:
         path: the file.
-        offset: where in it the part begins that is damaged; -1 for the file as a whole.
+        offset: the offset at which the corrupt part begins; -1 for the whole file.
     """
 
     def __init__(self, path: str, what: str, *, offset: int = -1) -> None:

@@ -1,11 +1,11 @@
-"""Index segments: entries of 24 bytes that say how long a segment was at a time.
+"""Index segments: 24-byte entries that record a segment's length over time.
 
-An entry is int64 length of the segment, int64 count of its events, int64 Unix milliseconds. Entries are written in
-order, so their lengths never fall; bytes that a client wrote to an index itself are read as entries like any others.
+An entry consists of three int64: length of the segment, count of its events, Unix time in ms. Entries are written in
+order, so lengths never decrease; bytes that a client appends to an index are read as entries, too.
 
-Follows ``IndexEntry``, ``IndexAppendProcessor`` and ``IndexRequestProcessor``. Deliberate difference: the reference
-guesses its way through the entries, here they are bisected; among entries of equal length, which only appends without
-bytes make, another one may be found.
+Follows ``IndexEntry``, ``IndexAppendProcessor`` and ``IndexRequestProcessor``. Deliberate difference: the search is a
+bisection, while the reference interpolates; among entries of equal length, which only empty appends produce, it may
+find a different one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _ENTRY: Final = Struct(">qqq")
 ENTRY_BYTES: Final = _ENTRY.size
 
 INDEX_DELAY_MS: Final = 10
-"""An entry is written this long after the first append that is not in the index yet, for all appends until then."""
+"""An entry is written this long after the first append that is not indexed; it covers all appends until then."""
 
 
 def pack_entry(length: int, event_count: int, now_ms: int) -> bytes:
-    """One entry."""
+    """Returns the bytes of one entry."""
     return _ENTRY.pack(length, event_count, now_ms)
 
 
 def unpack_entry(data: bytes) -> tuple[int, int, int]:
-    """(length, event count, time) of one entry, exactly 24 bytes."""
+    """Returns (length, event count, time) of one entry of exactly 24 bytes."""
     length, event_count, now_ms = _ENTRY.unpack(data)
     return length, event_count, now_ms
 
 
 class _Lengths:
-    """The lengths in whole entries from number ``first`` on, as a sequence to bisect."""
+    """The lengths in all complete entries from number ``first`` on, as a sequence to bisect."""
 
     def __init__(self, segment: str, index: Segment) -> None:
         self._segment = segment
@@ -54,9 +54,9 @@ class _Lengths:
 
 
 def locate(segment: str, index: Segment, target: int) -> int | None:
-    """The smallest indexed length of ``segment`` that is at least ``target``, or None if the index has none.
+    """Returns the smallest indexed length of ``segment`` that is at least ``target``, or None if there is none.
 
-    Raises ``IndexTruncated`` if the first entry is not whole.
+    Raises ``IndexTruncated`` if the first entry is incomplete.
     """
     lengths = _Lengths(segment, index)
     if not len(lengths):
@@ -69,9 +69,9 @@ def locate(segment: str, index: Segment, target: int) -> int | None:
 
 
 def truncation_point(segment: str, index: Segment, offset: int) -> int:
-    """Where to truncate the index when ``segment`` is truncated at ``offset``: behind the last entry not above it.
+    """Returns where to truncate the index if ``segment`` is truncated at ``offset``: after the last entry up to it.
 
-    Raises ``IndexTruncated`` if the first entry is not whole.
+    Raises ``IndexTruncated`` if the first entry is incomplete.
     """
     lengths = _Lengths(segment, index)
     if not len(lengths):

@@ -1,10 +1,10 @@
-"""Account of the memory for stored data, estimated in bytes, and its limit.
+"""Memory accounting for stored data, estimated in bytes, with a limit.
 
-Everything that holds data charges its size and returns it later: chunks, segments, attributes, keys of tables, retired
-names, writers. An append is charged only for a new chunk, so it usually costs nothing.
+Everything that holds data charges its size to the account and releases it later: chunks, segments, attributes, table
+keys, retired names, writers. An append is charged only for a new chunk, so most appends cost nothing.
 
-Invariant: only growth is refused, and only before it is decided. What has been decided is charged even beyond the
-limit: recovery, merges, index entries. So reads, truncations, merges and deletions still work when memory is full.
+Invariant: only growth is refused, and only before the change is decided. Decided changes (recovery, merges, index
+entries) are charged even beyond the limit. So reads, truncations, merges and deletions work when memory is full.
 
 Source: ``ThrottlerCalculator``, ``OperationProcessor``, ``AppendProcessor``. In the reference a store delays appends as
 its cache fills up, and a full cache stops the container; full storage is an error without a reply, which closes the
@@ -20,12 +20,11 @@ from segstore.server.store.errors import StoreFull
 SEGMENT_BYTES = 1000
 ATTRIBUTE_BYTES = 160
 TABLE_KEY_BYTES = 280
-"""Estimated size of each, without its name; and of a table key without the key itself, which is stored twice: in the
-index and in the order."""
+"""Estimated sizes, without the name; the key of a table key is not included, and is stored twice (index and order)."""
 
 
 def name_bytes(name: str) -> int:
-    """Estimated size of a name and its entry in a dictionary."""
+    """Returns the estimated size of a name and its entry in a dictionary."""
     return sys.getsizeof(name) + 100
 
 
@@ -45,7 +44,7 @@ class MemoryAccount:
         self._whole: MemoryAccount | None = None
 
     def charge(self, size: int) -> None:
-        """Add ``size`` bytes; a negative size returns them."""
+        """Charges ``size`` bytes; a negative size releases them."""
         self.used += size
         if self._whole is not None:
             self._whole.used += size
@@ -60,12 +59,12 @@ class MemoryAccount:
             raise StoreFull(used=whole.used, limit=whole.limit)
 
     def join(self, whole: MemoryAccount) -> None:
-        """Become part of another account, whose limit applies."""
+        """Joins another account, whose limit applies from then on."""
         self._whole = whole
         whole.used += self.used
 
     def leave(self) -> None:
-        """Leave the account joined before; no-op if there is none."""
+        """Leaves the joined account; no-op if there is none."""
         whole, self._whole = self._whole, None
         if whole is not None:
             whole.used -= self.used

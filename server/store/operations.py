@@ -1,13 +1,13 @@
-"""The changes that a container's state can undergo, as values: what a journal stores and recovery applies again.
+"""Operations that change a container's state, as values: journaled, and applied again by recovery.
 
-An operation says what happens, not what was asked: conditions were checked and sums were done when it was made, so
-that applying it never fails on a state that the operations before it made. ``encode`` and ``decode`` give one operation
-as msgpack bytes; the tags and the order of the fields are the format of the journal.
+An operation records an effect, not a request: conditions are checked and results computed when it is created, so
+applying it never fails on the state that earlier operations produced. ``encode`` and ``decode`` convert an operation to
+and from msgpack; tags and field order are the journal's format.
 
-``AppendedCoder`` writes the same bytes for an append that never was an object: what a container does all day. They
-differ from those of ``encode`` in the width of numbers only, which is fixed.
+``AppendedCoder`` encodes an append, the most frequent operation, without creating an object. Its bytes differ from
+those of ``encode`` only in the width of numbers, which is fixed.
 
-Ownership of buffers: ``data`` is the operation's own bytes, or whatever a caller of ``decode`` lends it.
+Ownership of buffers: ``data`` is the operation's own bytes, or a view of the buffer given to ``decode``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentCreated(_Operation, frozen=True, array_like=True, tag="created"):
-    """A segment with these attributes came into being; ``kind`` as in ``segment.Kind``."""
+    """A segment was created with these attributes; ``kind`` as in ``segment.Kind``."""
 
     kind: int
     values: Values
@@ -38,7 +38,7 @@ class SegmentCreated(_Operation, frozen=True, array_like=True, tag="created"):
 
 
 class Appended(_Operation, frozen=True, array_like=True, tag="appended"):
-    """Bytes were written at the end; with a writer, its last event number is set and the event count grows."""
+    """Bytes were appended; with a writer, its last event number is set and the event count grows."""
 
     data: bytes
     events: int
@@ -48,28 +48,28 @@ class Appended(_Operation, frozen=True, array_like=True, tag="appended"):
 
 
 class AttributesUpdated(_Operation, frozen=True, array_like=True, tag="attributes"):
-    """These attributes have these values now."""
+    """These attributes were set to these values."""
 
     values: Values
     now_ms: int
 
 
 class Sealed(_Operation, frozen=True, array_like=True, tag="sealed"):
-    """No more changes but truncation, deletion, and being merged away."""
+    """The segment was sealed; it can still be truncated, deleted, and merged into another."""
 
     now_ms: int
 
 
 class Truncated(_Operation, frozen=True, array_like=True, tag="truncated"):
-    """What lay before ``offset`` is gone."""
+    """The bytes before ``offset`` were removed."""
 
     offset: int
 
 
 class SegmentMerged(_Operation, frozen=True, array_like=True, tag="merged"):
-    """The bytes of ``source`` were moved to the end of the segment and the source is gone.
+    """The bytes of ``source`` were moved to the end of the segment, and the source was deleted.
 
-    ``data`` is set where the source lived in another container, whose own SegmentDeleted follows there.
+    ``data`` is set if the source was in another container, whose journal then has its SegmentDeleted.
     """
 
     source: str
@@ -79,20 +79,20 @@ class SegmentMerged(_Operation, frozen=True, array_like=True, tag="merged"):
 
 
 class SegmentDeleted(_Operation, frozen=True, array_like=True, tag="deleted"):
-    """The segment is gone. ``retired``: its name is used up."""
+    """The segment was deleted. ``retired``: its name cannot be used again."""
 
     retired: bool
 
 
 class TableKeysForgotten(_Operation, frozen=True, array_like=True, tag="forgotten"):
-    """Keys were removed from a fixed-key table, which leaves no bytes behind."""
+    """Keys were removed from a fixed-key table, which writes nothing to its log."""
 
     keys: tuple[bytes, ...]
     now_ms: int
 
 
 class IndexAppended(_Operation, frozen=True, array_like=True, tag="indexed"):
-    """An entry was written to an index segment, whose event count is that of the segment it belongs to."""
+    """An entry was appended to an index segment, whose event count is that of the indexed segment."""
 
     data: bytes
     event_count: int
@@ -113,14 +113,14 @@ Operation = (
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPE: Final = "\0"
-"""Before a name that is written as the hex of its bytes; a name that begins with it is written so, too."""
+"""Prefix of names encoded as hex; a name that begins with it is encoded in the same way."""
 
 _ENCODER: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(Operation)
 
 
 def encode(operation: Operation) -> bytes:
-    """One operation as bytes."""
+    """Returns one operation as msgpack bytes."""
     segment = operation.segment
     if segment[:1] == _ESCAPE or not segment.isascii() or type(operation) is SegmentMerged:
         operation = _with_names(operation, pack_name)
@@ -128,7 +128,7 @@ def encode(operation: Operation) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Operation:
-    """The operation that ``encode`` wrote; ``msgspec.DecodeError`` for anything else."""
+    """Returns the operation that ``encode`` wrote. Raises ``msgspec.DecodeError`` for anything else."""
     operation = _DECODER.decode(data)
     if operation.segment[:1] == _ESCAPE or type(operation) is SegmentMerged:
         return _with_names(operation, unpack_name)
@@ -137,16 +137,16 @@ def decode(data: bytes | bytearray | memoryview) -> Operation:
 
 @runtime_checkable
 class AppendJournal(Protocol):
-    """A journal that is told of appends without an operation being made of each."""
+    """A journal that records appends without an operation object for each."""
 
     def __call__(self, operation: Operation) -> None:
-        """An operation was carried out."""
+        """Records an executed operation."""
         ...
 
     def appended(
         self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
     ) -> None:
-        """As for an ``Appended`` whose data are the parts one after the other; they are free at return."""
+        """Records an ``Appended`` whose data are the joined parts. The caller may reuse the buffers at return."""
         ...
 
 
@@ -159,22 +159,22 @@ _MAX_HEADS: Final = 4096
 
 
 class AppendedCoder:
-    """Writes ``Appended`` with a writer as a record: a number, the size of what follows, then what ``decode`` reads.
+    """Encodes an ``Appended`` with a writer as a record: a number, the size of the rest, then bytes for ``decode``.
 
-    number: what all its records begin with, as 32 bits.
+    number: the 32-bit number at the start of each record.
     """
 
     __slots__ = ("_heads", "_number")
 
     def __init__(self, number: int) -> None:
         self._number = number
-        # By segment: packs the head, what stands in it before the data, the size of all but the data.
+        # Segment → function that packs the head, the head's bytes before the data, size of the record without the data.
         self._heads: dict[str, tuple[Callable[..., bytes], bytes, int]] = {}
 
     def encode(
         self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
     ) -> bytes:
-        """One record; the parts of the data are copied once."""
+        """Returns one record; the parts of the data are copied once."""
         pack, begin, around = self._heads.get(segment) or self._head(segment)
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         head = pack(self._number, around + size, begin, _BIN, size)
@@ -191,9 +191,9 @@ class AppendedCoder:
 
 
 def pack_name(name: str) -> str:
-    """A name as text that every encoding takes: one with lone surrogates, which the wire allows, as its bytes in hex.
+    """Returns a name as valid Unicode: a name with lone surrogates, which the wire allows, is encoded as hex.
 
-    Raises nothing; ``unpack_name`` gives the name back.
+    Raises nothing; ``unpack_name`` is the inverse.
     """
     if name[:1] != _ESCAPE and not _SURROGATE.search(name):
         return name
@@ -201,7 +201,7 @@ def pack_name(name: str) -> str:
 
 
 def unpack_name(packed: str) -> str:
-    """The name that ``pack_name`` was given; ``ValueError`` for what it does not make."""
+    """Returns the name that was given to ``pack_name``. Raises ``ValueError`` for other text."""
     if packed[:1] != _ESCAPE:
         return packed
     return bytes.fromhex(packed[1:]).decode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
-"""What the store answers where one value is not enough.
+"""Result types of store operations that return more than one value.
 
-Ownership of buffers: the views in a ``ReadResult`` are read-only and stay valid and unchanged for as long as anybody
-holds them, whatever happens to the segment (see ``chunks``).
+Ownership of buffers: the views in a ``ReadResult`` are read-only and stay valid and unchanged as long as they are held,
+whatever happens to the segment (see ``chunks``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MIN_READ_BYTES = 8
 
 
 def read_length(suggested: int) -> int:
-    """How much a reply to ReadSegment may carry, for the length that the request suggests."""
+    """Returns the maximum length of a reply to ReadSegment, given the suggested length of the request."""
     return min(MAX_READ_BYTES, max(MIN_READ_BYTES, suggested))
 
 
@@ -21,11 +21,11 @@ class ReadResult(msgspec.Struct, frozen=True):
     """Bytes of a segment.
 
     Attributes:
-        offset: where they start.
+        offset: offset of the first byte.
         data: the bytes, in pieces.
-        length: how many they are.
-        at_tail: the read asked for more than there is and the segment is open.
-        end_of_segment: the read asked for more than there is and the segment is sealed.
+        length: total number of bytes.
+        at_tail: the read reached the end of the data, and the segment is open.
+        end_of_segment: the read reached the end of the data, and the segment is sealed.
     """
 
     offset: int

@@ -1,10 +1,10 @@
-"""Readers that wait at the tail of a segment.
+"""Reads that wait at the tail of a segment.
 
-A read that finds no data is registered under a token of the caller. A change of the segment queues its readers, with
-the reason, in ``woken``; the caller takes their tokens from there, some at a time, and answers them. There are no
-callbacks, so a change never runs foreign code halfway.
+A read that finds no data is registered under the caller's token. A change of the segment queues its readers in
+``woken``, with the reason; the caller takes their tokens from there, some at a time, and answers them. There are no
+callbacks, so a change never runs other code before it is complete.
 
-Invariant: a token is known at most once; a segment's gate has the WAITERS bit exactly while a reader waits there.
+Invariants: a token is registered at most once; a segment's gate has the WAITERS bit exactly while a reader waits there.
 
 Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.triggerFutureReads``.
 """
@@ -23,18 +23,18 @@ _SPARE: Final = 16
 
 
 class WakeReason(Enum):
-    """Why a reader waits no longer, which says what it is answered."""
+    """Why a reader was woken, which decides the reply."""
 
     DATA = auto()
-    """Read again, with ``woken=True``: bytes have come, and the answer says that it reached the tail."""
+    """Read again, with ``woken=True``: bytes were appended, and the reply says that it reached the tail."""
     SEALED = auto()
-    """SegmentIsSealed: no bytes will come."""
+    """SegmentIsSealed: no more bytes will be appended."""
     DELETED = auto()
     """An empty SegmentRead at the tail."""
     TRUNCATED = auto()
     """SegmentIsTruncated: read again, which raises it."""
     NOT_OWNED = auto()
-    """WrongHost: the container has left this store."""
+    """WrongHost: this store has lost the container."""
 
 
 class Woken(NamedTuple):
@@ -43,7 +43,7 @@ class Woken(NamedTuple):
 
 
 class TailReaders:
-    """The readers that wait at the tail of one segment: a heap by offset, so that an append visits only those it wakes.
+    """The readers at the tail of one segment, in a heap by offset, so that an append visits only those that it wakes.
 
     Attributes:
         segment: the segment; None once all were woken. New readers of the segment then get a new tail.
@@ -81,7 +81,7 @@ class TailReaders:
         return bool(heap) and (below is None or heap[0][0] < below)
 
     def take(self, below: int | None, most: int) -> list[Token]:
-        """Remove and return at most ``most`` readers that wait for an offset below ``below``, or for any."""
+        """Removes and returns at most ``most`` readers that wait for an offset below ``below``, or for any."""
         taken: list[tuple[int, Token]] = []
         while len(taken) < most and self.has(below):
             _, arrival, token = heappop(self._heap)
@@ -111,7 +111,7 @@ class Waiters:
         return len(self._readers)
 
     def add(self, segment: Segment, offset: int, token: Token) -> None:
-        """Let ``token`` wait for the byte at ``offset``. ``ValueError`` if it waits already."""
+        """Registers ``token`` to wait for the byte at ``offset``. Raises ``ValueError`` if it waits already."""
         if token in self._readers:
             raise ValueError(f"{token!r} waits already")
         readers = segment.waiters
@@ -122,7 +122,7 @@ class Waiters:
         readers.add(offset, token)
 
     def cancel(self, token: Token) -> bool:
-        """Remove ``token``, which may be waiting or woken and not taken yet; returns False if it is unknown."""
+        """Removes ``token``, which may be waiting, or woken and not taken yet; returns False if it is unknown."""
         readers = self._readers.pop(token, None)
         if readers is None:
             return False
@@ -131,7 +131,7 @@ class Waiters:
         return True
 
     def take_woken(self, most: int | None = None) -> list[Woken]:
-        """The readers to be answered now, at most ``most``; the caller owns the list."""
+        """Removes and returns the readers to be answered now, at most ``most``; the caller owns the list."""
         most = len(self._readers) if most is None else most
         taken: list[Woken] = []
         while self.woken:
@@ -148,7 +148,7 @@ class Waiters:
         return taken
 
     def wake(self, segment: Segment, reason: WakeReason, *, below: int | None = None) -> None:
-        """Wake those who wait for an offset below ``below``, or all."""
+        """Wakes the readers that wait for an offset below ``below``, or all."""
         readers = segment.waiters
         if readers is None:
             return

@@ -1,4 +1,4 @@
-"""A tap: passes a cluster's traffic on, records it, and applies fault rules."""
+"""A tap: forwards a cluster's traffic, records it, and applies fault rules."""
 
 from segstore.server.tap.server import (
     TapServer,

@@ -1,12 +1,12 @@
-"""A port for a controller that is elsewhere: every call goes there as it is, and so does its answer, but for addresses.
+"""A proxy for a controller's gRPC port that forwards calls unchanged and replaces addresses in the answers.
 
-Calls are passed on as raw messages, whatever their method, their service and their number: metadata, the time that is
-left, initial and trailing metadata, status and details as they are. Two answers hold addresses: that of `getURI`, of a
-store, and that of `getControllerServerList`, of the controllers. They are replaced by those at which the same is found
-through here; an answer that is none of these messages passes as it is, and is noted.
+Calls of any service and method are forwarded as raw messages, with metadata, remaining time, initial and trailing
+metadata, status and details unchanged. Two answers contain addresses: `getURI` the address of a store,
+`getControllerServerList` those of the controllers. They are replaced with the tap's addresses. An answer to these
+methods that cannot be decoded is forwarded unchanged and logged.
 
-Invariants: a message has at most 64 MiB; a call is made upstream once; a client that gives up ends its call there;
-after `aclose`, which can be called twice, no call and no channel is left. gRPC keeps for itself the metadata whose
+Invariants: a message has at most 64 MiB; each call is made upstream once; a client that cancels a call cancels it
+upstream; after `aclose`, which can be called twice, no call and no channel is left. gRPC itself handles metadata whose
 names begin with "grpc-" and the compression of messages.
 """
 
@@ -39,7 +39,7 @@ _CHANNEL: Final = (
 )
 _RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializer": bytes}
 _UNARY: Final = f"/{SERVICE}/"
-"""With what the methods begin of which one message asks and one answers, also those that are not known yet."""
+"""Prefix of methods with one request message and one answer, including methods that this version does not know."""
 _STORE: Final = METHODS["getURI"].path
 _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
@@ -50,11 +50,11 @@ else:
 
 
 class ControllerFront(_Handler):
-    """What listens. Made by `start`.
+    """The proxy. Created by `start`.
 
     Attributes:
-        port: where.
-        controller: where calls go to.
+        port: the port that it listens on.
+        controller: the address to which calls are forwarded.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class ControllerFront(_Handler):
         tls: TlsFiles | None = None,
         trust: bytes | None = None,
     ) -> Self:
-        """Listen. Raises OSError if that is not possible there.
+        """Starts listening and returns the proxy. Raises OSError if it cannot listen there.
 
-        through: gives where clients are to go for a store; what it raises as OSError is answered UNAVAILABLE.
-        published_host: the name under which clients find this port. trust: the authorities to trust in PEM, b"" for
-        gRPC's own; None to speak to the controller without TLS.
+        through: returns the address to give to clients for a store; its OSError is answered with UNAVAILABLE.
+        published_host: the host name of this port for clients. trust: trusted authorities (PEM), b"" for gRPC's own;
+        None to connect to the controller without TLS.
         """
         if controller.port == port and controller.host in (host, published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
@@ -110,21 +110,21 @@ class ControllerFront(_Handler):
         return messages.NodeUri(endpoint=self._published_host, port=self.port)
 
     async def aclose(self, grace_s: float = 1.0) -> None:
-        """Accept no more calls, give those in flight `grace_s` seconds, then stop."""
+        """Accepts no more calls, gives those in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         await self._channel.close(None)
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of a call, of any method. On the wire, a call with one message is one of many that has one."""
-        return grpc.stream_stream_rpc_method_handler(self._pass_on(handler_call_details.method))
+        """Returns the handler of a call of any method. On the wire, a unary call is a stream of one message."""
+        return grpc.stream_stream_rpc_method_handler(self._forwarder(handler_call_details.method))
 
-    def _pass_on(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+    def _forwarder(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
             metadata = context.invocation_metadata() or ()
             kept = tuple((key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT))
             if method.startswith(_UNARY):
-                # As one operation of gRPC's: where sending is another one, a call that is refused before its message
-                # is sent may end with gRPC's own failure in the place of the status.
+                # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
+                # might end with gRPC's own failure instead of the status.
                 async for message in requests:
                     unary: Any = self._channel.unary_unary(method, **_RAW)
                     call = unary(message, metadata=kept, timeout=context.time_remaining())
@@ -139,7 +139,7 @@ class ControllerFront(_Handler):
             try:
                 await self._answer(method, call, context, one=False)
             finally:
-                call.cancel()  # of a call that is over it does nothing
+                call.cancel()  # a no-op if the call has finished
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
 
@@ -163,21 +163,21 @@ class ControllerFront(_Handler):
         except OSError as error:  # no port for a store
             log.warning("%s is answered UNAVAILABLE: %s", method, error)
             code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()
-        self._tell(code, details)
+        self._log_reachability(code, details)
         if code is not grpc.StatusCode.OK:
             await context.abort(code, details or "", trailing)
         context.set_trailing_metadata(trailing)
         context.set_details(details or "")
 
-    def _tell(self, code: grpc.StatusCode, details: str | None) -> None:
-        """Says once that the controller cannot be reached, until it was."""
+    def _log_reachability(self, code: grpc.StatusCode, details: str | None) -> None:
+        """Logs once that the controller cannot be reached, until it is reached again."""
         reached = code is not grpc.StatusCode.UNAVAILABLE
         if self._reached and not reached:
             log.warning("the controller at %s: %s", self.controller, details)
         self._reached = reached
 
     async def _replaced(self, method: str, message: bytes) -> bytes:
-        """An answer, with addresses at which the same is found through here."""
+        """Returns an answer with its addresses replaced by the tap's."""
         try:
             if method == _STORE:
                 uri = messages.NodeUri.FromString(message)
@@ -189,12 +189,12 @@ class ControllerFront(_Handler):
                 if found.nodeURI:
                     message = messages.ServerResponse(nodeURI=[self._own]).SerializeToString()
         except DecodeError as error:
-            log.warning("the answer to %s is not what it should be, and passes as it is: %s", method, error)
+            log.warning("the answer to %s cannot be decoded and is forwarded unchanged: %s", method, error)
         return message
 
 
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
-    """Sends the messages of a client on. When the call has ended before, its answer says why."""
+    """Forwards the messages of a client. If the call ends first, its status says why."""
     try:
         async for message in requests:
             await call.write(message)

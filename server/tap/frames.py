@@ -1,9 +1,9 @@
-"""The bytes of one direction of a link as pieces, none lost and none changed.
+"""Splits one direction of a link into frames without losing or changing a byte.
 
 A frame of a known type comes with its command, everything else without.
 
-Invariants: whatever the bytes are, nothing is raised; held back is no more than one frame of a known type, or less than
-a header: what nobody can decide about passes as it comes. Where frame boundaries are lost, all that follows passes.
+Invariants: no input raises an error; at most one frame of a known type, or an incomplete header, is buffered. Frames of
+unknown types are forwarded as they arrive. After an invalid length, all following bytes are forwarded undecoded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _header = struct.Struct(">ii").unpack_from
 
 
 class Piece(NamedTuple):
-    """Bytes as they came; the command that they are, None if they just pass."""
+    """Bytes as received, with their command; None if they are only forwarded."""
 
     data: bytes
     command: Command | None
 
 
 class Frames:
-    """The pieces of one direction of a connection.
+    """Splits one direction of a connection into pieces.
 
     Attributes:
-        problem: what was wrong with the bytes, once; "" if nothing was.
+        problem: the first thing that was wrong with the bytes; "" if nothing was.
         held: number of bytes of an incomplete frame.
         has_more: whether the last feed stopped at its limit, so that the next one may return pieces without new bytes.
     """
@@ -48,7 +48,7 @@ class Frames:
         return len(self._pending)
 
     def feed(self, data: bytes, most: float = inf) -> list[Piece]:
-        """Takes the next bytes, and returns the pieces that they complete, up to a limit."""
+        """Takes the next bytes and returns the pieces that they complete, at most `most`."""
         self.has_more = False
         if self._lost:
             return [Piece(data, None)]
@@ -65,7 +65,7 @@ class Frames:
                     break
                 code, length = _header(pending, at)
                 if not 0 <= length <= MAX_FRAME_BYTES - HEADER_BYTES:
-                    self._note(f"a frame that announces {length % (1 << 32)} bytes")
+                    self._set_problem(f"a frame that announces {length % (1 << 32)} bytes")
                     self._lost = True
                     self._passing = end - at
                 elif code in COMMANDS:
@@ -76,7 +76,7 @@ class Frames:
                     at = stop
                     continue
                 else:
-                    self._note(f"no command has the type code {code}")
+                    self._set_problem(f"no command has the type code {code}")
                     self._passing = HEADER_BYTES + length
             stop = min(end, at + self._passing)
             pieces.append(Piece(bytes(pending[at:stop]), None))
@@ -86,7 +86,7 @@ class Frames:
         return pieces
 
     def rest(self) -> bytes:
-        """What is held of a frame that is not whole; it is held no more."""
+        """Returns the bytes of an incomplete frame, and drops them."""
         rest = bytes(self._pending)
         self._pending.clear()
         return rest
@@ -95,8 +95,8 @@ class Frames:
         try:
             return Piece(frame, decode(frame))
         except WireError as error:
-            self._note(str(error))
+            self._set_problem(str(error))
             return Piece(frame, None)
 
-    def _note(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         self.problem = self.problem or problem

@@ -1,16 +1,16 @@
-"""Decodes the traffic of a link and puts it through a lane: what a tap with an observer or fault rules does.
+"""Decodes traffic passing through the tap and applies fault rules to it.
 
-Rules are the same as in a store of our own, and asked about the same: requests as they come, an append as one whatever
-frames brought it, and replies. A request is executed by forwarding the bytes that it came in.
+Rules work as in the mock store: they see each request (an append is one request, whichever frames it arrives in) and
+each reply. A request is executed by forwarding the bytes in which it arrived.
 
-Invariants: bytes that are no frame of a known type, and all that follow an append that breaks the rules of append
-blocks, are forwarded in their turn without being looked at; while requests wait the client is not read, and above
-`_MOST_BYTES` of what waits neither is the side that it comes from; when the client is gone, nothing waits any more.
+Invariants: bytes that are not a frame of a known type, and all bytes after a malformed append block, are forwarded in
+order without being decoded; the client is not read while requests wait; a side is not read while more than
+`_MOST_BYTES` of its data wait; when the client has disconnected, nothing waits.
 
-Deliberate differences from a store's own faults: a connection that a rule ends before a request ends when the store has
-answered what it has, or after `_LINGER_S`; the refusal of an append holds until its writer is set up again, also for
-appends that did not come with it; whether a request may overtake another of its writer is for the store to judge. A
-command between an append block and its end is forwarded before the two.
+Deliberate differences from faults in a store: a connection that a rule closes before a request is closed when the store
+has replied to earlier requests, or after `_LINGER_S`; a refused append refuses all appends of its writer until the
+writer is set up again; whether a request may overtake another of its writer is the store's decision. A command between
+an append block and its end is forwarded before the two.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 _STEP: Final = 64
 """Number of pieces processed at a time."""
 _LINGER_S: Final = 2.0
-"""How long a store may take to answer what it has, when a rule has ended the connection before a request."""
+"""Time for the store to answer earlier requests when a rule closes the connection before a request."""
 _HELD: Final = "held by fault rules"
 
 
 class Inspection:
-    """The lane of one link, and what is decoded for it."""
+    """The lane of one link, with the decoders that feed it."""
 
     def __init__(self, link: Link, faults: Faults) -> None:
         self._link = link
@@ -61,10 +61,10 @@ class Inspection:
         self._is_over = False
         self._reported: set[Direction] = set()
 
-    # --- in ---------------------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------------------------
 
     def take(self, side: Side, data: bytes) -> None:
-        """Takes what came from a side, for a slice; the rest is processed in turn with other links."""
+        """Processes data received from a side, for one slice; the rest is processed in turn with other links."""
         queue = self._link.door.queue
         queue.begin()
         self._take_some(side, data)
@@ -74,7 +74,7 @@ class Inspection:
             queue.add(self, heavy=True)
 
     def advance(self) -> bool:
-        """Processes what was read from both sides, for a slice; returns whether there is more."""
+        """Processes data from both sides, for one slice; returns whether there is more."""
         link, is_over = self._link, self._link.door.queue.is_over
         while self._requests.has_more or self._replies.has_more:
             if is_over():
@@ -85,7 +85,7 @@ class Inspection:
         return False
 
     def _take_some(self, side: Side, data: bytes) -> None:
-        """Takes bytes of a side, and processes one step of its pending bytes."""
+        """Adds bytes of a side, and processes one step of its pending bytes."""
         link = self._link
         from_client = side is link.client
         frames = self._requests if from_client else self._replies
@@ -108,12 +108,12 @@ class Inspection:
     def _report(self, side: Side, problem: str) -> None:
         if problem and side.direction not in self._reported:
             self._reported.add(side.direction)
-            self._link.noted(side, f"{problem}; it passes as it is")
+            self._link.noted(side, f"{problem}; it is forwarded unchanged")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def _queue(self, raw: bytes, command: Command | None) -> None:
-        """Queues a piece; an append once it is whole."""
+        """Queues a piece; an append once it is complete."""
         if command is None or self._blocks is None:
             self._backlog.append((raw, None))
             return
@@ -121,7 +121,7 @@ class Inspection:
             item = self._blocks.feed(command)
         except WireError as error:
             self._report(self._link.client, str(error))
-            self._blocks = None  # the store ends this connection, or knows better
+            self._blocks = None  # whether to close the connection is the store's decision
             self._backlog.append((b"".join([*self._block, raw]), None))
             self._block.clear()
             return
@@ -134,7 +134,7 @@ class Inspection:
         self._backlog.append((raw, item))
 
     def _go_through(self) -> None:
-        """Gives the lane what has come, in order, until it holds a request; then decides who may be read."""
+        """Passes queued requests to the lane, in order, until it holds one; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
@@ -143,7 +143,7 @@ class Inspection:
                 continue
             try:
                 effects = lane.request(item, raw)
-            except WireError as error:  # it cannot be encoded as it was decoded
+            except WireError as error:  # it was decoded, but cannot be encoded
                 self._report(link.client, str(error))
                 self._to_store.append(raw)
             else:
@@ -167,7 +167,7 @@ class Inspection:
             side.go_on(_HELD)
 
     def _flush(self) -> None:
-        """Writes what was forwarded to the store, and the replies to the client."""
+        """Writes collected requests to the store and collected replies to the client."""
         link = self._link
         if self._to_store:
             out, self._to_store = self._to_store, []
@@ -190,7 +190,7 @@ class Inspection:
                 case Execute(item, raw, asked):
                     if not self._lane.await_reply(item, asked):
                         log.warning(
-                            "connection from %s: the store answers too little; what it was asked is forgotten",
+                            "connection from %s: too many requests await a reply; the oldest are forgotten",
                             self._link.peer,
                         )
                     self._to_store.append(raw)
@@ -200,7 +200,7 @@ class Inspection:
                     self._close(why, reset=reset)
 
     def _finish(self, why: str) -> None:
-        """Forwards the end to the store, which answers what it has and closes."""
+        """Sends EOF to the store, which answers what it has received and closes."""
         link = self._link
         if link.client.end_passed or self._is_closing or self._is_over:
             return
@@ -212,7 +212,7 @@ class Inspection:
         self._linger = asyncio.get_running_loop().call_later(_LINGER_S, lambda: self._wait_ended(self._lane.end(why)))
 
     def _close(self, why: str, *, reset: bool) -> None:
-        """Closes the store's side once it has what was forwarded, the client's behind the queued replies."""
+        """Closes the store's side after the forwarded requests, the client's side after the queued replies."""
         link = self._link
         if self._is_closing or self._is_over:
             return
@@ -227,15 +227,15 @@ class Inspection:
             self._when_drained.append(link.client.close)
 
     def _drained(self) -> None:
-        """All replies have left."""
+        """Runs what was deferred until all replies were sent."""
         actions, self._when_drained = self._when_drained, []
         for each in actions:
             each()
 
-    # --- the ends of the link ---------------------------------------------------------------------------------------
+    # --- end of the link --------------------------------------------------------------------------------------------
 
     def _forward_end(self) -> None:
-        """The client sends no more: what it has sent leaves first."""
+        """Forwards the client's EOF, once everything before it was forwarded."""
         link, lane = self._link, self._lane
         if self._backlog or lane.has_waiting_requests or self._requests.has_more:
             return
@@ -248,7 +248,7 @@ class Inspection:
         link.pass_end(link.client)
 
     def ended(self, side: Side) -> None:
-        """A side sends no more."""
+        """Handles EOF from a side."""
         link = self._link
         if side is link.client:
             self._forward_end()
@@ -262,7 +262,7 @@ class Inspection:
         self._go_through()
 
     def lost(self, side: Side, exc: Exception | None) -> bool:
-        """A socket is closed. Returns whether the link is to end now; else it ends behind the queued replies."""
+        """Handles the loss of a socket. Returns whether the link ends now, else it ends after the queued replies."""
         link = self._link
         if side is link.client:
             self.close()
@@ -274,12 +274,12 @@ class Inspection:
         return False
 
     def _take_all_replies(self) -> None:
-        """The store has sent EOF: processes everything pending from it before the end is forwarded."""
+        """Processes everything pending from the store, before its end is forwarded."""
         while self._replies.has_more and not (self._is_over or self._is_closing):
             self._take_some(self._link.store, b"")
 
     def close(self) -> None:
-        """The link is over: nothing more is executed, and nothing waits."""
+        """Drops everything that waits; nothing is executed afterwards."""
         self._is_over = True
         if self._linger is not None:
             self._linger.cancel()

@@ -1,14 +1,13 @@
-"""One client's connection through a tap, and the one to the store that is made for it: bytes in, the same bytes out.
+"""A link: one client connection through the tap and its connection to the store, forwarding bytes unchanged.
 
-What comes from one side is written to the other as it came, and then recorded. Nothing is decoded, unless the tap has
-an observer or fault rules (`inspection`). The end of one direction (a half-close) is forwarded as such, and so is a
-reset.
+Data from one side is written unchanged to the other, then recorded. Nothing is decoded unless the tap has an observer
+or fault rules (`inspection`). A half-close is forwarded as a half-close, a reset as a reset.
 
-Invariants: a side is read only while the other one takes what was read, so at most `HIGH_BYTES` and one read wait for a
-slow peer, and nothing is read of a client before its store is there; no peer is cut for what it says; when a link is
-over, both sockets are closed and the recorder was told once.
+Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read are buffered for a
+slow peer; a client is not read before its store is connected; no peer is disconnected for the data it sends; when a
+link is closed, both sockets are closed and the recorder was notified once.
 
-TLS knows no half-close: where one side speaks it, the end of a direction is the end of the connection.
+TLS has no half-close: if one side uses TLS, the end of a direction closes the connection.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HIGH_BYTES: Final = 1024 * 1024
-"""So much waits to be written to a peer before the other one is not read any more."""
+"""A side is not read while more than this is buffered for the other one."""
 _HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
 
 
@@ -45,11 +44,11 @@ def _peer(name: Any) -> str:
 
 
 class Door(Protocol):
-    """Where clients come in for one store.
+    """The tap's port for one store.
 
-    store: where that is. number: the store's, from 0, in the order in which the tap came to know of them. context: with
-    which the store is spoken to, None without TLS. recorder: is told what links carry; None for nobody.
-    connect_timeout_s: how long the store may take to be connected to. closing: whether no more clients are taken.
+    store: the store's address. number: the store's number, from 0, in the order in which the tap learned of the stores.
+    context: TLS context for the store; None without TLS. recorder: records the traffic; None for no recording.
+    connect_timeout_s: deadline of connecting to the store. closing: whether new clients are refused.
     is_tap: whether the store has turned out to be the tap itself.
     queue: schedules links with rules in turn. faults: rules and observer of the links; None to decode nothing.
     """
@@ -67,11 +66,11 @@ class Door(Protocol):
     def closing(self) -> bool: ...
 
     def began(self, link: Link) -> None:
-        """A client has come."""
+        """Registers the link of a new client."""
         ...
 
     def over(self, link: Link) -> None:
-        """Both sockets of a link are closed."""
+        """Removes a link whose sockets are both closed."""
         ...
 
     def made(self, side: Side) -> bool:
@@ -91,11 +90,11 @@ class Side(asyncio.Protocol):
     """One of the two sockets of a link.
 
     Attributes:
-        direction: of what comes from it: REQUEST from the client, REPLY from the store.
-        other: the side that it is passed to.
-        transport: None before it is there, and when it is gone.
-        ended: whether it has said that it sends no more. end_passed: whether that was passed on.
-        note: is given what is passed on from it.
+        direction: direction of the data received: REQUEST from the client, REPLY from the store.
+        other: the side to which that data is forwarded.
+        transport: None before the connection is made and after it is lost.
+        ended: whether EOF was received. end_passed: whether EOF was forwarded.
+        note: called with the data forwarded from this side, to record it.
         ends: the addresses of both ends of the socket.
     """
 
@@ -130,10 +129,10 @@ class Side(asyncio.Protocol):
         self.note: Callable[[bytes], object] | None = None
         self.ends: frozenset[Any] = frozenset()
 
-    # --- as a protocol ----------------------------------------------------------------------------------------------
+    # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
         names = (self.transport.get_extra_info(each) for each in ("sockname", "peername"))
         self.ends = frozenset((each[0].removeprefix("::ffff:"), each[1]) for each in names if each)
@@ -149,7 +148,7 @@ class Side(asyncio.Protocol):
         if self._silent:
             self._silent = False
             if data[:4] != _HELLO[: len(data)]:
-                self._link.noted(self, f"its first bytes, {data[:8].hex()}, are no Hello")
+                self._link.noted(self, f"its first bytes, {data[:8].hex()}, are not a Hello")
         self._link.forward(self, data)
 
     def eof_received(self) -> bool:
@@ -171,18 +170,18 @@ class Side(asyncio.Protocol):
     # --- for the link -----------------------------------------------------------------------------------------------
 
     def hold(self, why: str) -> None:
-        """It is not read until `go_on` was called for this reason, and for all others."""
+        """Pauses reading until `go_on` was called for this and all other reasons."""
         if not self._reasons and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
         self._reasons.add(why)
 
     def hold_again(self) -> None:
-        """As `hold` for the reasons that there are: uvloop begins to read when `connection_made` has returned."""
+        """Pauses reading again if there are reasons: uvloop starts reading when `connection_made` has returned."""
         if self._reasons and self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def go_on(self, why: str) -> None:
-        """This is no reason any more for not reading it."""
+        """Removes a reason for not reading; resumes reading if it was the last."""
         if why not in self._reasons:
             return
         self._reasons.discard(why)
@@ -190,7 +189,7 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Sends, if there is anyone to send to; what is written before keeps until then. Behind the end, nothing is."""
+        """Sends data. Queues it before the connection is made; drops it after the end or a loss."""
         transport = self.transport
         if self._said_all:
             return
@@ -201,7 +200,7 @@ class Side(asyncio.Protocol):
             transport.write(data)
 
     def end_writing(self) -> None:
-        """Nothing more is sent; what is to be sent leaves first."""
+        """Sends EOF after the buffered data."""
         transport = self.transport
         self._said_all = True
         if transport is None:
@@ -212,30 +211,30 @@ class Side(asyncio.Protocol):
         elif transport.can_write_eof():
             try:
                 transport.write_eof()
-            except OSError:  # asyncio's, of a peer that has left, before the loop has told
+            except OSError:  # the peer has disconnected, and asyncio has not reported it yet
                 transport.abort()
         else:
             transport.close()
 
     def close(self) -> None:
-        """Ends it; what is to be sent leaves first."""
+        """Closes the connection after the buffered data is sent."""
         if self.transport is not None:
             self.transport.close()
 
     def reset(self) -> None:
-        """Ends it as a reset does; what is to be sent is lost."""
+        """Resets the connection; buffered data is lost."""
         if self.transport is not None:
             end_by_reset(self.transport)
             self.transport.abort()
 
 
 class Link:
-    """A client and its store.
+    """A client's connection and its connection to the store.
 
     Attributes:
         client, store: the two sides.
         peer: the client's address.
-        number: the recorder's for it, 0 without.
+        number: the recorder's number for the link; 0 without a recorder.
         held: number of bytes of frames that it holds, as last reported to the door.
     """
 
@@ -253,10 +252,10 @@ class Link:
         self._over = False
         self._inspection = None if door.faults is None else Inspection(self, door.faults)
 
-    # --- its beginning ----------------------------------------------------------------------------------------------
+    # --- set-up -----------------------------------------------------------------------------------------------------
 
     def made(self, side: Side) -> None:
-        """A socket is there."""
+        """Handles a new socket of either side."""
         leads_out = self.door.made(side)
         if side is self.client:
             self._begin(side)
@@ -265,7 +264,7 @@ class Link:
         if side is self.client:
             return
         if self.client.transport is None:
-            side.close()  # the client has left meanwhile
+            side.close()  # the client has disconnected meanwhile
         self.client.go_on("its store is not there")
 
     def _begin(self, client: Side) -> None:
@@ -286,9 +285,9 @@ class Link:
         self._connecting.add_done_callback(self._tried)
 
     def _tried(self, _: asyncio.Task[None]) -> None:
-        """The store is there, or is not; so too if it was never asked, because the end came before."""
+        """Called when connecting has succeeded, failed or was cancelled."""
         self._connecting = None
-        self._tell_if_over()
+        self._finish_if_closed()
 
     async def _connect(self) -> None:
         host, port = self.door.store
@@ -297,7 +296,7 @@ class Link:
                 await asyncio.get_running_loop().create_connection(
                     lambda: self.store, host, port, ssl=self.door.context
                 )
-        except (OSError, ValueError, OverflowError) as error:  # whatever a controller calls an address
+        except (OSError, ValueError, OverflowError) as error:  # the latter two for an invalid address from a controller
             said = str(error) or f"it did not answer in {self.door.connect_timeout_s:g} s"
             why = f"the store at {self.door.store} cannot be reached: {said}"
             log.warning("connection from %s closed: %s", self.peer, why)
@@ -306,10 +305,10 @@ class Link:
             log.exception("connecting to %s failed with an unexpected error", self.door.store)
             self.end(f"the store at {self.door.store} cannot be reached")
 
-    # --- what it carries --------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------------------------
 
     def forward(self, side: Side, data: bytes) -> None:
-        """Forwards what came from a side."""
+        """Forwards data received from a side."""
         if self._inspection is None:
             self.send(side, data)
             return
@@ -318,7 +317,7 @@ class Link:
         self._inspection.take(side, data)
 
     def send(self, side: Side, data: bytes) -> None:
-        """Writes data of a side to the other one, and records it."""
+        """Writes data of a side to the other, and records it."""
         side.other.write(data)
         if side.note is not None:
             side.note(data)
@@ -328,10 +327,10 @@ class Link:
         who = "client" if side is self.client else f"store {self.door.store}"
         log.warning("connection from %s: of the %s: %s", self.peer, who, what)
 
-    # --- its end ----------------------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------------------------
 
     def ended(self, side: Side) -> None:
-        """A side sends no more, which is forwarded."""
+        """Handles EOF from a side, and forwards it."""
         self._ends(side.direction)
         if self._inspection is None:
             self.pass_end(side)
@@ -339,7 +338,7 @@ class Link:
             self._inspection.ended(side)
 
     def pass_end(self, side: Side) -> None:
-        """Forwards the end of a side; closes both when both have ended."""
+        """Forwards EOF from a side; closes both when both have ended."""
         side.end_passed = True
         side.other.end_writing()
         if side.other.end_passed:
@@ -347,7 +346,7 @@ class Link:
             side.other.close()
 
     def lost(self, side: Side, exc: Exception | None) -> None:
-        """A socket is closed."""
+        """Handles the loss of a socket."""
         self.door.lost(side)
         if self._inspection is None or self._inspection.lost(side, exc):
             self.end_by(side, exc)
@@ -361,10 +360,10 @@ class Link:
             side.other.reset()
         else:
             side.other.close()
-        self._tell_if_over()
+        self._finish_if_closed()
 
     def end(self, why: str) -> None:
-        """Ends both sides; what was read of them still leaves."""
+        """Closes both sides after the buffered data is sent."""
         self._close_inspection()
         self._ends(Direction.REPLY, why)
         self._stop_connecting()
@@ -372,7 +371,7 @@ class Link:
         self.store.close()
 
     def abort(self, why: str = "") -> None:
-        """Ends both sides as a reset does."""
+        """Resets both sides."""
         self._close_inspection()
         self._ends(Direction.REPLY, why)
         self._stop_connecting()
@@ -380,7 +379,7 @@ class Link:
         self.store.reset()
 
     def say(self, why: str) -> None:
-        """Logs why the link ends, and records it as the reason."""
+        """Logs why the link ends, and keeps it as the reason for the recorder."""
         self._ends(Direction.REPLY, why)
         log.warning("connection from %s closed: %s", self.peer, why)
 
@@ -389,17 +388,17 @@ class Link:
             self._inspection.close()
 
     def _stop_connecting(self) -> None:
-        # Not after the socket is connected: uvloop would never report its loss.
+        # Not once the socket is connected: uvloop would never report its loss.
         connecting = self._connecting
         if connecting is not None and self.store.transport is None and connecting is not asyncio.current_task():
             connecting.cancel()
 
     def _ends(self, by: Direction, why: str = "") -> None:
-        """Notes who ended it, which is the first that does."""
+        """Remembers which side ended the link first, and why."""
         if self._by is None:
             self._by, self._why = by, why
 
-    def _tell_if_over(self) -> None:
+    def _finish_if_closed(self) -> None:
         if self._over or self.client.transport is not None or self.store.transport is not None or self._connecting:
             return
         self._over = True

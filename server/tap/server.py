@@ -1,13 +1,13 @@
-"""A tap: what stands between any client and any Pravega, passes on what they say, and lets it be recorded and spoilt.
+"""A tap: a proxy between Pravega clients and servers that forwards, records and can disturb their traffic.
 
-It listens once for each store that it knows: for the one that it is given, and for each that the controller names in
-an answer that goes through it. Such an answer sends the client to the tap's port for that store, so that a client
-that is pointed at the tap never hears of another address. Without a controller there is only the store given.
+It has one port for each store that it knows: the configured one, and each store that the controller names in a
+forwarded answer. The tap replaces the store's address in that answer with its own port for the store, so a client that
+uses the tap never sees another address.
 
-Invariants: bytes pass as they are (`segstore.server.tap.link`), but where rules of faults say otherwise
-(`segstore.server.tap.faulty_link`); a store has one port as long as the tap lives; after `stop`, which can be called
+Invariants: bytes are forwarded unchanged (`segstore.server.tap.link`) unless fault rules change them
+(`segstore.server.tap.inspection`); a store keeps its port for the tap's lifetime; after `stop`, which can be called
 twice, no task and no socket is left; incomplete frames take at most `MOST_HELD_BYTES`. Refused: more than `MOST_STORES`
-stores, which no controller has; a store that is the tap itself.
+stores; a store that is the tap itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DRAIN_S: Final = 5.0
 
 
 class TooManyStores(OSError):
-    """The controller has named more stores than there can be."""
+    """The controller has named more than `MOST_STORES` stores."""
 
     def __init__(self, store: Endpoint) -> None:
         super().__init__(f"{store} would be the store number {MOST_STORES + 1} that the controller names")
@@ -50,19 +50,19 @@ class TooManyStores(OSError):
 
 
 class TapSettings(BaseModel):
-    """What a tap stands between.
+    """Settings of a tap.
 
-    controller: where the controller is, (host, port); None for none.
-    store: a store that is known from the start, (host, port).
-    host: where the tap listens.
-    port: for the first store; the next has the next port, and so on. 0 picks free ones.
-    controller_port: for calls to the controller; 0 picks a free one.
-    published_host: the name under which clients are sent to the tap; None is `host`, but "localhost" with TLS on a
-        loopback address, because a certificate names hosts.
-    tls: whether controller and stores are spoken to with TLS.
-    ca: the authorities to trust then (PEM); None is those of the system.
-    tls_cert, tls_key: for TLS at the tap's own ports (PEM); None for none.
-    connect_timeout_s: how long a store may take to be connected to.
+    controller: the controller's address, (host, port); None for no controller.
+    store: address of a store known from the start, (host, port).
+    host: the address on which the tap listens.
+    port: port for the first store; further stores get the following ports. 0 picks free ones.
+    controller_port: port for calls to the controller; 0 picks a free one.
+    published_host: the tap's host name in answers to clients. None means `host`, or "localhost" for TLS on a loopback
+        address, because a certificate names hosts.
+    tls: whether to connect to controller and stores with TLS.
+    ca: trusted authorities for these connections (PEM); None for the system's.
+    tls_cert, tls_key: certificate and key of the tap's own ports (PEM); None for no TLS.
+    connect_timeout_s: deadline of connecting to a store.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,9 +80,9 @@ class TapSettings(BaseModel):
     connect_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _consistent(self) -> Self:
         if self.controller is None and self.store is None:
-            raise ValueError("a tap needs a controller or a store that it stands before")
+            raise ValueError("a tap needs a controller or a store to forward to")
         if self.ca is not None and not self.tls:
             raise ValueError("ca goes with TLS, as in tls://host:port")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -96,7 +96,7 @@ class TapSettings(BaseModel):
 
 
 class _Door:
-    """Where clients come in for one store."""
+    """The tap's port for one store."""
 
     def __init__(self, tap: TapServer, store: Endpoint, number: int) -> None:
         self.store = store
@@ -126,7 +126,7 @@ class _Door:
 
     def made(self, side: Side) -> bool:
         sockets = self._tap.sockets
-        # A connection of the tap to itself appears twice: as the store's socket of one door, and as a client's.
+        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
         met = sockets.setdefault(side.ends, (self, side))
         if met[1] is side:
             return True
@@ -156,14 +156,14 @@ class TapServer(Observed):
 
     Attributes:
         settings: as given.
-        recorder: is told what connections carry; None for nobody. To be set before the tap is started.
-        rules: what is to go wrong; with None, links know nothing of faults.
-        links: the connections that are open.
-        queue: the links that have more pieces to process than a slice allows.
-        closing: whether it was told to stop.
-        upstream_context: with which stores are spoken to; None without TLS.
+        recorder: records the traffic; None for no recording. Set it before `start`.
+        rules: fault rules and request log; None to forward bytes without decoding.
+        links: the open connections.
+        queue: links that have more pieces to process than a slice allows.
+        closing: whether `stop` was called.
+        upstream_context: TLS context for connections to stores; None without TLS.
         sockets: addresses of both ends → door and side, for the sockets of all links.
-        held_bytes: bytes of incomplete frames, if there are rules.
+        held_bytes: bytes of incomplete frames, if traffic is decoded.
     """
 
     def __init__(
@@ -186,35 +186,35 @@ class TapServer(Observed):
         self._empty = asyncio.Event()
         self._stopping = asyncio.Lock()
 
-    # --- where it is ------------------------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> Endpoint | None:
-        """Where clients find the first store; None while none is known."""
+        """The tap's address for the first store; None while no store is known."""
         return next((Endpoint(self.settings.public_host, each.address.port) for each in self._doors.values()), None)
 
     @property
     def addresses(self) -> dict[Endpoint, Endpoint]:
-        """Where clients find each store that is known, by the store's own address."""
+        """The tap's address for each known store, by the store's own address."""
         host = self.settings.public_host
         return {store: Endpoint(host, door.address.port) for store, door in self._doors.items()}
 
     @property
     def controller_address(self) -> Endpoint | None:
-        """Where clients find the controller; None without one, and before the start."""
+        """The tap's address for the controller; None without a controller and before the start."""
         return None if self._front is None else Endpoint(self.settings.public_host, self._front.port)
 
     @property
     def faults(self) -> Faults:
-        """What is to go wrong. Raises NoFaults."""
+        """The fault rules. Raises NoFaults."""
         if self.rules is None:
             raise NoFaults
         return self.rules
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listens. Raises CannotListen for a port or a certificate that does not do, OSError for the controller's."""
+        """Starts listening. Raises CannotListen for an unusable port or certificate, OSError for the controller's."""
         try:
             self._read_certificates()
             if self.settings.store is not None:
@@ -250,7 +250,7 @@ class TapServer(Observed):
         )
 
     async def through(self, store: Endpoint) -> Endpoint:
-        """Where clients are to go for a store; the tap listens there from now on. Raises OSError."""
+        """Returns the tap's address for a store, and listens there if it did not before. Raises OSError."""
         async with self._learning:
             door = self._doors.get(store)
             if door is None:
@@ -276,22 +276,22 @@ class TapServer(Observed):
         door.address = Endpoint(*door.server.sockets[0].getsockname()[:2])
 
     def over(self, link: Link) -> None:
-        """A link is over."""
+        """Removes a closed link."""
         self.links.discard(link)
         if not self.links:
             self._empty.set()
 
     def cut(self) -> int:
-        """Breaks all connections at once, as a failing network does; how many there were."""
+        """Resets all connections at once, as a failing network does; returns their number."""
         links = tuple(self.links)
         for each in links:
             each.abort("cut")
         return len(links)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
-        """Takes no more clients, ends all connections; `drain_s` seconds are theirs to read what is on its way.
+        """Stops listening and closes all connections; peers have `drain_s` seconds to read what is in flight.
 
-        May be called again, also while it runs: the second call returns when all is stopped, too.
+        Can be called again, even while it runs: each call returns when everything is stopped.
         """
         self.closing = True
         async with self._stopping:
@@ -321,7 +321,7 @@ class TapServer(Observed):
                     self._empty.clear()
                     await self._empty.wait()
         except TimeoutError:
-            log.info("%d connections have not ended", len(self.links))
+            log.info("%d connections are still open", len(self.links))
 
     async def __aenter__(self) -> Self:
         await self.start()

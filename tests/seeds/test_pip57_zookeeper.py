@@ -189,7 +189,7 @@ async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves
     for hosts, said in {
         "127.0.0.1:1": "ZooKeeper at 127.0.0.1:1 does not answer: .*refused",
         "nowhere.invalid:1": "ZooKeeper at nowhere.invalid:1 does not answer: no such name is known",
-        "a:b:c": "'a:b:c' is not how to find a ZooKeeper",
+        "a:b:c": "'a:b:c' is not the address of a ZooKeeper",
     }.items():
         with pytest.raises(Unreachable, match=said):
             await ZooKeeperCoordinator(hosts, connect_timeout_ms=200).connect()
@@ -300,8 +300,8 @@ async def test_strange_nodes_are_named_and_end_no_store(
     await stranger.create(store_path("x"), b"\xff")
     async with store(at(server, below), "first", SharedContainers(), rebalance=True) as first:
         await until(lambda: first.serves == {0, 1, 2})
-        await until(lambda: "node /segstore/stores/x is no store's load report" in caplog.text)
-        assert "container 3 cannot be owned: node /segstore/containers/3 is no session's" in caplog.text
+        await until(lambda: "node /segstore/stores/x is not a load report" in caplog.text)
+        assert "container 3 cannot be owned: node /segstore/containers/3 belongs to no session" in caplog.text
         await stranger.delete(container_path(3))
         await until(lambda: len(first.serves) == 4)
         assert first.reasons == []

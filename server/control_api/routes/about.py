@@ -1,4 +1,4 @@
-"""About the server itself: that it is there, what it is, its counters for Prometheus."""
+"""Routes about the server itself: health, version, Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _GAUGES = ("connections_open",)
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter()
 
-    @made.get("/v1/health", tags=["server"], summary="That it answers")
+    @made.get("/v1/health", tags=["server"], summary="Health")
     async def health() -> Health:
         return Health(stores=len(controlled.stores), controller=controlled.controller() is not None)
 
-    @made.get("/v1/version", tags=["server"], summary="What it is")
+    @made.get("/v1/version", tags=["server"], summary="Versions")
     async def version() -> Version:
         return Version(
             segstore=controlled.version,
@@ -38,7 +38,7 @@ def router(controlled: Controlled) -> APIRouter:
             oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
         )
 
-    @made.get("/v1/server", tags=["server"], summary="What is served, and where")
+    @made.get("/v1/server", tags=["server"], summary="Services and addresses")
     async def server() -> Served:
         settings = controlled.stores[0].settings
         return Served(
@@ -66,7 +66,7 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get(
         "/metrics",
         tags=["server"],
-        summary="Counters in the text form of Prometheus",
+        summary="Counters in Prometheus text format",
         response_class=PlainTextResponse,
     )
     async def metrics() -> Response:
@@ -98,13 +98,13 @@ def _counts(store: SegmentStoreServer) -> StoreCounts:
 
 
 class _Counters:
-    """The numbers of the stores, as they are when they are asked for."""
+    """Prometheus collector that reads the stores' counters when it is queried."""
 
     def __init__(self, controlled: Controlled) -> None:
         self._controlled = controlled
 
     def describe(self) -> list[Any]:
-        """Nothing, so that registering it does not collect."""
+        """Returns nothing, so that registration does not collect."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -118,8 +118,8 @@ class _Counters:
             for each in stores:
                 metric.add_metric([str(each.number)], getattr(each.service.counters, field.name))
             yield metric
-        held = GaugeMetricFamily("segstore_outstanding_bytes", "Held for all peers.", labels=["store"])
-        segments = GaugeMetricFamily("segstore_segments", "Segments, those of indexes included.", labels=["store"])
+        held = GaugeMetricFamily("segstore_outstanding_bytes", "Bytes held for all peers.", labels=["store"])
+        segments = GaugeMetricFamily("segstore_segments", "Segments, including indexes.", labels=["store"])
         for each in stores:
             held.add_metric([str(each.number)], each.hub.outstanding_bytes)
             segments.add_metric([str(each.number)], _segments(each))
@@ -127,7 +127,7 @@ class _Counters:
         yield segments
         faults = self._controlled.faults
         if faults is not None:
-            matched = CounterMetricFamily("segstore_fault_matched", "What has fitted a rule.", labels=["rule"])
+            matched = CounterMetricFamily("segstore_fault_matched", "Matches of a rule.", labels=["rule"])
             fired = CounterMetricFamily("segstore_fault_fired", "How often a rule fired.", labels=["rule"])
             for tally in faults.tallies():
                 matched.add_metric([tally.name], tally.matched)

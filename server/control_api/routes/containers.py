@@ -1,7 +1,7 @@
-"""Containers, whose they are, and giving one to another store.
+"""Routes that list containers and move one to another store.
 
-Moves are for several stores in one process. They are made one after another, each within `_MOVE_S`: two that pull at
-one container would give it to and fro.
+Moves need several stores in one process. They run one at a time, each within `_MOVE_S`, because two concurrent moves of
+one container would move it back and forth.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1/containers", tags=["containers"])
     one_at_a_time = asyncio.Lock()
 
-    @made.get("", summary="Containers and whose they are")
+    @made.get("", summary="Containers and their owners")
     async def list_containers() -> Containers:
         return Containers(
             stores=len(controlled.stores),
             movable=controlled.members is not None,
-            containers=[_told(controlled, each) for each in range(controlled.containers)],
+            containers=[_info(controlled, each) for each in range(controlled.containers)],
         )
 
-    @made.post("/{container}/move", summary="Have a store take a container; answered when it serves it")
+    @made.post("/{container}/move", summary="Move a container to a store; answers once that store serves it")
     async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
         members, count, stores = controlled.members, controlled.containers, len(controlled.stores)
         if members is None:
@@ -49,7 +49,7 @@ def router(controlled: Controlled) -> APIRouter:
         except TimeoutError as error:
             said = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
             raise ApiProblem(409, f"{said}: its session may be cut", "body.to") from error
-        return _told(controlled, container)
+        return _info(controlled, container)
 
     return made
 
@@ -58,7 +58,7 @@ def _owns(store: SegmentStoreServer, number: int) -> bool:
     return number in store.store.containers or number in store.store.unopened
 
 
-def _told(controlled: Controlled, number: int) -> ContainerInfo:
+def _info(controlled: Controlled, number: int) -> ContainerInfo:
     here = next((each for each in controlled.stores if _owns(each, number)), None)
     if here is None:
         where = controlled.owner_elsewhere(number)

@@ -1,6 +1,6 @@
-"""What is to go wrong, as rules that are listed, added and taken out while the server runs.
+"""Routes that list, add and remove fault rules while the server runs.
 
-Rules have the form of fault files. A whole file, as JSON, takes the place of all rules in one step or not at all.
+Rules have the format of fault files. A whole fault file, as JSON, replaces all rules atomically.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     def faults() -> Faults:
         if controlled.faults is None:
-            raise ApiProblem(409, "nothing can be made to go wrong here: the store was made with watched=False", "path")
+            raise ApiProblem(409, "fault rules are not available: the store was made with watched=False", "path")
         return controlled.faults
 
     def known(name: str) -> Faults:
@@ -55,11 +55,11 @@ def router(controlled: Controlled) -> APIRouter:
     def one(name: str) -> FaultRule:
         return next(each for each in state().rules if each.name == name)
 
-    @made.get("", summary="Rules and how they stand")
+    @made.get("", summary="Rules and their counts")
     async def list_faults() -> FaultRules:
         return state()
 
-    @made.post("", summary="Add a rule behind the others", status_code=201)
+    @made.post("", summary="Append a rule", status_code=201)
     async def add_fault(rule: Rule) -> Added:
         there = faults()
         _can_be_shown(rule, "body")
@@ -70,45 +70,45 @@ def router(controlled: Controlled) -> APIRouter:
         except ValueError as error:
             raise ApiProblem(409, str(error), "body") from error
 
-    @made.put("", summary="A fault file in the place of all rules")
+    @made.put("", summary="Replace all rules with a fault file")
     async def replace_faults(settings: FaultSettings) -> FaultRules:
         there = faults()
         for index, each in enumerate(settings.rules):
             _can_be_shown(each, f"body.rules[{index}]")
             if _MADE_UP.fullmatch(each.name):
                 raise ApiProblem(
-                    422, f"{each.name!r} is what rules without a name are called", f"body.rules[{index}].name"
+                    422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name"
                 )
         there.clear()
         there.load(settings)
         return state()
 
-    @made.delete("", summary="Take out all rules", status_code=204)
+    @made.delete("", summary="Remove all rules", status_code=204)
     async def clear_faults() -> Response:
         faults().clear()
         return Response(status_code=204)
 
-    @made.get("/{name:path}", summary="One rule and how it stands")
+    @made.get("/{name:path}", summary="One rule and its counts")
     async def get_fault(name: _Name) -> FaultRule:
         known(name)
         return one(name)
 
-    @made.delete("/{name:path}", summary="Take a rule out, and release what it holds", status_code=204)
+    @made.delete("/{name:path}", summary="Remove a rule, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
         known(name).clear(name)
         return Response(status_code=204)
 
-    @made.post("/{name:path}/disable", summary="Have a rule asked no more, and release what it holds")
+    @made.post("/{name:path}/disable", summary="Disable a rule, and release what it holds")
     async def disable_fault(name: _Name) -> FaultRule:
         known(name).disable(name)
         return one(name)
 
-    @made.post("/{name:path}/enable", summary="Have a rule asked again")
+    @made.post("/{name:path}/enable", summary="Enable a rule")
     async def enable_fault(name: _Name) -> FaultRule:
         known(name).enable(name)
         return one(name)
 
-    @made.post("/{name:path}/release", summary="Let go on what a rule holds now")
+    @made.post("/{name:path}/release", summary="Release what a rule holds now")
     async def release_fault(name: _Name) -> Released:
         return Released(released=known(name).release(name))
 
@@ -116,8 +116,8 @@ def router(controlled: Controlled) -> APIRouter:
 
 
 def _can_be_shown(rule: Rule, where: str) -> None:
-    """What cannot be written as JSON again, such as half a character, could not be listed."""
+    """Refuses a rule that cannot be encoded as JSON, for example because of a lone surrogate."""
     try:
         rule.model_dump_json()
     except (ValueError, RecursionError) as error:
-        raise ApiProblem(422, f"{where} cannot be kept: it holds what JSON in UTF-8 cannot", where) from error
+        raise ApiProblem(422, f"{where} cannot be kept: it cannot be encoded as JSON in UTF-8", where) from error

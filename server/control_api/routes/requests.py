@@ -1,6 +1,6 @@
-"""The requests that came last, and what has become of them.
+"""Route that lists the most recent requests and their outcomes.
 
-At most 10,000 are looked at, newest first; the store continues to serve meanwhile.
+At most 10,000 requests are examined, newest first; the store continues to serve meanwhile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def router(controlled: Controlled) -> APIRouter:
             str, Query(max_length=10_000, description='A filter: `type = READ_SEGMENT and segment ~ "scope/*"`.')
         ] = "",
         after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=1_000, description="At most so many.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
     ) -> LatestRequests:
         if controlled.faults is None:
-            raise ApiProblem(409, "requests are not kept here: the store was made with watched=False", "path")
+            raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
         observer, on_demand = controlled.watch.of(controlled.faults)
         try:
             found = await observer.latest(match, limit=limit, after=after)
@@ -38,13 +38,13 @@ def router(controlled: Controlled) -> APIRouter:
             last=observer.mark(),
             forgotten=observer.forgotten,
             on_demand=on_demand,
-            requests=[_told(each) for each in found],
+            requests=[_info(each) for each in found],
         )
 
     return made
 
 
-def _told(seen: Seen) -> RequestInfo:
+def _info(seen: Seen) -> RequestInfo:
     latency_ns = seen.latency_ns
     return RequestInfo(
         number=seen.number,
@@ -65,7 +65,7 @@ def _told(seen: Seen) -> RequestInfo:
 
 
 def _stage(seen: Seen) -> str:
-    """The last one that it has reached."""
+    """Returns the last stage that a request has reached."""
     if seen.replied_s is not None:
         return "replied"
     if seen.refused_s is not None:

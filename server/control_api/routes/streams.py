@@ -1,7 +1,7 @@
-"""Streams and who writes to them (79.8): statistics that add up by the name of a writer, wherever it writes.
+"""Routes for append statistics of streams, per writer and per writer name (79.8).
 
-Two writers on different segments of a stream are told apart by name or id and never by their place in a list, so each
-sum is right whatever subset of the segments a writer is connected to.
+Writers are identified by name or id, never by their position in a list, so each sum is right whichever segments of the
+stream a writer is connected to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
     names = controlled.names
 
-    @made.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and who writes to it")
+    @made.get("/streams/{scope}/{stream}/stats", tags=["streams"], summary="A stream and its writers")
     async def stream_stats(
         scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
     ) -> StreamStats:
@@ -54,11 +54,11 @@ def router(controlled: Controlled) -> APIRouter:
             uncounted=controlled.counts.uncounted,
         )
 
-    @made.get("/writers", tags=["writers"], summary="Registered names of writers")
+    @made.get("/writers", tags=["writers"], summary="Registered writer names")
     async def list_writers() -> WriterNamesPage:
         return WriterNamesPage(names=list(names), limit=names.max_names)
 
-    @made.post("/writers", tags=["writers"], summary="Register the name of a writer", status_code=201)
+    @made.post("/writers", tags=["writers"], summary="Register a writer name", status_code=201)
     async def register_writer(writer: WriterName) -> WriterName:
         try:
             names.add(writer.name)
@@ -66,7 +66,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, str(error), "body.name") from error
         return writer
 
-    @made.delete("/writers/{name:path}", tags=["writers"], summary="Take a name out", status_code=204)
+    @made.delete("/writers/{name:path}", tags=["writers"], summary="Remove a writer name", status_code=204)
     async def remove_writer(name: Annotated[str, Path(max_length=255)]) -> Response:
         if name not in names:
             raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
@@ -77,7 +77,7 @@ def router(controlled: Controlled) -> APIRouter:
 
 
 class _Sums:
-    """Sums by name, and by id where no name is known: segments, connections, events, bytes."""
+    """Sums per writer name, or per id if the name is unknown: segments, connections, events, bytes."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[int]] = {}
@@ -87,7 +87,7 @@ class _Sums:
         return len(self._named) + len(self._others)
 
     async def add(self, counts: dict[bytes, WriterCount]) -> None:
-        """Adds those of one segment. Gives way to the store now and then."""
+        """Adds the counts of one segment. Yields to the loop regularly."""
         for done, (id_bytes, count) in enumerate(list(counts.items()), 1):
             if count.name is None:
                 sums = self._others.setdefault(id_bytes, [0, 0, 0, 0])
@@ -101,7 +101,7 @@ class _Sums:
                 await asyncio.sleep(0)
 
     async def first(self) -> list[WriterTotals]:
-        """Those with names first, then by id, as many as one answer has room for. Gives way now and then."""
+        """Returns the first sums, by name and then by id, up to the limit of a response. Yields regularly."""
         names: First[str] = First(_MOST_WRITERS)
         for name in self._named:
             names.add(name)
@@ -121,7 +121,7 @@ def _totals(name: str | None, writer_id: UUID | None, sums: list[int]) -> Writer
 
 
 async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
-    """The stream's own segments."""
+    """Returns the stream's own segments."""
     prefix = f"{stream}/"
     found = []
     for store in controlled.stores:
@@ -135,7 +135,7 @@ async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
 
 
 def _is_own(segment: str, stream: str) -> bool:
-    """Whether it is one of the stream, and neither an index nor to be merged into one."""
+    """Whether a segment belongs to the stream and is neither an index nor to be merged into another segment."""
     return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
 
 

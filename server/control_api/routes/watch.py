@@ -1,7 +1,7 @@
-"""Requests as they come, for whoever asks: kept always where a mock keeps them, else only while somebody asks.
+"""Records requests for the control API, only while a client asks for them.
 
-A server that `serve` started keeps no requests. From the first question on it does, in bounded memory, and it ends when
-nobody has asked for a while. So a server that nobody looks at does nothing for this.
+A server started by `serve` records no requests at first. The first query starts recording, in bounded memory; it stops
+when there was no query for a while. A server that is not inspected has no cost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BYTES: Final = 4 * 1024 * 1024
 
 
 class Watch:
-    """Keeps requests while they are asked for. forget_s: so long after the last question it goes on."""
+    """Records requests while clients ask for them. forget_s: seconds without a query after which recording stops."""
 
     def __init__(self, forget_s: float = 15.0) -> None:
         self.forget_s = forget_s
@@ -24,7 +24,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
 
     def of(self, faults: Faults) -> tuple[Observer, bool]:
-        """Who keeps the requests, and whether only while they are asked for."""
+        """Returns the observer that records requests, and whether it records only on demand."""
         if faults.observer is None:
             self._faults, self._own = faults, Observer(_BYTES)
             faults.observer = self._own
@@ -36,7 +36,7 @@ class Watch:
         return faults.observer, True
 
     def close(self) -> None:
-        """Keeps nothing any more, until it is asked again."""
+        """Stops recording until the next query."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

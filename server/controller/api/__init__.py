@@ -1,4 +1,4 @@
-"""The controller's gRPC server: calls in, answers and status codes out, authentication and permissions."""
+"""The controller's gRPC server: methods, status codes, authentication and permissions."""
 
 from segstore.server.controller.api.access import (
     Permission,

@@ -5,8 +5,8 @@ An entry is `resource,permission`. The resource is a Java regular expression for
 entries are skipped.
 
 Patterns run in linear time (`segstore.wire.patterns`), because callers choose the names that are matched.
-They are translated token by token. Invariant: an entry grants what it grants in Pravega, or calls that reach it are
-refused. Refused are invalid regular expressions, on which Pravega fails, too, and features that the engine or the
+They are translated token by token. Invariant: an entry grants exactly what it grants in Pravega, or calls that reach it
+are refused. Refused are invalid regular expressions, on which Pravega also fails, and features that the engine or the
 translation lacks: flags, look-around, back-references, named groups, possessive quantifiers, nested classes, `\\b`,
 `\\p{…}`, and characters given by their codes.
 

@@ -1,10 +1,9 @@
-"""How an error of the controller is answered: the one table from errors to enum values and gRPC status codes.
+"""The table that maps the controller's errors to response enums and gRPC status codes.
 
-Where a method's answer has an enum for what went wrong, the enum says it and the call succeeds; else the call fails
-with a gRPC status. Both are what Pravega's controller gives (`ControllerService`, `StreamMetadataTasks`,
-`ControllerServiceImpl.getStatusFromException`), also where that is odd: an empty name is INTERNAL, a lease out of
-bounds is UNKNOWN, committing a transaction that never was is FAILURE. A message that makes no sense as such is
-INTERNAL.
+If a method's response has an enum value for an error, the call succeeds with that value; else it fails with a gRPC
+status. Both are those of Pravega's controller (`ControllerService`, `StreamMetadataTasks`,
+`ControllerServiceImpl.getStatusFromException`), even if surprising: an empty name is INTERNAL, a lease out of bounds is
+UNKNOWN, committing an unknown transaction is FAILURE. An invalid message is INTERNAL.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ _RULES: Final[dict[str, tuple[_Rule, ...]]] = {
     "listKeyValueTablesInScope": _NO_SCOPE,
     "deleteKeyValueTable": (_Rule(NotFound, "TABLE_NOT_FOUND"), *_FAILURE),
 }
-"""By method, in order: the first rule that fits answers."""
+"""Rules by method; the first that matches decides."""
 
 _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (NotFound, StatusCode.NOT_FOUND),
@@ -146,23 +145,23 @@ _CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
     (InvalidArgument, StatusCode.INTERNAL),
     (SegmentStoreFailed, StatusCode.INTERNAL),
 )
-"""What fits no rule; what is not here either is UNKNOWN, as an exception is there that nobody expected."""
+"""Codes of errors without a matching rule. Other errors are UNKNOWN, like unexpected exceptions in Pravega."""
 
 _UNKNOWN_ARGUMENT: Final = {"createTransaction", "deleteReaderGroup", "updateSubscriberStreamCut"}
-"""Where an argument that makes no sense is found out so late that nobody expects it there."""
+"""Methods in which Pravega detects an invalid argument only where it counts as an unexpected exception."""
 
 _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateReaderGroup", "deleteReaderGroup"}
-"""Where an empty name is found out as late: any in `getCurrentSegments`, a reader group's in the others."""
+"""Methods in which that applies to an empty name: any in `getCurrentSegments`, a reader group's in the others."""
 
 
 def answer(method: str, error: ControllerError) -> Answer:
-    """How a method answers an error."""
+    """Returns how a method answers an error."""
     if isinstance(error, EmptyName):
         late = method in _UNKNOWN_NAMES and (error.kind == "reader_group" or method == "getCurrentSegments")
         return Answer(None, StatusCode.UNKNOWN if late else StatusCode.INTERNAL)
     if isinstance(error, Malformed):
         return Answer(None, StatusCode.INTERNAL)
-    if isinstance(error, NobodyOwns):  # clients ask again
+    if isinstance(error, NobodyOwns):  # clients retry
         return Answer(None, StatusCode.UNAVAILABLE)
     for rule in _RULES.get(method, ()):
         if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):

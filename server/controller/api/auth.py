@@ -1,13 +1,14 @@
-"""Who may do what at the controller, and the delegation tokens that carry it to the segment store.
+"""Authentication of the controller's callers, and the delegation tokens issued to them.
 
-With a password file every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
-(`access`) say what the user may do. A line of the file is `user:password:entry;entry…`. The password is hashed as
-in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line means the
-same as there; or plain text, and a user without a third field may do everything. Malformed lines and entries are
-skipped and logged with their line number. Without a file callers are not authenticated, and everything is allowed.
+With a password file, every call must carry `authorization: Basic <user:password in base64>`, and access-control entries
+(`access`) determine the user's permissions. A line of the file is `user:password:entry;entry…`. The password is either
+hashed as in Pravega (hex of `iterations:salt:PBKDF2 hash`, as written by its `PasswordFileCreatorTool`), and the line
+has the same meaning as there; or it is plain text, and a user without a third field may do everything. Malformed lines
+and entries are skipped and logged with their line number. Without a file, callers are not authenticated and everything
+is allowed.
 
-With a signing key, tokens are made: JWT, HS512 over the key's bytes, `resource: permission` among the claims. Without
-one they are "".
+With a signing key, delegation tokens are issued: JWTs signed with HS512, with `resource: permission` among the claims.
+Without one they are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
 one at a time, and a check takes the same time for unknown users. Peers take turns, so one with many wrong passwords
@@ -39,7 +40,7 @@ _EVERYTHING: Final = "prn::*,READ_UPDATE"
 _HASH_BYTES: Final = 64
 _MOST_ITERATIONS: Final = (1 << 31) - 1
 _VERIFIED_MAX: Final = 1024
-"""Credentials whose hash is not computed again; a hash costs milliseconds."""
+"""Maximum number of verified credentials in the cache; computing a hash takes milliseconds."""
 
 
 class _Account:
@@ -68,8 +69,8 @@ class _Check:
     """A check of credentials.
 
     Attributes:
-        wanted_by: how many calls wait for it, and one more while the hash is computed; at 0 it is dropped.
-        task: gives the user; None if the credentials are wrong.
+        wanted_by: number of calls that wait for it, plus one while the hash is computed; at 0 it is dropped.
+        task: returns the user; None if the credentials are wrong.
     """
 
     __slots__ = ("task", "wanted_by")
@@ -83,7 +84,7 @@ class Accounts:
     """The users of a password file."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        """Read the lines of a file; empty lines and those that begin with # are ignored."""
+        """lines: the lines of a password file; empty lines and lines that begin with # are ignored."""
         self._accounts: dict[str, _Account] = {}
         self._unknown = _Account("")
         self._verified: dict[bytes, str] = {}
@@ -128,7 +129,7 @@ class Accounts:
         return user
 
     async def _check(self, check: _Check, key: tuple[str, bytes], user: str, password: str) -> str | None:
-        """The user, if the password is right. One password is hashed at a time; peers take turns."""
+        """Returns the user, if the password is right. One password is hashed at a time; peers take turns."""
         peer, digest = key
         await self._turns.take(peer)
         check.wanted_by += 1
@@ -154,20 +155,20 @@ class Accounts:
             check.task.cancel()
 
     async def aclose(self) -> None:
-        """Ends the checks in flight. More may follow."""
+        """Cancels pending checks. New checks can follow."""
         checks = tuple(each.task for each in self._checks.values())
         for each in checks:
             each.cancel()
         await asyncio.gather(*checks, return_exceptions=True)
 
     def permission(self, user: str, resource: str) -> Permission:
-        """The permission of a user for a resource. Raises UnusableEntry."""
+        """Returns the permission of a user for a resource. Raises UnusableEntry."""
         account = self._accounts.get(user)
         return Permission.NONE if account is None else permission_of(account.entries, resource)
 
 
 def _parsed(credentials: str) -> tuple[str, str]:
-    """User and password. Raises Unauthenticated."""
+    """Returns user and password. Raises Unauthenticated."""
     try:
         user, separator, password = base64.b64decode(credentials, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError) as error:
@@ -178,7 +179,7 @@ def _parsed(credentials: str) -> tuple[str, str]:
 
 
 def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
-    """Iterations, salt and hash, if the password is one that was hashed."""
+    """Returns iterations, salt and hash of a hashed password; None for a plain one."""
     try:
         iterations, salt, stored = bytes.fromhex(password).decode("ascii").split(":")
         read = int(iterations), bytes.fromhex(salt), bytes.fromhex(stored)
@@ -188,12 +189,12 @@ def _read_hash(password: str) -> tuple[int, bytes, bytes] | None:
 
 
 class Authority:
-    """Checks callers and makes tokens. `accounts` None: all callers may do everything. `key` None: tokens are ""."""
+    """Checks callers and issues tokens. `accounts` None: everything is allowed. `key` None: tokens are ""."""
 
     def __init__(
         self, accounts: Accounts | None = None, key: str | None = None, *, ttl_s: int = 600, now_s: Callable[[], float]
     ) -> None:
-        """`ttl_s` is how long a token is good (600, as in Pravega's `Config`); -1: for ever. `now_s` since 1970."""
+        """ttl_s: lifetime of issued tokens (600, as in Pravega's `Config`); -1 for no expiry. now_s: since 1970."""
         self._accounts = accounts
         self._key = None if key is None else key.encode()
         self._ttl_s = ttl_s
@@ -201,11 +202,11 @@ class Authority:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody is checked and no token is made."""
+        """Whether callers are not checked and no tokens are issued."""
         return self._accounts is None and self._key is None
 
     async def principal(self, header: str | None) -> str | None:
-        """The user in a call's `authorization`; None without one, or with one of an unknown scheme.
+        """Returns the user in a call's `authorization`; None without one, or if its scheme is unknown.
 
         Raises Unauthenticated, Closed.
         """
@@ -217,7 +218,7 @@ class Authority:
         return await self._accounts.authenticate(credentials.strip())
 
     async def aclose(self) -> None:
-        """Cancels pending checks of passwords. More may follow."""
+        """Cancels pending password checks. New checks can follow."""
         if self._accounts is not None:
             await self._accounts.aclose()
 
@@ -228,15 +229,15 @@ class Authority:
         return principal is not None and self._accounts.permission(principal, resource) >= permission
 
     def check(self, principal: str | None, resource: str, permission: Permission) -> None:
-        """Refuse a caller without the permission: `Unauthenticated` or `PermissionDenied`."""
+        """Raises `Unauthenticated` or `PermissionDenied` for a caller without the permission."""
         if self.allows(principal, resource, permission):
             return
         if principal is None:
-            raise Unauthenticated("the call brought no credentials")
+            raise Unauthenticated("the call has no credentials")
         raise PermissionDenied(principal, permission.name, resource)
 
     def token(self, resource: str, permission: Permission) -> str:
-        """A delegation token for one resource."""
+        """Returns a delegation token for one resource."""
         if self._key is None:
             return ""
         now_s = int(self._now_s())

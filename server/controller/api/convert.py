@@ -1,4 +1,4 @@
-"""Between the API's messages and the controller's values; one function a shape, no decisions."""
+"""Conversions between protobuf messages and the controller's values, one function for each type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MASK = 2**64 - 1
 
 _TAGS_MAX: Final = 127
 _TAG_CHARACTERS_MAX: Final = 255
-"""Both as Pravega counts: it refuses the 128th tag, and the 256th character of one."""
+"""Pravega's limits: it refuses the 128th tag, and the 256th character of a tag."""
 
 
 def stream_info(scope: str, stream: str) -> m.StreamInfo:
@@ -42,12 +42,12 @@ def segment_range(scope: str, stream: str, segment: Segment) -> m.SegmentRange:
 
 
 async def segment_ranges(pace: Pace, scope: str, stream: str, segments: Sequence[Segment]) -> list[m.SegmentRange]:
-    """Each segment with its keys, in the order given."""
+    """Return the segments with their key ranges, in the given order."""
     return [segment_range(scope, stream, segment) async for segment in pace.over(segments)]
 
 
 def page_token(token: str) -> m.ContinuationToken:
-    """The token is set even when it is "": clients take its absence for a broken answer."""
+    """Return a message in which the token is set even if it is "", because clients treat its absence as an error."""
     message = m.ContinuationToken(token=token)
     message.SetInParent()
     return message
@@ -57,11 +57,11 @@ def page_token(token: str) -> m.ContinuationToken:
 
 
 def to_stream_config(message: m.StreamConfig) -> StreamConfig:
-    """What a client configures; a retention type of UNKNOWN means none."""
+    """Return a stream's configuration; a retention type of UNKNOWN means no retention."""
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
     if message.rolloverSizeBytes < 0:
-        raise Malformed(f"segments do not roll at {message.rolloverSizeBytes} bytes")
+        raise Malformed(f"the rollover size of {message.rolloverSizeBytes} bytes is negative")
     if len(message.tags.tag) > _TAGS_MAX:
         raise Malformed(f"{len(message.tags.tag)} tags are more than {_TAGS_MAX}")
     for tag in message.tags.tag:
@@ -82,11 +82,11 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
             rollover_bytes=message.rolloverSizeBytes,
         )
     except ValueError as error:
-        raise Malformed(f"this is no stream configuration: {error}") from error
+        raise Malformed(f"this is not a stream configuration: {error}") from error
 
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
-    """Stream info, scaling policy and tags are always set, as clients unwrap them; the retention if there is one."""
+    """Set stream info, scaling policy and tags always, because clients read them; retention only if there is one."""
     message = m.StreamConfig(
         streamInfo=stream_info(scope, stream),
         scalingPolicy=m.ScalingPolicy(
@@ -129,23 +129,23 @@ def _signed(bits: int) -> int:
 
 
 def group_id(text: str) -> str:
-    """The id of a reader group as it is written here."""
+    """Return the canonical form of a reader group's id."""
     try:
         return str(UUID(text))
     except ValueError as error:
-        raise InvalidArgument(f"{text[:80]!r} is no id of a reader group") from error
+        raise InvalidArgument(f"{text[:80]!r} is not the id of a reader group") from error
 
 
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
-    """What a client configures. Refused is what Pravega's `ReaderGroupConfig` cannot be built from.
+    """Return a reader group's configuration. Refuses what Pravega's `ReaderGroupConfig` refuses.
 
-    The size at which the group's segments roll is not the client's to say: Pravega takes it and forgets it.
+    The client's rollover size is ignored, as in Pravega.
     """
     if message.maxOutstandingCheckpointRequest < 1:
-        raise Malformed(f"{message.maxOutstandingCheckpointRequest} checkpoints at a time make no reader group")
+        raise Malformed(f"a reader group needs at least 1 checkpoint, not {message.maxOutstandingCheckpointRequest}")
     starting, ending = _cuts(message.startingStreamCuts), _cuts(message.endingStreamCuts)
     if not starting:
-        raise Malformed("a reader group that reads no stream")
+        raise Malformed("the reader group reads no stream")
     for stream, start in starting.items():
         _check_order(stream, start, ending.get(stream, {}))
     try:
@@ -160,7 +160,7 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
             ending_cuts=ending,
         )
     except (ValueError, InvalidArgument) as error:
-        raise Malformed(f"this is no configuration of a reader group: {error}") from error
+        raise Malformed(f"this is not a reader group configuration: {error}") from error
 
 
 def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.ReaderGroupConfiguration:
@@ -196,7 +196,7 @@ def _cuts(messages: Iterable[m.StreamCut]) -> dict[str, Cut]:
 
 
 def _check_order(stream: str, start: Cut, end: Cut) -> None:
-    """Refuse a start behind the end, as far as the cuts tell without their stream; an empty one is unbounded."""
+    """Refuse a start after the end, as far as the cuts show without their stream; an empty cut is unbounded."""
     if not start or not end:
         return
     behind = any(
@@ -223,7 +223,7 @@ def to_table(message: m.KeyValueTableConfig) -> TableConfig:
 
 
 def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
-    """Without the size at which its segments roll, which Pravega does not tell either."""
+    """Return a table's configuration without its rollover size, which Pravega does not report either."""
     return m.KeyValueTableConfig(
         scope=scope,
         kvtName=name,

@@ -1,11 +1,11 @@
-"""The controller's port in each process of a cluster: one of them is the leader, and the others hand calls on to it.
+"""The controller's port in each process of a cluster: followers forward calls to the leader.
 
-A call is handed on as it is, bytes and metadata, and so is its answer, so that a client sees no difference. While
-nobody leads, calls are answered UNAVAILABLE, which clients ask again after.
+A call and its answer are forwarded unchanged, bytes and metadata, so that a client sees no difference. While there is
+no leader, calls are answered with UNAVAILABLE, after which clients retry.
 
 Invariants: a call is forwarded at most once; a process that does not lead answers a forwarded call with UNAVAILABLE.
-If the leader may have applied a call that it did not answer, UNAVAILABLE carries `OUTCOME_UNKNOWN`. Under TLS the
-processes trust each other by the certificate that they share. Without TLS, callers' credentials are left out unless the
+If the leader may have applied a call that it did not answer, UNAVAILABLE carries `OUTCOME_UNKNOWN`. With TLS the
+processes trust each other by their shared certificate. Without TLS, callers' credentials are left out unless the
 network is trusted, because the leader's address comes from a node of ZooKeeper.
 """
 
@@ -36,15 +36,15 @@ _CHANNEL: Final = (
 if TYPE_CHECKING:
     _Handler = grpc.GenericRpcHandler[Any, Any]
 else:
-    _Handler = grpc.GenericRpcHandler  # not generic when it runs
+    _Handler = grpc.GenericRpcHandler  # not generic at run time
 
 
 class ForwardingServer(_Handler):
-    """What listens. Made by `start`.
+    """The controller's port in one process. Created by `start`.
 
     Attributes:
-        local: the handlers of the leader, while it is this process.
-        leader: gives where the leader is, if it is another one.
+        local: the controller's handlers while this process leads.
+        leader: returns the leader's address if another process leads.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ForwardingServer(_Handler):
         tls: TlsFiles | None = None,
         trust_network: bool = False,
     ) -> Self:
-        """Listen. Raises OSError if that is not possible there."""
+        """Start listening. Raises OSError if it cannot listen there."""
         server = new_server(*bounds(config))
         self = cls(server, leader, tls, trust_network)
         self.port = await listen(server, host, port, tls)
@@ -83,15 +83,15 @@ class ForwardingServer(_Handler):
         return self
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of a call: the leader's own, or one that hands it on."""
+        """Return the handler of a call: the controller's own, or one that forwards it."""
         if self.local is not None:
             return self.local.service(handler_call_details)
         method = handler_call_details.method
         if method not in self._methods:
             return None
-        return grpc.unary_unary_rpc_method_handler(self._hand_on(method))
+        return grpc.unary_unary_rpc_method_handler(self._forward(method))
 
-    def _hand_on(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _forward(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(request: bytes, context: Any) -> bytes:
             metadata = list(context.invocation_metadata() or ())
             leader = self.leader()
@@ -122,7 +122,7 @@ class ForwardingServer(_Handler):
         return handle
 
     def leader_changed(self) -> None:
-        """Calls that an earlier leader has not answered are answered UNAVAILABLE."""
+        """Answer calls that an earlier leader has not answered with UNAVAILABLE."""
         now = self.leader()
         for call, leader in tuple(self._calls.items()):
             if leader != now:

@@ -1,8 +1,7 @@
-"""What permissions are given for: the names of resources in access-control entries and in delegation tokens.
+"""Names of resources in access-control entries and delegation tokens.
 
-A stream of a reader group counts as the reader group, one of watermarks as the stream that it is about. Empty names are
-refused with `EmptyName`, whether or not anybody is asked for permissions. Follows `AuthorizationResourceImpl` and
-`StreamAuthParams`.
+The stream of a reader group counts as the reader group, a stream of watermarks as its stream. Empty names are refused
+with `EmptyName`, whether or not permissions are checked. Follows `AuthorizationResourceImpl` and `StreamAuthParams`.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ SCOPES: Final = "prn::/"
 
 
 def scope_resource(scope: str) -> str:
-    """A scope and what is in it."""
+    """The resource of a scope and its contents."""
     require(scope=scope)
     return f"prn::/scope:{scope}"
 
 
 def stream_resource(scope: str, stream: str) -> str:
-    """A stream by its own name."""
+    """The resource of a stream by its own name."""
     require(scope=scope, stream=stream)
     return f"prn::/scope:{scope}/stream:{stream}"
 
 
 def user_resource(scope: str, stream: str) -> str:
-    """What a user thinks of when a call names this stream: for an internal one, what it belongs to."""
+    """The resource that permissions are checked for: for an internal stream, the object that it belongs to."""
     require(scope=scope, stream=stream)
     if stream.startswith(READER_GROUP_PREFIX):
         reader_group = stream.replace(READER_GROUP_PREFIX, "")  # every occurrence, as in the reference
@@ -42,18 +41,18 @@ def user_resource(scope: str, stream: str) -> str:
 
 
 def table_resource(scope: str, table: str) -> str:
-    """A key-value table."""
+    """The resource of a key-value table."""
     require(scope=scope, table=table)
     return f"prn::/scope:{scope}/key-value-table:{table}"
 
 
 def permission_to_write(stream: str, config: ControllerConfig) -> Permission:
-    """The permission to write to a stream. READ is enough for watermarks, and if configured for reader groups."""
+    """The permission needed to write to a stream. READ is enough for watermarks and, if configured, reader groups."""
     if stream.startswith(READER_GROUP_PREFIX):
         return permission_for_groups(config)
     return Permission.READ if stream.startswith(MARK_PREFIX) else Permission.READ_UPDATE
 
 
 def permission_for_groups(config: ControllerConfig) -> Permission:
-    """The permission in a scope to change its reader groups."""
+    """The permission needed in a scope to change its reader groups."""
     return Permission.READ if config.group_writes_with_read_permission else Permission.READ_UPDATE

@@ -1,9 +1,9 @@
-"""The controller on a socket: gRPC over asyncio, with TLS and basic authentication where configured.
+"""The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
-Invariant: while it is open, one task does what is due by time; after `aclose`, which can be called twice, no task and
-no socket is left. Port 0 takes a free port; a port that another server has is refused, not shared. Every method of the
-API is answered: one that is not built says so, UNIMPLEMENTED and a sentence. Messages are parsed and serialised here,
-not by gRPC, so that `Pace` covers this work, too.
+Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
+socket is left. Port 0 picks a free port; a port in use is refused, not shared. Every method of the API is answered;
+unsupported ones with UNIMPLEMENTED and a sentence. Messages are parsed and serialised here, not by gRPC, so that `Pace`
+covers this work, too.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Meth
 _log = logging.getLogger(__name__)
 
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # or two servers share a port unnoticed
-    # Clients keep their connections alive as often as they like, also between calls.
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
+    # Clients may send keep-alive pings at any rate, also between calls.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # A connection without a call for so long gives up its place; a client makes another for its next call.
+    # A connection without calls for this long is closed; a client opens another for its next call.
     ("grpc.max_connection_idle_ms", 300_000),
 )
 
@@ -50,14 +50,14 @@ _ENDING_S: Final = 1.0
 """How long interrupted calls may wait until their changes are durable."""
 
 _CALL_UNITS: Final = 12
-"""What gRPC and asyncio take to accept a call, in units of the controller's pace."""
+"""Cost for gRPC and asyncio to accept a call, in units of the controller's pace."""
 _WORKS_MAX: Final = 128
-"""Calls that are worked on at a time; the others wait."""
+"""Maximum number of calls executed at a time; others wait."""
 _HELD_MAX_BYTES: Final = 128 << 20
-"""Requests of calls in flight."""
+"""Maximum total size of the requests in flight."""
 _STREAMS_MAX: Final = 1_024
-"""Calls in flight of a connection, also those whose request has not come: gRPC has 20 KB for each. It refuses others,
-and more than 1,000 that come at once."""
+"""Maximum number of calls in flight per connection, including those whose request has not arrived: gRPC needs 20 KB for
+each. It refuses others, and more than 1,000 at once."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
@@ -66,10 +66,10 @@ _GROWING: Final = {
     *("createScope", "createStream", "updateStream", "scale", "createKeyValueTable", "createTransaction"),
     *("createReaderGroup", "updateReaderGroup", "updateSubscriberStreamCut", "noteTimestampFromWriter"),
 }
-"""Methods that are refused where memory is full."""
+"""Methods that are refused when memory is full."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
-"""What a response's enum field is called."""
+"""Names of a response's enum field."""
 
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
@@ -81,7 +81,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """A server that does not listen yet. It closes connections beyond its bound at once."""
+    """Create a server that does not listen yet. It closes connections beyond its limit at once."""
     most = "grpc.max_allowed_incoming_connections", shares().controller
     return grpc.aio.server(options=(*_OPTIONS, most, *options))
 
@@ -97,25 +97,25 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
             return server.add_insecure_port(address)
         pair = tls.key.read_bytes(), tls.certificate.read_bytes()
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:  # grpc's only word for every reason
+    except RuntimeError as error:  # gRPC does not say why
         await server.stop(None)
         raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
 
 
 def _taken(host: str, port: int) -> bool:
-    """Whether another has the port. grpc would say so in lines of its own, and to us only that it failed."""
+    """Whether the port is in use. gRPC would log that itself, and report only a failure."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as error:
-        return error.errno == errno.EADDRINUSE  # what else there may be is for grpc to find
+        return error.errno == errno.EADDRINUSE  # gRPC reports other errors
     return False
 
 
 class ControllerServer:
-    """A controller that is served. Made by `start`, or by `behind` for a socket of somebody else's.
+    """A served controller. Created by `start`, or by `behind` without a socket of its own.
 
     Attributes:
-        handlers: of its calls.
+        handlers: the gRPC handlers of its methods.
     """
 
     def __init__(
@@ -149,18 +149,17 @@ class ControllerServer:
         servers: Callable[[], Sequence[Endpoint]] | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
-        """Listen and serve.
+        """Start listening and serve.
 
         Args:
-            controller: what is served; it is not closed with the server.
-            host, port: where to listen; port 0 takes a free one.
-            authority: who may do what; None: everybody everything, and no tokens.
-            tls: serve TLS with these.
-            published_host: the name under which clients are told to find this server; under TLS one that the
-                certificate carries. None: `host`.
-            servers: all controllers of the cluster, as clients are told; None: this one.
-            settled: returns when all that was done is durable; no call is answered before. None: all is at once.
-                Raises `JournalFailed`, and calls are answered UNAVAILABLE then.
+            controller: the controller to serve; it is not closed with the server.
+            host, port: the address to listen on; port 0 picks a free one.
+            authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
+            tls: certificate and key for TLS.
+            published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`.
+            servers: returns the addresses of all controllers of the cluster for clients; None: this one.
+            settled: returns when all changes are durable; calls are answered only then. None: no durability. If it
+                raises `JournalFailed`, calls are answered with UNAVAILABLE.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
@@ -182,7 +181,7 @@ class ControllerServer:
         servers: Callable[[], Sequence[Endpoint]],
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
-        """Serve those calls that somebody hands to `handlers`; arguments as for `start`."""
+        """Serve calls passed to `handlers`, without a socket; arguments as for `start`."""
         self = cls(controller, authority, settled)
         self.handlers = self._handlers(serve(controller, servers))
         self._keeper = asyncio.create_task(self._keep(), name="controller")
@@ -190,7 +189,7 @@ class ControllerServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where clients find it."""
+        """The server's address for clients."""
         return self._endpoint
 
     @property
@@ -210,7 +209,7 @@ class ControllerServer:
             for each in left:
                 each.cancel()
             _, late = await asyncio.wait(left, timeout=_ENDING_S)
-            for each in late:  # they wait for what they have done to be durable
+            for each in late:  # they wait for their changes to become durable
                 each.cancel()
             await asyncio.gather(*left, return_exceptions=True)
         await self._authority.aclose()
@@ -224,7 +223,7 @@ class ControllerServer:
         await self.aclose()
 
     async def _keep(self) -> None:
-        """Do what is due, when it is due."""
+        """Run timers when they are due."""
         while True:
             due_ms = self._controller.next_due_ms()
             wait_s = None if due_ms is None else max(due_ms - self._controller.now_ms(), 0) / 1000
@@ -246,7 +245,7 @@ class ControllerServer:
     def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def unimplemented(asked: bytes, context: Any) -> bytes:
             await context.abort(
-                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built here: no client that segstore is made for calls it"
+                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported: no client that segstore is made for calls it"
             )
             raise AssertionError("abort raises")
 
@@ -260,7 +259,7 @@ class ControllerServer:
         async def perform(request: Message, caller: Caller) -> bytes:
             try:
                 response: Message = await serve_one(request, caller)
-            finally:  # a refusal tells of the state, too
+            finally:  # a refusal reveals state, too
                 if settled is not None:
                     await settled()
             said = response.SerializeToString()
@@ -268,7 +267,7 @@ class ControllerServer:
             return said
 
         async def begin(asked: bytes, authorization: str | None) -> asyncio.Task[bytes]:
-            """Starts the work of a call when its peer may have more worked on. Nothing is left of a cancelled wait."""
+            """Starts the work of a call once its peer's share allows it. A cancelled wait leaves nothing behind."""
             caller, peer = Caller(self._authority, await self._authority.principal(authorization)), CALLER.get()
             await self._works.take(peer)
             try:
@@ -300,8 +299,8 @@ class ControllerServer:
                 raise AssertionError("abort raises")
             try:
                 work = await begin(asked, _authorization(context))
-                del asked  # which may be large, and is done with before this is
-                # As in Pravega, what has begun is done, also when the caller goes away: half of it would be in the way.
+                del asked  # it may be large, and is not needed any more
+                # As in Pravega, started work is completed even if the caller disconnects.
                 return await asyncio.shield(work)
             except DecodeError as error:
                 await context.abort(grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}")
@@ -347,7 +346,7 @@ def _authorization(context: Any) -> str | None:
 
 
 def _with_status(response: type[Message], value: str) -> Message:
-    """The response that says nothing but how the call went."""
+    """Return a response that contains only the status."""
     for field in _STATUS_FIELDS:
         described = response.DESCRIPTOR.fields_by_name.get(field)
         if described is not None and described.enum_type is not None:

@@ -1,8 +1,8 @@
-"""What the parts of the controller share: the state and its journal, the segment store, time, locks and timers.
+"""State shared by the controller's parts: journal, segment store, clock, locks and timers.
 
-Invariant: the state changes through `record` only, between two awaits, so whoever reads it without awaiting reads it
-whole. What takes several steps on one stream holds that stream's lock from its first look to its last record. Timers
-say only that something may be due; who handles one looks at the state again.
+Invariants: the state changes only through `record`, between two awaits, so a reader that does not await sees a
+consistent state. An operation of several steps on a stream holds the stream's lock from its first read to its last
+record. A timer says only that something may be due; its handler checks the state again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME_MAX: Final = 1_024
 
 
 class Due(Enum):
-    """What a timer is for."""
+    """The purpose of a timer."""
 
     SCALE = "scale"
     TRANSACTION = "transaction"
@@ -41,7 +41,7 @@ class Due(Enum):
 
 
 class Timer(NamedTuple):
-    """Something that may be due for a stream, or for one of its transactions, at a time."""
+    """A timer for a stream, or for one of its transactions."""
 
     due_ms: int
     order: int
@@ -52,14 +52,14 @@ class Timer(NamedTuple):
 
 
 def require(**names: str) -> None:
-    """Refuse the first empty name with `EmptyName`."""
+    """Raise `EmptyName` for the first empty name."""
     for kind, name in names.items():
         if not name:
             raise EmptyName(kind)
 
 
 class Core:
-    """The shared part. `journal` receives each operation before it is applied; `transaction_ids`: see `Controller`."""
+    """The shared state. `journal` receives each operation before it is applied; `transaction_ids`: see `Controller`."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Core:
         self.now_ms = now_ms
         self.random = random
         self.state = state
-        # As in Pravega: a transaction's epoch and a counter. The counter of a new state starts at the current time, so
-        # that ids of an earlier run are unknown.
+        # Ids consist of an epoch and a counter, as in Pravega. The counter of a new state starts at the current time,
+        # so that ids of an earlier run are unknown.
         self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
         self.memory = StateMemory(memory, state)
         self.pace = Pace()
@@ -106,7 +106,7 @@ class Core:
             raise TooMany("characters of a name", length, _NAME_MAX)
 
     def record(self, operation: Operation) -> None:
-        """Write an operation down and apply it."""
+        """Journal an operation and apply it."""
         if self._journal is not None:
             self._journal(operation)
         operation.apply(self.state)
@@ -114,7 +114,7 @@ class Core:
 
     @asynccontextmanager
     async def lock(self, *names: str) -> AsyncIterator[None]:
-        """Hold what is done to the thing of this name, such as a stream's scope and name; not reentrant."""
+        """Lock the object with this name, such as a stream's scope and name; not reentrant."""
         name = "/".join(names)
         held = self._locks.get(name)
         if held is None:
@@ -123,14 +123,14 @@ class Core:
             yield
 
     def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
-        """Look at something again at a time."""
+        """Set a timer."""
         self._order += 1
         heapq.heappush(self._timers, Timer(due_ms, self._order, kind, scope, stream, transaction))
         if self._timers[0].order == self._order:
             self.woken.set()
 
     def schedule_once(self, after_ms: int, kind: Due, scope: str, stream: str) -> None:
-        """Look at a stream after a while, unless that is to be done already."""
+        """Set a timer for a stream, unless it has one of this kind."""
         if (kind, scope, stream) not in self._once:
             self._once.add((kind, scope, stream))
             self.schedule(self.now_ms() + after_ms, kind, scope, stream)

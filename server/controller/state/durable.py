@@ -1,4 +1,4 @@
-"""The controller's state in a data directory: what a snapshot keeps of it, and how it is recovered.
+"""Persistence of the controller's state in a data directory: snapshots and recovery.
 
 Invariant: `recovered(image(state), operations)` is the state to which the operations were applied.
 """
@@ -19,19 +19,19 @@ _DECODER: Final = msgspec.msgpack.Decoder(State)
 
 
 def image(state: State) -> bytes:
-    """All of the state as bytes."""
+    """Return the state as bytes."""
     return _ENCODER.encode(state)
 
 
 def recovered(image: bytes, operations: Iterable[bytes]) -> State:
-    """The state of an image (none: an empty state) after operations, as their `encode` gave them.
+    """Return the state of an image (b"" for an empty state) after encoded operations.
 
-    Raises `ValueError` for what is no image, or no operation that such a state can undergo.
+    Raises `ValueError` for an invalid image, or an operation that is invalid in its state.
     """
     try:
         state = _DECODER.decode(image) if image else State()
         for each in operations:
             decode(each).apply(state)
     except (ControllerError, KeyError) as error:
-        raise ValueError(f"an operation does not fit: {error}") from error
+        raise ValueError(f"an operation is invalid in its state: {error}") from error
     return state

@@ -1,15 +1,15 @@
 """The history of a stream's segments, and stream cuts through it: pure functions over epochs.
 
-An epoch is the set of segments that take writes together; their key ranges cover 0 to 1 without overlap. Scaling and
-rolling a transaction end one epoch and begin the next. Invariant: epochs are numbered from 0 without gaps, each segment
-is in one unbroken run of epochs that begins with its own, and segment numbers never fall.
+An epoch is the set of segments that take writes at the same time; their key ranges cover 0 to 1 without overlap.
+Scaling and rolling transactions end one epoch and begin the next. Invariants: epochs are numbered from 0 without gaps,
+each segment is in one contiguous run of epochs that begins with its own, and segment numbers never decrease.
 
-A stream cut says for each part of the key range how far it goes: segment id to offset, -1 for a segment that a reader
-knows to come but has not reached. Its *span* tells for each of its segments the last epoch that held it, within the
-epochs that the cut touches; two cuts are compared by their spans.
+A stream cut maps segment ids to offsets and covers the key range; -1 marks a segment that a reader knows of but has not
+reached. Its *span* maps each of its segments to the last epoch that held it, within the epochs that the cut touches;
+two cuts are compared by their spans.
 
-`why_invalid` says what is wrong with a cut that names unknown segments or does not cover the keys; the other functions
-take valid cuts. Follows `PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
+`why_invalid` checks a cut for unknown segments and uncovered keys; the other functions expect valid cuts. Follows
+`PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
 
 Segments are looked up by key and by id, never by linear search: a stream may have thousands, and a cut may name all.
 """
@@ -34,7 +34,7 @@ KeyRange = tuple[float, float]
 Span = dict["Segment", int]
 
 FUTURE: Final = 0
-"""An offset below this marks a segment that is known and not reached."""
+"""An offset below this marks a segment that is known but not reached."""
 
 _PIECE: Final = 1_000
 
@@ -43,7 +43,7 @@ _END: Final = attrgetter("end")
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """One segment of a stream: its number, the epoch of its creation, the keys that it takes."""
+    """One segment of a stream: its number, the epoch of its creation, its key range."""
 
     number: int
     epoch: int
@@ -56,12 +56,12 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         return self.epoch << 32 | self.number
 
     def name(self, scope: str, stream: str) -> str:
-        """The full name, as the segment store knows it."""
+        """Return the full name in the segment store."""
         return segment_name(scope, stream, self.number, self.epoch)
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """The segments between two changes, by key; `reference` is the epoch that this one repeats, or itself."""
+    """The segments between two changes, by key; `reference` is the epoch that this one repeats, or its own number."""
 
     number: int
     reference: int
@@ -70,21 +70,21 @@ class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def made(self) -> Mapping[int, Segment]:
-        """The segments that begin with this epoch, by id."""
+        """The segments created in this epoch, by id."""
         return {segment.id: segment for segment in self.segments if segment.epoch == self.number}
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment is one of the epoch."""
+        """Whether the segment belongs to the epoch."""
         at = bisect_right(self.segments, segment.start, key=_START) - 1
         return at >= 0 and self.segments[at].id == segment.id
 
     def overlapping(self, start: float, end: float) -> Sequence[Segment]:
-        """The segments that have keys of a range."""
+        """Return the segments whose keys overlap a range."""
         return self.segments[bisect_right(self.segments, start, key=_END) : bisect_left(self.segments, end, key=_START)]
 
 
 class Comparison(Enum):
-    """How one cut lies to another."""
+    """The order of two cuts."""
 
     BEFORE = "before"
     EQUAL_OR_AFTER = "equal or after"
@@ -92,14 +92,14 @@ class Comparison(Enum):
 
 
 def equal_ranges(count: int, start: float = 0.0, end: float = 1.0) -> list[KeyRange]:
-    """`count` ranges of one length that join without gaps; the ends are exactly `start` and `end`."""
+    """Return `count` adjacent ranges of equal length; the ends are exactly `start` and `end`."""
     step = (end - start) / count
     edges = [start, *(start + step * at for at in range(1, count)), end]
     return list(pairwise(edges))
 
 
 def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
-    """The epoch 0 of a new stream."""
+    """Return epoch 0 of a new stream."""
     segments = tuple(
         Segment(first_number + at, 0, start, end, now_ms) for at, (start, end) in enumerate(equal_ranges(count))
     )
@@ -107,11 +107,11 @@ def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
 
 
 def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange], now_ms: int) -> Epoch:
-    """The epoch after `current` in which new segments for `ranges` stand for those `sealed`."""
+    """Return the epoch after `current`, in which new segments for `ranges` replace those in `sealed`."""
     gone = set(sealed)
     number = current.number + 1
     first = max(segment.number for segment in current.segments) + 1
-    # Time never stands still between epochs, or the one at a given time would not be unique.
+    # Creation times of epochs strictly increase, so that the epoch at a given time is unique.
     created_ms = max(now_ms, current.created_ms + 1)
     made = [Segment(first + at, number, start, end, created_ms) for at, (start, end) in enumerate(ranges)]
     kept = [segment for segment in current.segments if segment.id not in gone]
@@ -119,7 +119,7 @@ def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange]
 
 
 def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRange]) -> bool:
-    """Whether `ranges` are sound and cover exactly the keys of the segments `sealed`."""
+    """Whether `ranges` are valid and cover exactly the keys of the segments in `sealed`."""
     new = list(ranges)
     if any(start >= end for start, end in new):
         return False
@@ -128,7 +128,7 @@ def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRang
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Adjacent ranges as one; ranges that overlap stay apart, so that they equal nothing sound."""
+    """Join adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ones."""
     joined: list[KeyRange] = []
     for start, end in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -142,13 +142,13 @@ def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
-    """The segment with this id; None if it never existed."""
+    """Return the segment with this id; None if it never existed."""
     born = split_segment_id(identifier)[0]
     return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
 
 
 def sealed_in(epochs: Sequence[Epoch], identifier: int) -> int | None:
-    """The first epoch that no longer holds the segment; None if it is still there, or never was."""
+    """Return the first epoch without the segment; None if the segment is current or never existed."""
     segment = find_segment(epochs, identifier)
     return None if segment is None else _sealed_in(epochs, segment)
 
@@ -161,7 +161,7 @@ def _sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
 
 
 def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[int]]:
-    """The segments that follow one, each with the ids of all that it follows; empty if none does."""
+    """Return the successors of a segment, each with the ids of all its predecessors; empty if there are none."""
     sealed = sealed_in(epochs, identifier)
     if sealed is None:
         return {}
@@ -175,7 +175,7 @@ def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[i
 
 
 def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tuple[Segment, Segment]]:
-    """The pairs of `ones` and `others` whose keys overlap, found in one pass over the keys."""
+    """Yield the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
     sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
     sides.sort(key=lambda each: each[0].start)
     begun: tuple[list[tuple[float, int, Segment]], ...] = ([], [])
@@ -192,9 +192,9 @@ def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tu
 
 
 def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
-    """What is wrong with a cut; None if nothing is.
+    """Return why a cut is invalid; None if it is valid.
 
-    The segments that it has reached must not overlap, and with those that it knows to come must cover all keys.
+    Its reached segments must not overlap, and together with its future segments must cover all keys.
     """
     if not cut:
         return "it is empty"
@@ -215,7 +215,7 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
     for segment in future:
         _cover(to_come, segment)
     for start, end in uncovered(reached):
-        # Nothing was reached there: a segment is to come, and what leads to it is in the cut.
+        # No segment was reached there, so a future segment must cover the range.
         at = bisect_right(to_come, start, key=itemgetter(1))
         if at == len(to_come) or to_come[at][0] >= end:
             return f"nothing covers the keys from {start} to {end}"
@@ -226,7 +226,7 @@ def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
 
 
 def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
-    """Add a segment to ranges, sorted by key, that neither overlap nor touch.
+    """Add a segment to sorted ranges that neither overlap nor touch.
 
     Returns whether some of its keys were covered before, and whether all were.
     """
@@ -240,7 +240,7 @@ def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
 
 
 def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
-    """The gaps between 0 and 1 that sorted segments leave."""
+    """Return the gaps between 0 and 1 that sorted segments leave."""
     gaps: list[KeyRange] = []
     at = 0.0
     for segment in segments:
@@ -253,7 +253,7 @@ def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
 
 
 def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
-    """Each segment of a valid cut with the last epoch that holds it, among those that the cut touches."""
+    """Map each segment of a valid cut to the last epoch that holds it, among the epochs that the cut touches."""
     touched = epochs[: split_segment_id(max(cut))[0] + 1]
     span: Span = {}
     for identifier in cut:
@@ -264,7 +264,7 @@ def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
 
 
 def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int], other_span: Span) -> bool:
-    """Whether no part of `cut` lies before `other`."""
+    """Whether no part of `cut` is before `other`."""
     return not any(
         span[segment] < other_span[earlier] or (segment.id == earlier.id and cut[segment.id] < other[earlier.id])
         for segment, earlier in _overlaps(span, other_span)
@@ -272,7 +272,7 @@ def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int],
 
 
 def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int, int]) -> Comparison:
-    """How `cut` lies to `other`, both valid."""
+    """Compare `cut` with `other`; both must be valid."""
     after = before = False
     for segment, reference in _overlaps(cut_span(epochs, cut), cut_span(epochs, other)):
         same = segment.id == reference.id
@@ -285,9 +285,9 @@ def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int,
 
 
 def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
-    """The segments from one cut to a later one, both included; an empty cut is the first or the current epoch.
+    """Return the segments from one cut to a later one, inclusive; an empty cut means the first or the current epoch.
 
-    In order of their ids. The cuts are valid; `ValueError` if `end` lies before `start`.
+    They are in order of their ids. The cuts must be valid. Raises `ValueError` if `end` is before `start`.
     """
     return [segment for piece in pieces_between(epochs, start, end) for segment in piece]
 
@@ -295,7 +295,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
 def pieces_between(
     epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
 ) -> Iterator[list[Segment]]:
-    """As `between`, a few thousand at a time: a stream may have had any number of segments."""
+    """As `between`, but a few thousand segments at a time, because a stream may have had any number."""
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
@@ -315,7 +315,7 @@ def pieces_between(
 def size_between(
     segments: Iterable[Segment], start: Mapping[int, int], end: Mapping[int, int], sizes: Mapping[int, int]
 ) -> int:
-    """The bytes between two cuts, given the segments between them and the sizes of those that are sealed."""
+    """Return the bytes between two cuts, given the segments between them and the sizes of sealed segments."""
     total = 0
     for segment in segments:
         if segment.id in end:
@@ -328,9 +328,9 @@ def size_between(
 
 
 def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> Cut:
-    """The earliest position, key by key, of several valid cuts; empty if there are none.
+    """Return the earliest position for each key among several valid cuts; empty if there are no cuts.
 
-    Where a segment lies only partly behind the earlier ones, it stands as one that is still to come.
+    A segment that is only partly covered by earlier ones is marked as not reached.
     """
     earliest: Cut = {}
     for cut in cuts:
@@ -338,7 +338,7 @@ def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> C
             earliest[identifier] = min(offset, earliest.get(identifier, offset))
     covered: list[KeyRange] = []
     bound: Cut = {}
-    for identifier in sorted(earliest):  # of segments that overlap, the lower id is the earlier
+    for identifier in sorted(earliest):  # of overlapping segments, the one with the lower id is earlier
         segment = find_segment(epochs, identifier)
         assert segment is not None, "a valid cut names segments of the stream"
         partly, wholly = _cover(covered, segment)

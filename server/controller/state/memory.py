@@ -1,8 +1,8 @@
-"""What the controller's state takes of an account of memory.
+"""Memory accounting for the controller's state.
 
-A stream, reader group or table is charged what operations on it take, and measured again once that has doubled: so an
-operation costs no more than its own size, on average. Deleting one gives back all of it, but for its name where segment
-numbers of it are used up. Invariant: only growth is refused, and before it begins.
+A stream, reader group or table is charged the size of its operations, and measured again once the charge has doubled;
+so the amortised cost of an operation is proportional to its size. Deletion releases everything except the name, if its
+segment numbers must not be used again. Invariant: only growth is refused, and before it starts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from segstore.server.store import MemoryAccount, StoreFull, name_bytes
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FACTOR: Final = 6
-"""Bytes that a value takes for each byte of its encoding, about."""
+"""Approximate ratio of a value's memory to its encoded size."""
 _THING_BYTES: Final = 2_000
 _SLACK_BYTES: Final = 64 * 1024
 
 
 class StateMemory:
-    """Charges `account` for `state`, also for what it has already."""
+    """Charges `account` for `state`, including its initial contents."""
 
     def __init__(self, account: MemoryAccount, state: State) -> None:
         self._account = account
@@ -51,14 +51,14 @@ class StateMemory:
         self._numbers = len(state.numbers)
 
     def check(self, request_bytes: int) -> None:
-        """Refuse a request that makes the state grow with `MemoryFull` if there is no room for it."""
+        """Raise `MemoryFull` for a request that would make the state grow beyond the limit."""
         try:
             self._account.check(_THING_BYTES + _FACTOR * request_bytes)
         except StoreFull as error:
             raise MemoryFull(error.used, error.limit) from error
 
     def applied(self, operation: Operation) -> None:
-        """Charge for an operation that was applied."""
+        """Charge for an applied operation."""
         match operation:
             case ScopeCreated() | ScopeDeleted():
                 key = "scopes", operation.scope, ""
@@ -74,7 +74,7 @@ class StateMemory:
             self._account.charge(name_bytes("/".join(key[1:])))
 
     def _charge(self, key: tuple[str, str, str], size: int) -> None:
-        """Charge `size` more for a thing, or what it takes, or give all back if it is gone."""
+        """Charge `size` more for an object, or its measured size, or release all if it was deleted."""
         kind, scope, name = key
         held = self._state.scopes.get(scope)
         thing = held if held is None or kind == "scopes" else getattr(held, kind).get(name)

@@ -1,11 +1,10 @@
-"""The changes that the controller's state can undergo, as values: what a journal stores and recovery applies again.
+"""Operations that change the controller's state, as values: journaled, and applied again by recovery.
 
-An operation says what happened, not what was asked: names were checked, times read and ids drawn when it was made, so
-applying it never fails on a state that the operations before it made. What the segment store has to do for a change is
-done before the operation is applied, and doing it twice is harmless; so a controller that dies between the two starts
-again with a state that is old but true.
+An operation records an effect, not a request: names were checked, times read and ids drawn when it was created, so
+applying it never fails on the state that earlier operations produced. Changes in the segment store come before the
+operation and are idempotent, so a controller that crashes in between restarts with an older but valid state.
 
-`encode` and `decode` give one operation as msgpack bytes; the tags are the format of a journal.
+`encode` and `decode` convert an operation to and from msgpack; the tags are the journal's format.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class ScopeDeleted(_Operation, frozen=True):
 
 
 class StreamCreated(_OfStream, frozen=True):
-    """The stream began with segments from `first_number` on."""
+    """The stream was created with segments numbered from `first_number`."""
 
     config: StreamConfig
     first_number: int
@@ -84,7 +83,7 @@ class StreamUpdated(_OfStream, frozen=True):
 
 
 class StreamTruncated(_OfStream, frozen=True):
-    """The stream begins at `cut` now; the segments `deleted` are gone."""
+    """The stream was truncated at `cut`, and the segments in `deleted` were deleted."""
 
     cut: Cut
     deleted: tuple[int, ...]
@@ -96,7 +95,7 @@ class StreamTruncated(_OfStream, frozen=True):
 
 
 class StreamSealed(_OfStream, frozen=True):
-    """The stream takes no more writes; `sizes` of the segments that were sealed for it."""
+    """The stream was sealed; `sizes` are the lengths of the segments sealed with it."""
 
     sizes: dict[int, int]
 
@@ -114,7 +113,7 @@ class StreamDeleted(_OfStream, frozen=True):
 
 
 class ScaleStarted(_OfStream, frozen=True):
-    """The segments `sealed` of the current epoch give way to new ones at `due_ms`."""
+    """The segments in `sealed` of the current epoch will be replaced at `due_ms`."""
 
     sealed: tuple[int, ...]
     ranges: tuple[KeyRange, ...]
@@ -126,7 +125,7 @@ class ScaleStarted(_OfStream, frozen=True):
 
 
 class ScaleFinished(_OfStream, frozen=True):
-    """The next epoch began; `sizes` of the segments that gave way."""
+    """The next epoch began; `sizes` are the lengths of the replaced segments."""
 
     sealed: tuple[int, ...]
     ranges: tuple[KeyRange, ...]
@@ -141,7 +140,7 @@ class ScaleFinished(_OfStream, frozen=True):
 
 
 class EpochRolled(_OfStream, frozen=True):
-    """Transactions of an older epoch were committed: that epoch came again, and after it the current one."""
+    """Transactions of an older epoch were committed: copies of that epoch and of the current one were added."""
 
     epoch: int
     sizes: dict[int, int]
@@ -155,7 +154,7 @@ class EpochRolled(_OfStream, frozen=True):
 
 
 def rolled(stream: Stream, epoch: int, now_ms: int) -> tuple[Epoch, Epoch]:
-    """The two epochs with which a stream takes in transactions of an older epoch: that one's copy, its current's."""
+    """Return the epochs with which a stream merges transactions of an older epoch: copies of that and the current."""
     old, current = stream.epoch(epoch), stream.current
     created_ms = max(now_ms, current.created_ms + 1)
     return (
@@ -199,7 +198,7 @@ class TransactionPinged(_OfTransaction, frozen=True):
 
 
 class CommitStarted(_OfTransaction, frozen=True):
-    """The transaction will be committed at `due_ms`, after all that were asked for earlier."""
+    """The transaction will be committed at `due_ms`, after all earlier requests."""
 
     writer: str
     timestamp: int
@@ -229,7 +228,7 @@ class AbortStarted(_OfTransaction, frozen=True):
 
 
 class TransactionEnded(_OfTransaction, frozen=True):
-    """The transaction's data is in the stream, or gone."""
+    """The transaction's data was merged into the stream, or deleted."""
 
     committed: bool
     now_ms: int
@@ -242,7 +241,7 @@ class TransactionEnded(_OfTransaction, frozen=True):
 
 
 class CompletedForgotten(_OfStream, frozen=True):
-    """How the transactions ended that did so before `before_ms` is no longer known."""
+    """The outcomes of transactions that ended before `before_ms` were dropped."""
 
     before_ms: int
 
@@ -263,7 +262,7 @@ class RetentionCutRecorded(_OfStream, frozen=True):
 
 
 class RetentionCutsForgotten(_OfStream, frozen=True):
-    """The first `count` are of no more use."""
+    """The first `count` retention cuts were dropped."""
 
     count: int
 
@@ -290,7 +289,7 @@ class WriterGone(_OfStream, frozen=True):
 
 
 class WriterForgotten(_OfStream, frozen=True):
-    """A writer that notes no more holds back no watermark."""
+    """A writer was forgotten and no longer delays watermarks."""
 
     writer: str
 
@@ -299,7 +298,7 @@ class WriterForgotten(_OfStream, frozen=True):
 
 
 class WatermarkWritten(_OfStream, frozen=True):
-    """The stream of watermarks holds this one."""
+    """A watermark was written to the stream of watermarks."""
 
     watermark: Watermark
 
@@ -311,7 +310,7 @@ class WatermarkWritten(_OfStream, frozen=True):
 
 
 class ReaderGroupSet(_Operation, frozen=True):
-    """The reader group has this configuration; its subscriptions follow it."""
+    """The reader group was given this configuration, which determines its subscriptions."""
 
     name: str
     config: ReaderGroupConfig
@@ -421,11 +420,11 @@ _DECODER: Final = msgspec.msgpack.Decoder(Operation)
 
 
 def encode(operation: Operation) -> bytes:
-    """One operation as bytes."""
+    """Return one operation as msgpack bytes."""
     return _ENCODER.encode(operation)
 
 
 def decode(data: bytes) -> Operation:
-    """The operation that `encode` wrote; `msgspec.ValidationError` for anything else."""
+    """Return the operation that `encode` wrote. Raises `msgspec.ValidationError` for anything else."""
     operation: Operation = _DECODER.decode(data)
     return operation

@@ -1,8 +1,8 @@
-"""All that the controller remembers, as plain values, and the questions that need nothing else.
+"""The controller's state as plain values, with the queries that need nothing else.
 
-Invariant: nothing here changes itself. What changes the state are the operations of `operations`, each applied as a
-whole; so a state is the sum of its operations, can be written down as it is (`msgspec.msgpack.encode`), and a journal
-of operations rebuilds it. There is no clock and no I/O.
+Invariant: nothing here changes itself. Only the operations of `operations` change the state, each atomically; so a
+state is the sum of its operations, can be encoded directly (`msgspec.msgpack.encode`), and is rebuilt by a journal of
+operations. There is no clock and no I/O.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ SYSTEM_SCOPE: Final = "_system"
 """The scope of Pravega's internal streams and tables; here, if configured, an empty scope."""
 
 READER_GROUP_PREFIX: Final = "_RG"
-"""Before a reader group's name: the stream through which its readers agree."""
+"""Prefix of a reader group's name in the name of its stream, through which its readers coordinate."""
 
 MARK_PREFIX: Final = "_MARK"
-"""Before a stream's name: the stream of its watermarks."""
+"""Prefix of a stream's name in the name of its stream of watermarks."""
 
 TABLE_SUFFIX: Final = "_kvtable"
-"""After a key-value table's name, where a stream's name stands in the names of its segments."""
+"""Suffix of a key-value table's name in the names of its segments."""
 
 
 class TransactionStatus(Enum):
-    """Where a transaction stands; the values are the names on the wire."""
+    """Status of a transaction; the values are the names on the wire."""
 
     OPEN = "OPEN"
     COMMITTING = "COMMITTING"
@@ -43,7 +43,7 @@ class TransactionStatus(Enum):
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """A transaction that has not ended. `due_ms` is when a commit or abort that was asked for is carried out."""
+    """A transaction that has not ended. `due_ms` is the time at which a requested commit or abort is executed."""
 
     status: TransactionStatus
     opened_ms: int
@@ -63,7 +63,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """A scale that was accepted and is carried out at `due_ms`."""
+    """An accepted scale, executed at `due_ms`."""
 
     epoch: int
     sealed: tuple[int, ...]
@@ -72,14 +72,14 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """A reader group that holds back retention, and how far it has come."""
+    """A reader group that delays retention, and its position."""
 
     generation: int
     cut: Cut = {}
 
 
 class WriterMark(msgspec.Struct, frozen=True):
-    """The last time that a writer noted, and where it was then."""
+    """A writer's last timestamp, and its position at that time."""
 
     timestamp: int
     position: Cut
@@ -87,7 +87,7 @@ class WriterMark(msgspec.Struct, frozen=True):
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """What was last told to the readers: all up to `cut` belongs to times from `lower` on, as far as `upper` is known.
+    """The last published watermark: events up to `cut` have timestamps from `lower` to `upper`.
 
     `number` counts the watermarks of the stream.
     """
@@ -99,7 +99,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 class RetentionCut(msgspec.Struct, frozen=True):
-    """The end of a stream at a time, and the bytes ever written up to there."""
+    """The end of a stream at a time, and the total bytes written before it."""
 
     recorded_ms: int
     size: int
@@ -107,7 +107,7 @@ class RetentionCut(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct):
-    """One stream. `sizes` are the lengths of sealed segments, `cut` where it was truncated (empty: never)."""
+    """One stream. `sizes` are the lengths of sealed segments, `cut` is its truncation point (empty: none)."""
 
     scope: str
     name: str
@@ -142,18 +142,18 @@ class Stream(msgspec.Struct):
 
     @property
     def next_number(self) -> int:
-        """The number of the next new segment. The last epoch has the highest number so far."""
+        """The number of the next new segment. The last epoch has the highest one so far."""
         return 1 + max(segment.number for segment in self.current.segments)
 
     def segment(self, identifier: int) -> Segment:
-        """The segment with this id, current or not; `NotFound` if there never was one."""
+        """Return the segment with this id, current or not. Raises `NotFound` if it never existed."""
         found = find_segment(self.epochs, identifier)
         if found is None:
             raise NotFound("segment", segment_text(self, identifier))
         return found
 
     def epoch(self, number: int) -> Epoch:
-        """The epoch of this number; `NotFound` if it has not begun."""
+        """Return the epoch with this number. Raises `NotFound` if it does not exist."""
         if not 0 <= number < len(self.epochs):
             raise NotFound("epoch", f"{number} of stream {self.full_name}")
         return self.epochs[number]
@@ -162,21 +162,21 @@ class Stream(msgspec.Struct):
         return segment.name(self.scope, self.name)
 
     def all_segments(self) -> Iterator[Segment]:
-        """Every segment that was not deleted, each once."""
+        """Yield every segment that was not deleted, once."""
         for epoch in self.epochs:
             for segment in epoch.made.values():
                 if segment.id not in self.deleted:
                     yield segment
 
     def head(self) -> Cut:
-        """Where a reader that wants everything starts."""
+        """Return the cut at which the stream begins."""
         return dict(self.cut) if self.cut else {segment.id: 0 for segment in self.epochs[0].segments}
 
     def transaction_segments(self, transaction_id: UUID) -> Iterator[tuple[Segment, str]]:
-        """Each segment of the transaction's epoch and the name of the transaction's segment on it.
+        """Yield each segment of the transaction's epoch and the name of the transaction's segment for it.
 
-        The name is that of the number in the transaction's own epoch, whatever epoch made the segment: so it can be
-        merged into any later segment of that number.
+        The name has the segment's number and the transaction's epoch, whatever the segment's own epoch: so it can be
+        merged into any later segment with that number.
         """
         epoch = transaction_epoch(transaction_id)
         for segment in self.epoch(epoch).segments:
@@ -184,17 +184,17 @@ class Stream(msgspec.Struct):
             yield segment, transaction_name(parent, transaction_id)
 
     def size_till(self, cut: Cut) -> int:
-        """The bytes ever written before a valid cut."""
+        """Return the total bytes written before a valid cut."""
         return size_between(between(self.epochs, {}, cut), {}, cut, self.sizes)
 
 
 def transaction_epoch(transaction_id: UUID) -> int:
-    """The epoch in the top 32 bits of a transaction id."""
+    """Return the epoch in the top 32 bits of a transaction id."""
     return transaction_id.int >> 96
 
 
 def segment_text(stream: Stream, identifier: int) -> str:
-    """A segment as people call it, also when it does not exist."""
+    """Return the readable name of a segment, whether or not it exists."""
     epoch, number = split_segment_id(identifier)
     return f"{stream.full_name}/{number}.#epoch.{epoch}"
 
@@ -213,7 +213,7 @@ class Table(msgspec.Struct):
 
 
 class Scope(msgspec.Struct):
-    """One scope and what is in it, by name."""
+    """One scope and its contents, by name."""
 
     name: str
     created_ms: int
@@ -223,7 +223,7 @@ class Scope(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """Everything. `numbers` outlives what was deleted: the first segment number that a thing of that name may use."""
+    """The whole state. `numbers`: names of deleted streams and tables → the first segment number they may use again."""
 
     scopes: dict[str, Scope] = {}
     numbers: dict[str, int] = {}
@@ -236,7 +236,7 @@ class State(msgspec.Struct):
             raise NotFound("scope", name) from None
 
     def find_stream(self, scope: str, name: str) -> Stream | None:
-        """The stream; None if the stream or its scope does not exist."""
+        """Return the stream; None if the stream or its scope does not exist."""
         holder = self.scopes.get(scope)
         return None if holder is None else holder.streams.get(name)
 

@@ -1,4 +1,4 @@
-"""What the controller does with streams, transactions, reader groups, tables and scopes."""
+"""The controller's work on streams, transactions, reader groups, tables and scopes."""
 
 from segstore.server.controller.streams.reader_groups import (
     ReaderGroups,

@@ -1,12 +1,14 @@
-"""Scaling by load: rates of segments, and what they say should be split or merged. Pure: no clock, no store.
+"""Scaling by load: decides from segment rates which segments to split or merge. Pure: no clock, no store.
 
-A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. Well above the policy's target for a
-while asks for a split, below it for 20 minutes makes the segment cold, and cold neighbours merge. The thresholds are
-Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); what a minute is can be set (`minute_ms`).
+A segment's rate is averaged over 2, 5, 10 and 20 minutes with exponential decay. A segment well above the policy's
+target for some time is split; one below it for 20 minutes is cold, and cold neighbours are merged. The thresholds are
+Pravega's (`AutoScaleProcessor`, `SegmentAggregates`, `AutoScaleTask`); the length of a minute is configurable
+(`minute_ms`).
 
 A segment without events for `silence_minutes` is cold, whatever its rates were. Invariant: new segments always cover
-the keys of those that they replace, and their number stays between the policy's minimum and the maximum of a stream.
-Deliberate difference: rates are taken at every tick, also of idle segments; Pravega's segment store reports on writes.
+the keys of those that they replace, and their number stays between the policy's minimum and a stream's maximum.
+Deliberate difference: rates are measured at every tick, including idle segments; Pravega's segment store reports on
+writes.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from segstore.server.controller.segment_admin import Load
 from segstore.server.controller.state import Epoch, KeyRange, equal_ranges
 
 _COLD_MINUTES = 10
-"""How long a segment stays cold after it was found so."""
+"""How long a segment stays cold once it was found to be."""
 
 
 class Decision(NamedTuple):
-    """Let these segments give way to new ones with these ranges."""
+    """Replace these segments with new ones for these ranges."""
 
     sealed: tuple[int, ...]
     ranges: tuple[KeyRange, ...]
 
 
 class Watch(msgspec.Struct):
-    """What is known of one segment's load; times in milliseconds, rates in the policy's unit per second."""
+    """The load of one segment; times in milliseconds, rates in the policy's unit per second."""
 
     since_ms: int
     taken_ms: int
@@ -50,7 +52,7 @@ class Watch(msgspec.Struct):
 
     @classmethod
     def begin(cls, now_ms: int, total: float) -> Watch:
-        """Start to watch; what was written before does not count, and a new segment is left alone for a while."""
+        """Start to watch a segment. Earlier writes do not count, and a new segment is not scaled for a while."""
         return cls(
             since_ms=now_ms,
             taken_ms=now_ms,
@@ -61,7 +63,7 @@ class Watch(msgspec.Struct):
         )
 
     def take(self, now_ms: int, total: float, minute_ms: int) -> None:
-        """Account for what was written since the last time."""
+        """Update the rates with what was written since the last call."""
         elapsed_ms = now_ms - self.taken_ms
         if elapsed_ms <= 0:
             return
@@ -82,17 +84,17 @@ def _decayed(before: float, rate: float, elapsed_ms: int, window_ms: int) -> flo
 
 
 def measure(load: Load, policy: ScalingPolicy) -> float:
-    """What the policy counts of a load."""
+    """Return a load in the policy's unit."""
     return load.bytes / 1024 if policy.kind is ScalingType.KBYTES_PER_S else float(load.events)
 
 
 def _is_silent(watch: Watch, now_ms: int, settings: AutoScaling) -> bool:
-    """Whether a segment has had no events for so long that it is cold, whatever its rates."""
+    """Whether a segment has had no events for `silence_minutes`, and so is cold whatever its rates."""
     return now_ms - watch.written_ms >= settings.silence_minutes * settings.minute_ms
 
 
 def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) -> int:
-    """Into how many segments the load asks that this one be split; 1: leave it, 0: it is cold."""
+    """Return the number of segments into which this one should be split; 1: leave it, 0: it is cold."""
     if target > 0 and _is_silent(watch, now_ms, settings):
         return 0
     age = (now_ms - watch.since_ms) / settings.minute_ms
@@ -116,10 +118,10 @@ def decide(
     settings: AutoScaling,
     max_segments: int,
 ) -> Decision | None:
-    """The next thing to do for a stream, if there is one; marks in the watches what was asked for and found cold.
+    """Return the next split or merge of a stream, if any; records requests and cold segments in the watches.
 
-    Splits come first, as long as the stream may have more segments. Only one thing is decided at a time: the next tick
-    sees the epoch that it made. A silent segment is considered regardless of its last request.
+    Splits come first, as long as the stream may have more segments. Only one change is decided at a time; the next tick
+    sees the resulting epoch. A silent segment is considered regardless of its last request.
     """
     mute_ms = settings.mute_minutes * settings.minute_ms
     room = max_segments - len(current.segments) + 1

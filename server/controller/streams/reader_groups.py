@@ -1,10 +1,10 @@
-"""Reader groups and the subscribers that they are: configurations with an id and a generation.
+"""Reader groups and subscribers: configurations with an id and a generation.
 
-A reader group has a stream of its own, `_RG` and its name, through which its readers agree on who reads what. A group
-that asks for it subscribes to its streams; then how far it has come holds back their retention.
+A reader group has a stream of its own, `_RG` and its name, through which its readers coordinate. If configured, a group
+subscribes to its streams; then its position delays their retention.
 
-Invariant: a configuration is replaced only by one who names the current generation and id, and each replacement adds
-one to the generation. Follows the reader-group part of `StreamMetadataTasks`.
+Invariant: replacing a configuration requires the current generation and id, and each replacement increments the
+generation. Follows the reader-group part of `StreamMetadataTasks`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from segstore.server.controller.streams.streams import Streams
 from segstore.wire.names import is_user_stream_name
 
 _STREAM_CONFIG = StreamConfig(rollover_bytes=4 * 1024 * 1024)
-"""Of a group's own stream: one segment, as in `StreamMetadataTasks`."""
+"""Configuration of a group's own stream: one segment, as in `StreamMetadataTasks`."""
 
 
 class ReaderGroups:
-    """All that is done to reader groups and subscribers."""
+    """Operations on reader groups and subscribers."""
 
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
@@ -52,7 +52,7 @@ class ReaderGroups:
         self._core.check_cut(count)
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
-        """Make a group with its stream; give its configuration, or that of the group that has the name already."""
+        """Create a group with its stream; return its configuration, or that of an existing group with this name."""
         require(scope=scope)
         if not is_user_stream_name(name):
             raise InvalidName("reader group", name)
@@ -68,7 +68,7 @@ class ReaderGroups:
             if group_id == NO_ID:
                 group_id = str(UUID(int=core.random.getrandbits(128), version=4))
             config = msgspec.structs.replace(config, group_id=group_id, generation=0)
-            with suppress(AlreadyExists):  # a client of an older kind may have made the stream itself
+            with suppress(AlreadyExists):  # an older client may have created the stream itself
                 await self._streams.create(scope, READER_GROUP_PREFIX + name, _STREAM_CONFIG)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(ReaderGroupSet(scope, name, config))
@@ -78,7 +78,7 @@ class ReaderGroups:
         return self._find(scope, name)
 
     def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
-        """Replace a configuration; give its generation."""
+        """Replace a configuration; return its generation."""
         held = self._find(scope, name)
         if held.generation != config.generation:
             raise GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
@@ -102,13 +102,13 @@ class ReaderGroups:
     # Subscribers -----------------------------------------------------------------------------------------------
 
     def subscribers(self, scope: str, stream: str) -> list[str]:
-        """The groups, as "scope/name", that hold back a stream's retention."""
+        """Return the groups, as "scope/name", that delay a stream's retention."""
         return sorted(self._stream(scope, stream).subscribers)
 
     def move(
         self, scope: str, stream: str, subscriber: str, group_id: str, generation: int, cut: Mapping[int, int]
     ) -> None:
-        """Note how far a subscriber has come."""
+        """Record a subscriber's position."""
         found = self._stream(scope, stream)
         held = found.subscribers.get(subscriber)
         if held is None:
@@ -121,23 +121,23 @@ class ReaderGroups:
         self._core.record(SubscriberMoved(scope, stream, subscriber, dict(cut)))
 
     def _find(self, scope: str, name: str) -> ReaderGroupConfig:
-        """The group; `NotFound` of its scope if there is not even that."""
+        """Return the group. Raises `NotFound` for its scope if that does not exist."""
         require(scope=scope, reader_group=name)
         self._core.state.scope(scope)
         return self._core.state.reader_group(scope, name)
 
     def _stream(self, scope: str, stream: str) -> Stream:
-        """The stream; `NotFound` of its scope if there is not even that."""
+        """Return the stream. Raises `NotFound` for its scope if that does not exist."""
         require(scope=scope, stream=stream)
         self._core.state.scope(scope)
         return self._streams.get(scope, stream)
 
     def _check_id(self, kind: str, name: str, held: ReaderGroupConfig, group_id: str) -> None:
-        """Refuse another id than the group's; it is read no sooner, as in Pravega."""
+        """Refuse an id other than the group's; it is parsed only here, as in Pravega."""
         try:
             same = UUID(held.group_id) == UUID(group_id)
         except ValueError as error:
-            raise InvalidArgument(f"{group_id[:80]!r} is no id of a reader group") from error
+            raise InvalidArgument(f"{group_id[:80]!r} is not the id of a reader group") from error
         if not same:
             raise NotFound(kind, f"{name} with id {group_id}")
 

@@ -1,9 +1,9 @@
-"""Where a stream's retention policy allows it to be truncated. Pure: cuts in, a cut out.
+"""Retention: decides where a stream's policy allows truncation. Pure: takes cuts, returns a cut.
 
-Stream cuts are kept from time to time, each with its time and the bytes written before it. Without subscribers a stream
-is truncated at the latest kept cut that still leaves what the policy asks for. With them it is truncated where the
-slowest subscriber stands, but not beyond that cut's opposite bound: at least the limit is always kept, and at most the
-maximum where one is set.
+Stream cuts are recorded periodically, each with its time and the bytes written before it. Without subscribers, a stream
+is truncated at the latest recorded cut that leaves what the policy requires. With subscribers, it is truncated at the
+position of the slowest one, within the policy's bounds: at least the limit is always kept, and at most the maximum if
+one is set.
 
 Invariant: no kept cut lies before an earlier one, so that cuts can be found by bisection.
 
@@ -20,7 +20,7 @@ from segstore.server.controller.state import Comparison, Epoch, RetentionCut, St
 
 
 def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:
-    """Where to truncate, given how far the slowest subscribers have come ({}: there are none); None: nowhere yet."""
+    """Return where to truncate, given the position of the slowest subscribers ({} for none); None: nowhere yet."""
     kept = stream.retention_cuts
     if not kept:
         return None
@@ -30,7 +30,7 @@ def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, 
 
 
 def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
-    """How many of the kept cuts, from the first, lie at or before a truncation and are of no more use."""
+    """Return how many of the recorded cuts, from the first, are at or before a truncation and can be dropped."""
     return bisect_left(
         kept, True, key=lambda each: each.cut != cut and compare(epochs, each.cut, cut) is not Comparison.BEFORE
     )
@@ -39,9 +39,9 @@ def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) ->
 def _bounds(
     policy: RetentionPolicy, kept: Sequence[RetentionCut], left: Callable[[RetentionCut], int]
 ) -> tuple[RetentionCut | None, RetentionCut | None]:
-    """The kept cuts that leave the least above the limit, and the most within the maximum (else the same).
+    """Return the recorded cuts that leave the least above the limit, and the most within the maximum (else the same).
 
-    `left` tells how much, in the policy's unit, a truncation at a cut would leave.
+    `left` returns how much, in the policy's unit, a truncation at a cut would leave.
     """
     enough = [each for each in kept if left(each) >= policy.limit]
     if not enough:
@@ -52,7 +52,7 @@ def _bounds(
 
 
 def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
-    """The latest kept cut that lies before a position."""
+    """Return the latest recorded cut before a position."""
     count = bisect_left(kept, True, key=lambda each: compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE)
     return kept[count - 1].cut if count else None
 

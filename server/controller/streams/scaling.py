@@ -1,10 +1,9 @@
-"""Scaling a stream: some of its segments give way to others that cover the same keys.
+"""Scaling of a stream: replaces some of its segments with others that cover the same key ranges.
 
-Invariant: a new epoch is recorded once its segments exist and those that gave way are sealed, so a reader that comes to
-the end of a segment finds what follows it. Until then the current epoch is the old one; with a delay configured that
-lasts, and `status` says so. Refused: segments that are not current, ranges that do not cover the same keys, fewer
-segments than the policy's minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and
-`StreamMetadataTasks.checkScale`.
+Invariant: a new epoch is recorded once its segments exist and the replaced ones are sealed, so a reader at the end of a
+segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` says so.
+Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
+minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and `StreamMetadataTasks.checkScale`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ScaleStatus = Literal["IN_PROGRESS", "SUCCESS", "INVALID_INPUT"]
 
 
 class Scaling:
-    """Scales streams, by hand and for those who decide by load."""
+    """Scales streams, on request and by load."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -48,9 +47,9 @@ class Scaling:
     async def start(
         self, scope: str, stream: str, sealed: Sequence[int], ranges: Iterable[KeyRange]
     ) -> tuple[list[Segment], int]:
-        """Accept a scale; give the segments to come and the epoch that is left. Asking again for the same is fine.
+        """Accept a scale; return the new segments and the number of the epoch that ends. Repeating it is allowed.
 
-        The segments to come are numbered, and told, in the order of `ranges`.
+        The new segments are numbered and returned in the order of `ranges`.
         """
         require(scope=scope, stream=stream)
         wanted = tuple(ranges)
@@ -61,7 +60,7 @@ class Scaling:
             left = found.current
             if found.scale is not None:
                 if set(found.scale.sealed) != set(sealed) or set(found.scale.ranges) != set(wanted):
-                    raise IllegalState(f"stream {found.full_name} is being scaled otherwise")
+                    raise IllegalState(f"another scale of stream {found.full_name} is in progress")
             else:
                 self._check(found, sealed, wanted)
                 self._begin(found, tuple(sealed), wanted)
@@ -72,30 +71,30 @@ class Scaling:
         return sorted(new, key=lambda segment: segment.number), left.number
 
     def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
-        """How far the scale is that left `epoch`."""
+        """Return the status of the scale that ends `epoch`."""
         require(scope=scope, stream=stream)
         if epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+            raise InvalidArgument(f"epoch {epoch} is negative")
         current = self._core.state.stream(scope, stream).current
         if epoch > current.number:
             return "INVALID_INPUT"
         return "IN_PROGRESS" if epoch in (current.number, current.reference) else "SUCCESS"
 
     async def run(self, scope: str, stream: str) -> None:
-        """Carry out what is due; a stream that is gone has nothing to carry out."""
+        """Execute a due scale; no-op if the stream was deleted."""
         async with self._core.lock(scope, stream):
             found = self._core.state.find_stream(scope, stream)
             if found:
                 await self._finish_or_retry(found)
 
     async def replace(self, stream: Stream, ranges: Sequence[KeyRange]) -> None:
-        """Let all segments give way to new ones at once. The caller holds the stream's lock."""
+        """Replace all segments at once. The caller holds the stream's lock."""
         self._begin(stream, tuple(segment.id for segment in stream.current.segments), tuple(ranges))
         self._try_again_later(stream)
         await self.finish(stream)
 
     async def finish(self, stream: Stream) -> None:
-        """Carry out the scale that was accepted, if there is one. The caller holds the stream's lock."""
+        """Execute the accepted scale, if there is one. The caller holds the stream's lock."""
         if stream.scale is None:
             return
         core = self._core
@@ -133,8 +132,8 @@ class Scaling:
         self._core.record(ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
 
     async def _finish_or_retry(self, stream: Stream) -> None:
-        """Carry out the scale if it is due. A timer is set first: work that fails, or whose caller goes away, is done
-        at last.
+        """Execute the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed
+        later.
         """
         core = self._core
         if stream.scale is None:
@@ -155,9 +154,9 @@ class Scaling:
 
 
 def _as_current(stream: Stream, scale: Scale) -> tuple[int, ...]:
-    """The segments to seal, as the current epoch names them.
+    """Return the ids of the segments to seal in the current epoch.
 
-    Transactions rolled since the scale was accepted have given every segment a new epoch, and kept its number.
+    Transactions rolled since the scale was accepted have given every segment a new epoch, but kept its number.
     """
     if scale.epoch == stream.current.number:
         return scale.sealed

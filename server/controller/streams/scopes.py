@@ -1,4 +1,4 @@
-"""Scopes: made, listed, deleted when empty or with all that they hold. Follows `Scope` and `DeleteScopeTask`."""
+"""Scopes: created, listed, deleted when empty or with their contents. Follows `Scope` and `DeleteScopeTask`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from segstore.wire.names import is_stream_name
 
 
 class Scopes:
-    """All that is done to scopes. A scope's name follows the rules of a stream's."""
+    """Operations on scopes. A scope's name follows the rules for streams."""
 
     def __init__(self, core: Core, streams: Streams, reader_groups: ReaderGroups, tables: Tables) -> None:
         self._core = core
@@ -32,7 +32,7 @@ class Scopes:
         return scope in self._core.state.scopes
 
     async def names(self, token: str) -> tuple[list[str], str]:
-        """A page of the names of all scopes."""
+        """Return a page of the names of all scopes."""
         return await page(self._core, self._core.state.scopes, token)
 
     def delete(self, scope: str) -> None:
@@ -45,7 +45,7 @@ class Scopes:
         self._core.record(ScopeDeleted(scope))
 
     async def delete_recursively(self, scope: str) -> None:
-        """Delete a scope with all that it holds; one that is not there is deleted already."""
+        """Delete a scope and its contents; no-op if it does not exist."""
         require(scope=scope)
         state = self._core.state
         while scope in state.scopes:

@@ -1,12 +1,12 @@
-"""Streams: made, configured, truncated, sealed, deleted, listed; and the questions about their segments.
+"""Streams: created, updated, truncated, sealed, deleted, listed; and queries about their segments.
 
-Invariant: the segment store has what a stream's current epoch names before the state says so, and loses what was
-deleted before the state forgets it; a call that fails in between can be made again. A stream that is made again under
-an old name numbers its segments after the old ones, because their names are used up.
+Invariant: segments are created in the segment store before the state names them, and deleted there before the state
+drops them; a call that fails in between can be repeated. A stream created again under an old name numbers its segments
+after the old ones, because their names cannot be used again.
 
-Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: the stream of
-watermarks (`_MARK…`) is made when a client first asks for its segments, and is not listed, unless configured; a stream
-cannot be made with no segments.
+Follows `StreamMetadataTasks`, `ControllerService`, `AbstractStreamMetadataStore`. Deliberate differences: by default
+the stream of watermarks (`_MARK…`) is created when a client first asks for its segments, and is not listed; a stream
+cannot be created without segments.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ async def page(
     order: Callable[[str], Any] = str,
     listed: Callable[[str], bool] = bool,
 ) -> tuple[list[str], str]:
-    """The listed names after `token`, in order, at most one page; and the token of the next page.
+    """Return the listed names after `token`, in order, at most one page, and the token of the next page.
 
-    A listing ends with an empty page. Names that come and go meanwhile are listed or not, others exactly once.
+    A listing ends with an empty page. Names created or deleted meanwhile may or may not be listed, others exactly once.
     """
     every, found = list(names), list[str]()
     after = order(token) if token else None
@@ -89,12 +89,12 @@ async def page(
 
 
 def _tag_order(stream: str) -> tuple[int, str]:
-    """Sort key for the streams of a tag: Pravega keeps them in 25 parts, by a hash of their names."""
+    """Return the sort key for the streams of a tag: Pravega stores them in 25 parts, by a hash of their names."""
     return consistent_hash(murmur3_128_low(utf16(stream), _TAG_SEED), _TAG_PARTS), stream
 
 
 class Streams:
-    """All that is done to streams, but for their scaling and their transactions."""
+    """Operations on streams, except scaling and transactions."""
 
     def __init__(self, core: Core, scaling: Scaling, transactions: Transactions) -> None:
         self._core = core
@@ -104,7 +104,7 @@ class Streams:
     # Changes ---------------------------------------------------------------------------------------------------
 
     async def create(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Make a stream with its first segments."""
+        """Create a stream with its first segments."""
         require(scope=scope)
         if not is_stream_name(stream):
             raise InvalidName("stream", stream)
@@ -131,7 +131,7 @@ class Streams:
             core.record(StreamCreated(scope, stream, config, number, now_ms))
 
     async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Give a stream another configuration; its segments follow a fixed or a higher minimum number at once."""
+        """Change a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
         require(scope=scope, stream=stream)
         self._check_config(config)
         async with self._core.lock(scope, stream):
@@ -145,7 +145,7 @@ class Streams:
                 await self._scaling.replace(found, equal_ranges(wanted))
 
     async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Drop what lies before a stream cut, which must not lie before the last one."""
+        """Truncate a stream at a cut, which must not be before the last one."""
         require(scope=scope, stream=stream)
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
@@ -158,7 +158,7 @@ class Streams:
             async for identifier, offset in self._core.pace.over(list(cut.items())):
                 if offset > 0:
                     name = found.segment_name(found.segment(identifier))
-                    # Beyond the end nothing is dropped; the stream begins there all the same, as in Pravega.
+                    # A cut beyond the end truncates nothing, but the stream begins there, as in Pravega.
                     if offset <= await self._core.segments.segment_length(name):
                         await self._core.segments.truncate_segment(name, offset)
             async for segment in self._core.pace.over(gone):
@@ -166,7 +166,7 @@ class Streams:
             self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
     async def seal(self, scope: str, stream: str) -> None:
-        """Let a stream take no more writes; sealing again is fine. Open transactions are aborted."""
+        """Seal a stream; no-op if it is sealed. Open transactions are aborted."""
         require(scope=scope, stream=stream)
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
@@ -197,19 +197,19 @@ class Streams:
         async for segment in self._core.pace.over(list(stream.all_segments())):
             await self._core.segments.delete_segment(stream.segment_name(segment))
 
-    # Questions -------------------------------------------------------------------------------------------------
+    # Queries ---------------------------------------------------------------------------------------------------
 
     def exists(self, scope: str, stream: str) -> bool:
         require(scope=scope, stream=stream)
         return self._core.state.find_stream(scope, stream) is not None
 
     def get(self, scope: str, stream: str) -> Stream:
-        """The stream, to be read and not changed; `NotFound` without one."""
+        """Return the stream, read-only. Raises `NotFound`."""
         require(scope=scope, stream=stream)
         return self._core.state.stream(scope, stream)
 
     async def names(self, scope: str, token: str) -> tuple[list[str], str]:
-        """A page of the names of a scope's streams."""
+        """Return a page of the names of a scope's streams."""
         require(scope=scope)
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
@@ -219,7 +219,7 @@ class Streams:
         return await page(self._core, streams, token, listed=listed)
 
     async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
-        """A page of the names of a scope's streams that carry a tag, without internal ones."""
+        """Return a page of the names of a scope's streams with a tag, without internal streams."""
         require(scope=scope, tag=tag)
         streams = self._core.state.scope(scope).streams
 
@@ -230,25 +230,25 @@ class Streams:
         return await page(self._core, streams, token, _tag_order, listed)
 
     async def current(self, scope: str, stream: str) -> list[Segment]:
-        """The segments that take writes, by key; none if the stream is sealed."""
+        """Return the segments that take writes, by key; an empty list if the stream is sealed."""
         found = await self._get_or_mark(scope, stream)
         return [] if found.sealed else list(found.current.segments)
 
     async def head(self, scope: str, stream: str) -> Cut:
-        """Where a reader that wants everything starts."""
+        """Return the cut at which the stream begins."""
         return (await self._get_or_mark(scope, stream)).head()
 
     def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
-        """The segments of an epoch, by key."""
+        """Return the segments of an epoch, by key."""
         if epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {epoch}")
+            raise InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
     async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
-        """The segments that follow one, each with all that it follows; none after the last of a sealed stream.
+        """Return the successors of a segment, each with all its predecessors; empty at the end of a sealed stream.
 
-        Who asks may have come to the end of a segment whose epoch is about to end: for a reader, none would mean that
-        the stream is over. So what has begun to seal segments is finished first.
+        The caller may have reached the end of a segment while its epoch is about to end. A reader would take an empty
+        answer for the end of the stream, so work that is sealing segments is finished first.
         """
         found = self.get(scope, stream)
         following = successors(found.epochs, identifier)
@@ -262,9 +262,9 @@ class Streams:
             return successors(found.epochs, identifier)
 
     async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
-        """The segments from one stream cut to another; an empty one is the beginning or the end, not both.
+        """Return the segments from one stream cut to another; one of them may be empty, for the beginning or the end.
 
-        A cut need not cover all keys here, and what it names besides segments of the stream is not looked at.
+        A cut need not cover all keys here, and unknown segments in it are ignored.
         """
         if not start and not end:
             raise InvalidArgument("one of the two stream cuts must be given")
@@ -291,28 +291,28 @@ class Streams:
         return not found.sealed and segment is not None and found.current.holds(segment)
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
-        """Whether a cut that names segments of the stream covers all keys in an order that can be read."""
+        """Whether a cut is valid: it covers all keys, in an order that can be read."""
         self._core.check_cut(len(cut))
         if not cut:
             raise InvalidArgument("the stream cut is empty")
         return _why_invalid(self.get(scope, stream), cut) is None
 
     def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
-        """The store that owns a segment, whether or not the segment exists, or could."""
+        """Return the store that owns a segment, whether or not the segment exists or could exist."""
         epoch, number = split_segment_id(identifier)
         require(scope=scope, stream=stream)
         self._core.check_name(scope, stream)
         return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
 
     def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
-        """Refuse a cut that is none of this stream's, or lies before an earlier one."""
+        """Refuse a cut that is invalid for this stream, or before an earlier one."""
         self._check_truncation(stream, earlier, cut)
 
     def _check_config(self, config: StreamConfig) -> None:
         count = config.scaling.min_segments
         self._core.check_segments("segments of a stream", count)
         if count < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(f"no stream can have {count} segments that roll at {config.rollover_bytes} bytes")
+            raise InvalidArgument(f"no stream can have {count} segments and rollover at {config.rollover_bytes} bytes")
 
     def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
         self._core.check_cut(len(cut))
@@ -332,7 +332,7 @@ class Streams:
         return found
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:
-        """The stream; one of watermarks is made when the stream exists that it is about."""
+        """Return the stream; creates a stream of watermarks if its stream exists."""
         require(scope=scope, stream=stream)
         try:
             return self._core.state.stream(scope, stream)
@@ -345,16 +345,16 @@ class Streams:
 
 
 def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
-    """Refuse a cut that names an epoch that there is not; with `NotFound` if it names none that there is."""
+    """Refuse a cut that names an unknown epoch; with `NotFound` if it names no known one."""
     named = sorted({split_segment_id(identifier)[0] for identifier in cut})
     if named[0] >= 0:
         stream.epoch(named[0])
     if named[0] < 0 or named[-1] > stream.current.number:
-        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} are there")
+        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} exist")
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
-    """What is wrong with a cut that names segments of the stream; whatever else it may be is refused."""
+    """Return why a cut is invalid; raises `BrokenStreamCut` if it names unknown segments or has reached none."""
     _check_epochs(stream, cut)
     for identifier in cut:
         try:

@@ -1,7 +1,7 @@
-"""Key-value tables: partitions that are table segments, made with the table and deleted with it.
+"""Key-value tables: partitions are table segments, created and deleted with the table.
 
-Invariant: a table's partitions never change; a table that is made again under an old name numbers them after the old
-ones. Follows `TableMetadataTasks` and `ControllerService`.
+Invariant: a table's partitions never change; a table created again under an old name numbers them after the old ones.
+Follows `TableMetadataTasks` and `ControllerService`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from segstore.wire.names import is_user_stream_name
 
 
 class Tables:
-    """All that is done to key-value tables; their entries are between clients and the segment store."""
+    """Operations on key-value tables; clients access entries directly in the segment store."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
-        """Make a table with its partitions, whose keys have a fixed length."""
+        """Create a table with its partitions, whose keys have a fixed length."""
         require(scope=scope)
         self._core.check_segments("partitions of a table", config.partitions)
         if (
@@ -38,7 +38,7 @@ class Tables:
             or config.secondary_key_bytes < 0
             or config.rollover_bytes < 0
         ):
-            raise InvalidArgument(f"{config} makes no key-value table")
+            raise InvalidArgument(f"a key-value table cannot have the configuration {config}")
         if not is_user_stream_name(name):
             raise InvalidName("key-value table", name)
         core = self._core
@@ -59,17 +59,17 @@ class Tables:
         return self._core.state.table(scope, name).config
 
     def partitions(self, scope: str, name: str) -> list[Segment]:
-        """The table's segments, by key."""
+        """Return the table's segments, by key."""
         require(scope=scope, table=name)
         return list(self._core.state.table(scope, name).epoch.segments)
 
     async def names(self, scope: str, token: str) -> tuple[list[str], str]:
-        """A page of the names of a scope's tables."""
+        """Return a page of the names of a scope's tables."""
         require(scope=scope)
         return await page(self._core, self._core.state.scope(scope).tables, token)
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete a table with all that is in it."""
+        """Delete a table and its contents."""
         require(scope=scope, table=name)
         core = self._core
         async with core.lock("table", scope, name):

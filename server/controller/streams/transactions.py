@@ -1,14 +1,15 @@
-"""Transactions of a stream: events written aside, which all become part of the stream or none.
+"""Transactions of a stream: events written aside, then committed or aborted as a whole.
 
-A transaction belongs to the epoch in which it was opened, told by the top 32 bits of its id, and has a segment beside
-each segment of that epoch. Committing merges these into the current segments of the same numbers. If the stream was
-scaled since, the transaction's epoch comes again to take them in, and after it the current one (a rolling transaction).
+A transaction belongs to the epoch in which it was opened, which is in the top 32 bits of its id, and has one segment
+for each segment of that epoch. A commit merges these into the current segments with the same numbers. If the stream was
+scaled since, copies of the transaction's epoch and then of the current epoch are added, and the transaction is merged
+into the first (a rolling transaction).
 
-Long work is done in pieces, and a stream has at most `max_transactions` open.
+Long work is done in pieces, and a stream has at most `max_transactions` open transactions.
 
-Invariant: `OPEN → COMMITTING → COMMITTED` or `OPEN → ABORTING → ABORTED`, nothing else; the first request to end a
-transaction decides, asking the same again is fine, asking the opposite is refused. Commits happen in the order in which
-they were asked for, those of older epochs first. A lease that ended, with some slack, aborts.
+Invariants: the only transitions are `OPEN → COMMITTING → COMMITTED` and `OPEN → ABORTING → ABORTED`; the first request
+to end a transaction decides, repeating it is allowed, the opposite is refused. Commits are executed in order of their
+requests, older epochs first. A transaction whose lease has expired, plus slack, is aborted.
 
 Follows `StreamTransactionMetadataTasks`, `CommitRequestHandler` and `AbortRequestHandler`.
 """
@@ -59,7 +60,7 @@ _LEASES_MAX: Final = 1000
 """No transaction lives longer than this many of its leases (`StreamTransactionMetadataTasks`)."""
 
 _NO_TIME: Final = -(2**63)
-"""The timestamp of a commit whose writer noted none."""
+"""The timestamp of a commit without one."""
 
 _PLAIN: Final = ScalingPolicy()
 
@@ -68,7 +69,7 @@ _MERGED_AT_ONCE: Final = 100
 
 
 def _opening(transaction: UUID) -> int:
-    """Sort key for the order in which transactions were opened."""
+    """Return the sort key for the order in which transactions were opened."""
     return transaction.int & (1 << 96) - 1
 
 
@@ -79,7 +80,7 @@ class Transactions:
         self._core = core
 
     async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[Segment]]:
-        """Open one; give its id and the segments of its epoch, beside each of which its own segment exists now."""
+        """Open a transaction; return its id and the segments of its epoch, for each of which its own segment exists."""
         require(scope=scope, stream=stream)
         core = self._core
         core.state.stream(scope, stream)
@@ -107,7 +108,7 @@ class Transactions:
         return identifier, segments
 
     def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
-        """Give an open transaction a new lease; give how it stands, None if it is not known."""
+        """Extend the lease of an open transaction; return its status, None if it is unknown."""
         require(scope=scope, stream=stream)
         core = self._core
         status = self.status(scope, stream, identifier)
@@ -122,7 +123,7 @@ class Transactions:
         return status
 
     def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
-        """How a transaction stands; None if it, or its stream, is not known."""
+        """Return a transaction's status; None if it, or its stream, is unknown."""
         require(scope=scope, stream=stream)
         found = self._core.state.find_stream(scope, stream)
         if found is None:
@@ -131,14 +132,14 @@ class Transactions:
         return None if known is None else known.status
 
     def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """The transactions of a stream that ended last, with their outcomes, in the order in which they were opened."""
+        """Return the latest ended transactions of a stream with their outcomes, in the order of their opening."""
         require(scope=scope, stream=stream)
         found = self._core.state.stream(scope, stream)
         last = islice(reversed(found.completed), self._core.config.completed_listed)
         return {each: found.completed[each].status for each in sorted(last, key=_opening)}
 
     async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
-        """Ask for a commit; without a delay it has happened when this returns."""
+        """Request a commit; without a configured delay it is complete at return."""
         require(scope=scope, stream=stream)
         core = self._core
         core.check_name(writer)
@@ -150,7 +151,7 @@ class Transactions:
                 await self._end_or_retry(found, identifier)
 
     async def abort(self, scope: str, stream: str, identifier: UUID) -> None:
-        """Ask for an abort; without a delay it has happened when this returns."""
+        """Request an abort; without a configured delay it is complete at return."""
         require(scope=scope, stream=stream)
         core = self._core
         async with core.lock(scope, stream):
@@ -160,7 +161,7 @@ class Transactions:
                 await self._end_or_retry(found, identifier)
 
     async def run(self, timer: Timer) -> None:
-        """Look at a transaction again: its lease may have ended, or what was asked for may be due."""
+        """Check a transaction: its lease may have expired, or a requested commit or abort may be due."""
         core = self._core
         async with core.lock(timer.scope, timer.stream):
             found = core.state.find_stream(timer.scope, timer.stream)
@@ -172,7 +173,7 @@ class Transactions:
             await self._end_or_retry(found, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
-        """End every transaction: commit what was to be committed, abort the others. The caller holds the lock."""
+        """End every transaction: commit those with a requested commit, abort the others. The caller holds the lock."""
         core = self._core
         async for identifier, transaction in core.pace.over(list(stream.transactions.items())):
             if transaction.status is TransactionStatus.OPEN:
@@ -219,7 +220,7 @@ class Transactions:
             _log.warning("ending transaction %s of stream %s is tried again: %s", identifier, stream.full_name, error)
 
     async def _end(self, stream: Stream, identifiers: Iterable[UUID]) -> None:
-        """Carry out what was asked for these transactions; the caller holds the lock."""
+        """Execute the requested commits and aborts of these transactions; the caller holds the lock."""
         core = self._core
         committing = []
         for identifier in identifiers:
@@ -253,7 +254,7 @@ class Transactions:
                 await self._core.segments.merge_segments(stream.segment_name(target), some)
 
     async def _roll(self, stream: Stream, epoch: int, identifiers: Sequence[UUID]) -> None:
-        """Take transactions of an older epoch in; every step can be done twice."""
+        """Merge transactions of an older epoch; every step is idempotent."""
         segments, pace = self._core.segments, self._core.pace
         now_ms = self._core.now_ms()
         again, current = rolled(stream, epoch, now_ms)
@@ -274,8 +275,8 @@ class Transactions:
         position = {}
         async for segment in self._core.pace.over(stream.current.segments):
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
-        # A time before the writer's last one, or of a writer too many, does not count, and the transaction is committed
-        # all the same.
+        # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
+        # committed.
         with suppress(TooMany):
             note(self._core, stream, transaction.writer, transaction.timestamp, position)
 
@@ -285,7 +286,7 @@ class Transactions:
         core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
         before_ms = now_ms - core.config.completed_ttl_ms
         beyond = len(stream.completed) - core.config.completed_max
-        if beyond > core.config.completed_max // 10:  # in batches, because each batch is an operation in the journal
+        if beyond > core.config.completed_max // 10:  # in batches, because each one is an operation in the journal
             before_ms = max(before_ms, next(islice(stream.completed.values(), beyond, None)).ended_ms)
         if next(iter(stream.completed.values())).ended_ms < before_ms:
             core.record(CompletedForgotten(stream.scope, stream.name, before_ms))
@@ -302,9 +303,9 @@ class Transactions:
         return transaction.due_ms
 
     def _watch(self, stream: Stream, identifier: UUID) -> None:
-        """Look again when the lease has ended or what was asked for is due; if that is now, a little later.
+        """Set a timer for the end of the lease, or for a requested commit or abort; if that is due now, for a retry.
 
-        The timer is set before the work is begun, so that work which fails, or whose caller goes away, is done at last.
+        The timer is set before the work starts, so that work that fails or is cancelled is completed later.
         """
         core = self._core
         transaction = stream.transactions[identifier]

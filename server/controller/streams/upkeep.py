@@ -1,7 +1,7 @@
-"""What the controller does by itself for a stream, at its time: retention, and scaling by load.
+"""Background work on a stream: retention, and scaling by load.
 
-Invariant: a stream has at most one timer of each kind, and none once it is gone, sealed, or has no such policy. The
-averages of load are no part of the state: a controller that starts again begins to watch anew.
+Invariant: a stream has at most one timer of each kind, and none once it is deleted, sealed, or has no such policy. Load
+averages are not part of the state: a restarted controller measures them from scratch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Retention and scaling by load, for streams whose policies ask for it."""
+    """Retention and scaling by load, for streams with such policies."""
 
     def __init__(self, core: Core, streams: Streams, scaling: Scaling) -> None:
         self._core = core
@@ -39,7 +39,7 @@ class Upkeep:
         self._timed: set[tuple[Due, str]] = set()
 
     def watch(self, scope: str, stream: str) -> None:
-        """Set the timers that a stream's configuration asks for; to be called when it may have changed."""
+        """Set the timers that a stream's configuration requires. Call it when the configuration may have changed."""
         found = self._find(scope, stream)
         if found is None:
             return
@@ -49,7 +49,7 @@ class Upkeep:
             self._schedule(Due.LOAD, found, self._core.config.scaling.tick_ms)
 
     async def run_retention(self, scope: str, stream: str) -> None:
-        """Keep a stream cut and truncate what the policy no longer asks for."""
+        """Record a stream cut and truncate what the policy does not require."""
         self._timed.discard((Due.RETENTION, f"{scope}/{stream}"))
         found = self._find(scope, stream)
         if found is None or found.config.retention is None:
@@ -57,11 +57,11 @@ class Upkeep:
         try:
             await self.retain(found)
         except ControllerError as error:
-            _log.warning("retention of stream %s waits for the next time: %s", found.full_name, error)
+            _log.warning("retention of stream %s is retried next time: %s", found.full_name, error)
         self.watch(scope, stream)
 
     async def retain(self, stream: Stream) -> None:
-        """The work of `run_retention`, once; raises what goes wrong."""
+        """Apply retention once. Raises ControllerError."""
         policy = stream.config.retention
         if policy is None:
             return
@@ -83,7 +83,7 @@ class Upkeep:
         core.record(RetentionCutsForgotten(stream.scope, stream.name, count))
 
     async def run_load(self, scope: str, stream: str) -> None:
-        """Take the rates of a stream's segments and scale it if they ask for it."""
+        """Measure the rates of a stream's segments, and scale the stream if necessary."""
         name = f"{scope}/{stream}"
         self._timed.discard((Due.LOAD, name))
         found = self._find(scope, stream)
@@ -93,7 +93,7 @@ class Upkeep:
         try:
             await self._take_load(found, self._watches.setdefault(name, {}))
         except ControllerError as error:
-            _log.warning("scaling of stream %s by load waits for the next time: %s", name, error)
+            _log.warning("scaling of stream %s by load is retried next time: %s", name, error)
         self.watch(scope, stream)
 
     async def _take_load(self, stream: Stream, watches: dict[int, Watch]) -> None:

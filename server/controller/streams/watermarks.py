@@ -1,15 +1,15 @@
-"""Watermarks: the times that a stream's writers noted, told to its readers in a stream of its own (`_MARK…`).
+"""Watermarks: writers' timestamps combined, and published to readers in a stream of its own (`_MARK…`).
 
-While writers note times, every so often the lowest time that all active ones have reached, and the farthest positions
-at which they stood, become one event of that stream. Readers hold their own position against it and so know between
-which times they are.
+While writers report timestamps, an event is written to that stream periodically: the range of the active writers'
+timestamps and the farthest of their positions. Readers compare their own position with it to determine their time
+range.
 
-Invariant: from one watermark to the next the lower time rises and no position goes back; an event is written before the
-state tells of it, and once. A writer that has not noted a time above the last watermark's is waited for as long as the
-stream's timestamp aggregation timeout allows, then forgotten; one that said it is gone, at once.
+Invariants: from one watermark to the next the lower time increases and no position goes back; an event is written once,
+and before the state records it. A writer whose timestamp is not above the last watermark's lower time is waited for
+until the stream's timestamp aggregation timeout, then forgotten; a removed writer is forgotten at once.
 
-Follows `PeriodicWatermarking` and `Watermark` (Pravega). Deliberate difference: the last watermark is kept here, and
-the mark that Pravega sets in the stream of watermarks, for its controllers alone, is not.
+Follows `PeriodicWatermarking` and `Watermark` (Pravega). Deliberate difference: the last watermark is kept in the
+state; the mark that Pravega sets in the stream of watermarks, for its controllers only, is not written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIMES: Final = Struct(">qq")
 _SEGMENT: Final = Struct(">qdd")
 _OFFSET: Final = Struct(">q")
 _REVISION: Final = Struct(">BBBBi")
-"""Of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
+"""Header of a serialized value: formats 0 and 0, one revision, its number 0, and its size."""
 
 _AT_ONCE: Final = 16
 """Number of positions that count as one unit of `Pace`."""
@@ -55,7 +55,7 @@ _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
 
 class Watermarks:
-    """Writes them, for streams whose writers note times."""
+    """Writes watermarks for streams whose writers report timestamps."""
 
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
@@ -63,7 +63,7 @@ class Watermarks:
         self._behind_since: dict[str, dict[str, int]] = {}
 
     async def run(self, scope: str, stream: str) -> None:
-        """Write a watermark if there is one to write; look again later while there are writers to look at."""
+        """Write a watermark if one is due; set a timer for the next one while there are active writers."""
         found = self._core.state.find_stream(scope, stream)
         if found is None:
             self._behind_since.pop(f"{scope}/{stream}", None)
@@ -87,7 +87,7 @@ class Watermarks:
         try:
             await self._write(found, Watermark(number, min(times), max(times), cut))
         except ControllerError as error:
-            _log.warning("the watermark of stream %s waits for the next time: %s", found.full_name, error)
+            _log.warning("the watermark of stream %s is retried next time: %s", found.full_name, error)
 
     async def _write(self, stream: Stream, watermark: Watermark) -> None:
         scope, name = stream.scope, MARK_PREFIX + stream.name
@@ -100,7 +100,7 @@ class Watermarks:
             self._core.record(WatermarkWritten(scope, stream.name, watermark))
 
     async def _active(self, stream: Stream) -> list[WriterMark]:
-        """The marks of the writers that count; forgets the others."""
+        """Return the marks of active writers; forget the others."""
         last, now_ms = stream.watermark, self._core.now_ms()
         behind_since = self._behind_since.setdefault(stream.full_name, {})
         active = []
@@ -125,7 +125,7 @@ class Watermarks:
 
 
 class UpperBound:
-    """Builds the least stream cut that none of the added positions lies beyond."""
+    """Builds the smallest stream cut that no added position exceeds."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -146,10 +146,10 @@ class UpperBound:
                 self._raise_to(segment, offset)
 
     def cut(self, last: Mapping[int, int]) -> Cut:
-        """The stream cut, which does not lie before the last one; empty if no position was in the stream.
+        """Return the stream cut, which is not before the last one; empty if no position was in the stream.
 
-        As in Pravega, keys that the positions leave out are covered by segments of the newest epoch named by them or
-        the last cut, even where the last cut covers them.
+        As in Pravega, keys that the positions do not cover are covered by segments of the newest epoch in the positions
+        or the last cut, even if the last cut covers them.
         """
         if self._unknown:
             _log.warning(
@@ -174,7 +174,7 @@ class UpperBound:
                 self._raise_to(segment, 0)
 
     def _raise_to(self, segment: Segment, offset: int) -> None:
-        """Raise the bound to an offset of a segment, which stands for all segments before it."""
+        """Raise the bound to an offset of a segment, which implies all segments before it."""
         # A writer that has written nothing to a segment reports -1, but readers cannot start from such a cut.
         offset = max(offset, 0)
         first = bisect_right(self._segments, segment.start, key=attrgetter("end"))
@@ -189,7 +189,7 @@ class UpperBound:
 
 
 def encode_watermark(stream: Stream, watermark: Watermark) -> bytes:
-    """A watermark as the events of its stream hold it."""
+    """Return a watermark as the content of an event of its stream."""
     parts = [_TIMES.pack(watermark.lower, watermark.upper), _count(len(watermark.cut))]
     for identifier, offset in watermark.cut.items():
         segment = stream.segment(identifier)
@@ -202,7 +202,7 @@ def _value(content: bytes) -> bytes:
 
 
 def _count(number: int) -> bytes:
-    """A number in one, two or four bytes; the first bits tell in how many."""
+    """Encode a number in one, two or four bytes; the first bits give the length."""
     if number < _SHORT:
         return number.to_bytes(1, "big")
     if number < _MIDDLE:

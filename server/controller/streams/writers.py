@@ -1,7 +1,7 @@
-"""The times that writers note, each with the position that the writer had reached.
+"""Writers' timestamps, each with the writer's position at that time.
 
-Invariant: for one writer neither time nor position goes back. Follows `PersistentStreamBase.noteWriterMark`. What they
-become for readers is in `watermarks`.
+Invariant: neither the time nor the position of a writer goes back. Follows `PersistentStreamBase.noteWriterMark`.
+`watermarks` combines the timestamps for readers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from segstore.server.controller.state import Core, Due, Stream, WriterGone, Writ
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
 _SMALL: Final = 64
-"""Segments of a position. Longer positions are taken while all together have no more than that for each writer."""
+"""Segments of a short position. Longer ones are accepted while all positions together average at most this many."""
 
 
 def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-    """Note a writer's time, unless it or the position goes back; have the stream's watermarks looked after.
+    """Record a writer's timestamp, unless it or the position goes back; set the stream's timer for watermarks.
 
-    Raises `TooMany` for a writer, or a long position, that there is no room for.
+    Raises `TooMany` for a writer, or a long position, beyond the limits.
     """
     mark, limit = stream.writers.get(writer), core.config.max_writers
     if mark is None and len(stream.writers) >= limit:
@@ -42,20 +42,20 @@ def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapp
 
 
 class Writers:
-    """Notes times and forgets writers."""
+    """Records timestamps and removes writers."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
-        """Note that everything this writer wrote up to `position` belongs to times up to `timestamp`."""
+        """Record that all events of this writer up to `position` have timestamps up to `timestamp`."""
         require(scope=scope, stream=stream)
         self._core.check_cut(len(position))
         self._core.check_name(writer)
         return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
 
     def remove(self, scope: str, stream: str, writer: str) -> None:
-        """The writer notes no more."""
+        """Record that the writer is gone."""
         require(scope=scope, stream=stream)
         if writer not in self._core.state.stream(scope, stream).writers:
             raise NotFound("writer", f"{writer} of stream {scope}/{stream}")

@@ -1,8 +1,8 @@
-"""kazoo's way to the servers of a ZooKeeper, taken from it when its session is over.
+"""kazoo's network connection to ZooKeeper, closed by force when its session ends.
 
-A kazoo client whose session has expired opens a new one by itself, with the requests that wait; a session here is one
-session, so from then on its client gets no connection any more. The same is what ends a client soon: kazoo waits for
-its threads, and those wait for the servers, for a pause between attempts, or for the answer to their farewell.
+A kazoo client whose session has expired opens a new one by itself, with the pending requests. Here a session object is
+one session, so its client gets no further connection. This also makes a client stop quickly: kazoo waits for its
+threads, which wait for the servers, for a pause between attempts, or for the reply to their close request.
 
 Invariant: after `end` no connection is made; after `cut` none is left, and nothing in kazoo waits for one.
 """
@@ -15,15 +15,15 @@ import time
 from typing import Any
 
 _SPARE_S = 0.02
-"""Between attempts of a client that is to end."""
+"""Pause between attempts of a client that is stopping."""
 
 
 class KazooLine:
-    """Stands in a kazoo handler for what it opens connections and waits with; used by kazoo's threads.
+    """Replaces a kazoo handler's functions for opening connections and sleeping; used by kazoo's threads.
 
     Attributes:
-        tried: whether a connection was ever tried.
-        failed: why the last one could not be made; None if it could.
+        tried: whether a connection was ever attempted.
+        failed: why the last attempt failed; None if it succeeded.
     """
 
     def __init__(self, handler: Any) -> None:
@@ -37,29 +37,29 @@ class KazooLine:
         handler.sleep_func = self.sleep
 
     def sleep(self, seconds: float) -> None:
-        """Waits, but not for long when the session is over."""
+        """Waits, but only briefly once the session has ended."""
         if self._ended.is_set():
             time.sleep(min(seconds, _SPARE_S))
         else:
             self._ended.wait(seconds)
 
     def end(self) -> None:
-        """No new connection from now on; the one that there is stays."""
+        """Refuses new connections; an existing one stays."""
         self._ended.set()
 
     def cut(self) -> None:
-        """No connection from now on."""
+        """Refuses new connections and closes the existing one."""
         with self._lock:
             self._ended.set()
             if self._socket is not None:
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
-                    return  # it is closed, or was cut from the other side
+                    return  # it is already closed, here or by the server
 
     def _create_connection(self, *args: Any, **named: Any) -> socket.socket:
         if self._ended.is_set():
-            raise ConnectionAbortedError("the session is over")
+            raise ConnectionAbortedError("the session has ended")
         self.tried = True
         try:
             made: socket.socket = self._connect(*args, **named)
@@ -72,4 +72,4 @@ class KazooLine:
                 self._socket = made
                 return made
         made.close()
-        raise ConnectionAbortedError("the session is over")
+        raise ConnectionAbortedError("the session has ended")

@@ -1,18 +1,18 @@
 """Sessions with a real ZooKeeper, through kazoo (the extra `zookeeper`).
 
-A session object is one session, from its beginning to its end; who wants another connects again. kazoo, which would go
-on with a new session by itself, gets no connection any more once it says that the session is lost. kazoo calls back on
-threads of its own; everything is handed to the loop's thread before anybody hears of it.
+A session object is one session from start to end; another one needs another `connect`. kazoo would open a new session
+by itself, so it gets no further connection once it reports that the session is lost. kazoo calls back on its own
+threads; everything is passed to the loop's thread.
 
 A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
 newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
 and is lost if it has seen a newer one.
 
-Invariants: no request outlives its session or waits longer than its timeout, and none is kept for later: what is asked
-while there is no connection is `Disconnected` at once. After `aclose`, no thread of kazoo's and none of ours is left.
-With credentials, every node that is created is accessible with them only.
-Refused: with `Unreachable`, in one sentence, servers that do not answer, invalid names, a missing kazoo, and a tree
-that can be changed without the credentials.
+Invariants: no request outlives its session or waits longer than its timeout, and none is queued: a request without a
+connection raises `Disconnected` at once. After `aclose`, no thread of kazoo's or ours is left. With credentials, every
+created node is accessible with them only.
+Refused with `Unreachable`, in one sentence: servers that do not answer, invalid names, a missing kazoo, and a tree that
+can be changed without the credentials.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
 log = logging.getLogger(__name__)
 
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.setLevel(logging.ERROR)  # each attempt is a warning there; who has the session says what its loss means
+_kazoo_log.setLevel(logging.ERROR)  # kazoo logs a warning for each attempt; the session's owner logs its loss
 
 _TREE: Final = "/segstore"
 _OPEN_TO: Final = ("world", "ip")
@@ -49,7 +49,7 @@ _OPEN_TO: Final = ("world", "ip")
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
-"""Between attempts to reach the servers, for a session that may live."""
+"""Limits of the pause between attempts to reach the servers, while the session may still exist."""
 
 _LOOK_S: Final = 1.0
 """Time from the loss of a connection to the first check of the servers' last change, and between checks."""
@@ -57,11 +57,11 @@ _LOOK_TIMEOUT_S: Final = 3.0
 """Timeout of a check. A server that has just started may not answer the request for a session."""
 
 _FAREWELL_S: Final = 1.0
-"""How long the servers have to answer when a session is closed; without an answer it ends when its timeout is over."""
+"""Time for the servers to answer when a session is closed; without an answer it ends after its timeout."""
 
 
 class ZooKeeperCoordinator:
-    """Where sessions with a ZooKeeper come from (`Coordinator`)."""
+    """Opens sessions with a ZooKeeper (`Coordinator`)."""
 
     def __init__(
         self,
@@ -71,9 +71,10 @@ class ZooKeeperCoordinator:
         connect_timeout_ms: float = 10_000,
         credentials: SecretStr | None = None,
     ) -> None:
-        """hosts: "host:port", several with commas, and a path at the end to stay below. session_timeout_ms: what is
-        asked for; the servers may bound it. connect_timeout_ms: how long one of them has to answer. credentials:
-        "user:password" for the scheme `digest`; nodes created with them can be read and changed with them only.
+        """hosts: "host:port", several separated by commas, optionally followed by a path as the root of all nodes.
+        session_timeout_ms: the requested timeout, which the servers may limit. connect_timeout_ms: deadline for a
+        server's answer. credentials: "user:password" for the scheme `digest`; nodes created with them can be read and
+        changed with them only.
 
         Raises ValueError for malformed credentials.
         """
@@ -98,13 +99,13 @@ class ZooKeeperSession:
     """One session (`CoordinationSession`).
 
     Attributes:
-        session_id: the service's number for it.
-        client: kazoo's; for looking at its id and password.
+        session_id: the service's id of the session.
+        client: the kazoo client; to inspect its id and password.
         why: why it was lost, if more is known than the service reported; else "".
     """
 
     def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
-        """To be called in the loop's thread. Raises Unreachable."""
+        """Must be called in the loop's thread. Raises Unreachable."""
         try:
             from kazoo.client import KazooClient
             from kazoo.handlers.threading import SequentialThreadingHandler
@@ -128,7 +129,7 @@ class ZooKeeperSession:
                 default_acl=None if credentials is None else CREATOR_ALL_ACL,
             )
         except ValueError as error:
-            raise Unreachable(f"{hosts!r} is not how to find a ZooKeeper, which is HOST:PORT: {error}") from error
+            raise Unreachable(f"{hosts!r} is not the address of a ZooKeeper, which is HOST:PORT: {error}") from error
         self.session_id = 0
         self.why = ""
         self._hosts = hosts
@@ -157,7 +158,7 @@ class ZooKeeperSession:
             if not self._line.tried:
                 why = "no such name is known"
             raise Unreachable(
-                f"ZooKeeper at {self._hosts} does not answer: {why}; see that it runs there, or name another one"
+                f"ZooKeeper at {self._hosts} does not answer: {why}; make sure that it runs there, or name another one"
             ) from error
         if self._credentials is not None:
             await self._check_tree()
@@ -191,7 +192,7 @@ class ZooKeeperSession:
         await self._ask(path, "create_async", data, ephemeral=ephemeral, makepath=True)
 
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
-        # A node that is not there is watched by `exists`, one that is there by either.
+        # Only `exists` can watch a missing node; both can watch an existing one.
         heard = self._watcher(watch)
         if await self._ask(path, "exists_async", heard) is None:
             return None
@@ -221,7 +222,7 @@ class ZooKeeperSession:
         await asyncio.shield(self._stop())
         await asyncio.gather(*self._looks, return_exceptions=True)
         if self._last is not None:
-            self._last.join()  # it has said its last
+            self._last.join()  # it has already reported its end
 
     async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
         from kazoo import exceptions as kazoo_errors
@@ -250,12 +251,12 @@ class ZooKeeperSession:
         except kazoo_errors.SessionExpiredError as error:
             raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
-            raise Disconnected(f"the connection to ZooKeeper was lost while {path} was asked for", path) from error
+            raise Disconnected(f"the connection to ZooKeeper was lost during a request for {path}", path) from error
         except kazoo_errors.ConnectionClosedError as error:
             self._check(path)
-            raise Disconnected(f"the connection to ZooKeeper was closed while {path} was asked for", path) from error
+            raise Disconnected(f"the connection to ZooKeeper was closed during a request for {path}", path) from error
         except kazoo_errors.KazooException as error:
-            raise CoordinationError(f"ZooKeeper refused what was asked of {path}: {error!r}", path) from error
+            raise CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
         except TimeoutError as error:
             raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
         finally:
@@ -267,10 +268,10 @@ class ZooKeeperSession:
         if self._state is SessionState.SUSPENDED:
             raise Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
 
-    # --- what kazoo's threads say -----------------------------------------------------------------------------------
+    # --- events from kazoo's threads --------------------------------------------------------------------------------
 
     def _watcher(self, watch: Callable[[], None] | None) -> Callable[[Any], None] | None:
-        """What kazoo is to call; it also does when the connection is lost, for then its watches are gone."""
+        """Returns the watcher for kazoo, which also calls it when the connection is lost and its watches with it."""
         if watch is None:
             return None
         set_now = _Watch(watch)
@@ -283,7 +284,7 @@ class ZooKeeperSession:
             watch.callback()
 
     def _listen(self, state: str) -> None:
-        """Called by kazoo, on the thread that holds its connection: it does nothing else before this returns."""
+        """Called by kazoo on its connection thread, which waits until this returns."""
         if state == "LOST":
             self._line.end()
         elif state == "CONNECTED" and not self.session_id:
@@ -319,7 +320,7 @@ class ZooKeeperSession:
                 if not answered.done():
                     answered.set_exception(expired)
             if not self._connected.cancelled():
-                self._connected.exception()  # it may be that nobody waits for it
+                self._connected.exception()  # retrieved in case nothing awaits it
             for watch in tuple(self._watches):
                 self._loop.call_soon(self._fire, watch)
         elif state is SessionState.CONNECTED and not self._connected.done():
@@ -336,7 +337,7 @@ class ZooKeeperSession:
     # --- a service that has lost its data ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """While there is no connection: marks the session as lost if the service is older than what it has seen."""
+        """While disconnected, marks the session as lost if the service's data is older than what it has seen."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
@@ -354,9 +355,9 @@ class ZooKeeperSession:
                 return
 
     async def _last_change(self) -> int:
-        """The number of the service's last change (zxid). Raises CoordinationError.
+        """Returns the number of the service's last change (zxid). Raises CoordinationError.
 
-        The `sync` makes sure that a server that lags behind others has everything that they had shown before.
+        The `sync` ensures that a lagging server has everything that other servers have shown before.
         """
         fresh = ZooKeeperSession(self._hosts, _LOOK_TIMEOUT_S, self._credentials)
         try:
@@ -369,7 +370,7 @@ class ZooKeeperSession:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _stop(self) -> asyncio.Future[None]:
-        """kazoo's threads end, which a thread of ours waits for; begun once."""
+        """Stops kazoo's threads, in a thread of ours; starts only once."""
         if self._stopping is None:
             self._stopping = self._loop.create_future()
             name = f"end of ZooKeeper session {self.session_id:#x}"

@@ -1,9 +1,9 @@
-"""What a table refuses before it looks at its state: versions, key lengths and sizes, in the reference's words.
+"""Checks of table requests that need no table state: versions, key lengths and sizes, in the reference's words.
 
-Each check passes in silence or raises: ``Unmapped`` where the reference closes the connection, ``IllegalArgument`` with
-its text where it answers. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
+Each check returns None or raises: ``Unmapped`` if the reference closes the connection, ``IllegalArgument`` with the
+reference's text if it replies. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
 ``SegmentAttributeBTreeIndex``, ``TableAttributes``. Deliberate difference: where the reference prints the address of a
-buffer, its size alone is given.
+buffer, only the buffer's size is given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from segstore.server.store.errors import IllegalArgument, Unmapped
 from segstore.server.store.tables.log import HEADER_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, NO_VERSION
 
 KEY_MUST_NOT_EXIST = -1
-"""As a key's version: the key must not be there. As an answer's version: it is not."""
+"""As a key's version in a request: the key must not exist. In a reply: the key does not exist."""
 
 MAX_FIXED_KEY_BYTES = 256
 MIN_UTILIZATION_PERCENT = 75
@@ -26,15 +26,15 @@ _DEFAULT_ROLLOVER_BYTES = 16 * 1024 * 1024
 
 
 def check_key_length(key_length: int) -> None:
-    """Refuse a key length that no table can have (``Unmapped``); the reference does so before it looks for the name."""
+    """Refuses an impossible key length (``Unmapped``); the reference does so before it looks up the name."""
     if key_length > MAX_FIXED_KEY_BYTES:
         raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
 
 
 def check_key_versions(versions: Iterable[int]) -> None:
-    """Refuse versions that no key can have (``Unmapped``).
+    """Refuses impossible versions (``Unmapped``).
 
-    The reference does so before it looks for the segment: check a request's versions before its segment's name.
+    The reference does so before it looks up the segment: check a request's versions before its segment's name.
     """
     for version in versions:
         if version < KEY_MUST_NOT_EXIST and version != NO_VERSION:
@@ -42,10 +42,10 @@ def check_key_versions(versions: Iterable[int]) -> None:
 
 
 def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[bytes, int]], what: str) -> None:
-    """Refuse keys (key, version) that a fixed-key table cannot hold; ``what`` opens the text."""
+    """Refuses keys (key, version) that a fixed-key table cannot hold; ``what`` is the beginning of the text."""
     for key, version in keys:
         if len(key) != key_length:
-            # The reference prints a Netty buffer here; what remains recognisable of it is kept.
+            # The reference prints a Netty buffer here; the text keeps its recognisable parts.
             size = len(key)
             shown = "*" if version == NO_VERSION else str(version)
             raise IllegalArgument(
@@ -56,7 +56,7 @@ def check_lengths_to_write(segment: str, key_length: int, keys: Sequence[tuple[b
 
 
 def check_lengths_to_read(segment: str, key_length: int, keys: Sequence[bytes]) -> None:
-    """Refuse keys that a fixed-key table cannot be asked for: first those that none can hold, then those it cannot."""
+    """Refuses keys that a fixed-key table cannot hold: first those that no table can hold, then those of this table."""
     for key in keys:
         if not 0 < len(key) <= MAX_FIXED_KEY_BYTES:
             raise IllegalArgument(
@@ -69,13 +69,13 @@ def check_lengths_to_read(segment: str, key_length: int, keys: Sequence[bytes]) 
 
 
 def check_attribute_length(segment: str, key_length: int, key: bytes) -> None:
-    """Refuse one key of another length than the table's."""
+    """Refuses a key whose length is not the table's."""
     if len(key) != key_length:
         raise IllegalArgument(f"Expected Attribute Id length {key_length}, given {len(key)}.", segment=segment)
 
 
 def check_sizes(segment: str, keys: Sequence[bytes], value_sizes: Sequence[int] | None) -> None:
-    """Refuse keys and entries that are too large to be written; ``value_sizes`` is None for removals."""
+    """Refuses keys and entries that are too large to be written; ``value_sizes`` is None for removals."""
     for index, key in enumerate(keys):
         if len(key) > MAX_KEY_BYTES:
             raise IllegalArgument("Key too large.", segment=segment)
@@ -84,7 +84,7 @@ def check_sizes(segment: str, keys: Sequence[bytes], value_sizes: Sequence[int] 
 
 
 def table_attributes(key_length: int, rollover_bytes: int = 0) -> dict[UUID, int]:
-    """The attributes of a new table beside its kind (read in the reference's source, not recorded)."""
+    """Returns the attributes of a new table, without its kind (from the reference's source, not from recordings)."""
     values = {
         ROLLOVER_SIZE: rollover_bytes if rollover_bytes > 0 else _DEFAULT_ROLLOVER_BYTES,
         **{core_id(_TABLE_ATTRIBUTES + number): 0 for number in range(7)},

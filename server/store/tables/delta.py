@@ -1,10 +1,12 @@
-"""Deltas of a hash table: what changed from a position of its log on.
+"""Deltas of a hash table: changes since a position of its log.
 
-Invariant: who applies the deltas from position to position, clearing when told to, holds what the table holds, except
-that removals of keys from earlier deltas are not told (as in the reference; its clients read from 0 or look keys up).
+Invariant: a client that applies consecutive deltas, and clears its copy when told to, has the table's contents, except
+that removals of keys from earlier deltas are not reported (as in the reference; its clients read from 0 or look up
+keys).
 
-Source: ``TableEntryDeltaIterator`` and ``PravegaRequestProcessor``. Refused: bytes that are no entry (``Unmapped``).
-Deliberate difference: a delta from before the log's start begins there and says "clear" instead of failing.
+Source: ``TableEntryDeltaIterator`` and ``PravegaRequestProcessor``. Refused: bytes that are not an entry
+(``Unmapped``). Deliberate difference: a delta from before the log's start begins at the start and sets
+``should_clear`` instead of failing.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ _MOST_WALKED = 16_384
 
 
 class TableDelta(NamedTuple):
-    """Entries (key, version, value), each key once, those removed again left out.
+    """Entries (key, version, value), each key once, without keys that were removed again.
 
-    ``last_position`` is where the next delta starts; 0 where nothing was read.
+    ``last_position`` is the start of the next delta; 0 if nothing was read.
     """
 
     entries: list[tuple[bytes, int, bytes]]
@@ -30,9 +32,9 @@ class TableDelta(NamedTuple):
 
 
 def read_delta(log: TableLog, position: int, count: int, *, size: int) -> TableDelta:
-    """The delta from ``position``, at most the log's length, with at most ``count`` keys; ``size``: of the reply.
+    """Returns the delta from ``position`` with at most ``count`` keys; ``size``: of the reply without entries.
 
-    It ends early if many entries have the same keys; the next delta continues there.
+    ``position`` is at most the log's length. The delta ends early if many entries have the same keys.
     """
     start = max(position, log.start_offset)
     length = log.length

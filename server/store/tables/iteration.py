@@ -1,14 +1,14 @@
 """Order, continuation tokens and page sizes of table iteration.
 
-A hash table is walked in the order of its keys' hashes: the first 16 bytes of SHA-256, compared as two *signed* 64-bit
-numbers, so 0x80… comes first and 0x7f… last. A continuation token names the hash of the last key that was given:
-``00 00 01 00 00000010`` and the 16 bytes. A fixed-key table is walked in the order of its keys' bytes; it refuses
-tokens, though it gives one with each page (the last key), and resumes by range.
+A hash table is iterated in the order of its keys' hashes: the first 16 bytes of SHA-256, compared as two *signed*
+64-bit numbers, so 0x80… comes first and 0x7f… last. A continuation token contains the hash of the last returned key:
+``00 00 01 00 00000010`` and the 16 bytes. A fixed-key table is iterated in the order of its keys' bytes; it refuses
+tokens, although each page has one (the last key), and is resumed by range.
 
-Source: ``KeyHasher``, ``TableIterator``, the two ``IteratorStateImpl`` and ``PravegaRequestProcessor``. Refused:
-a token that cannot be read closes the connection (``Unmapped``), one of a hash that no key can have is an
-``IllegalArgument``. Deliberate difference: the reference also steps through hashes whose keys are gone until its
-background indexer has seen the removal, so its last token can name a removed key; here tokens name live keys.
+Source: ``KeyHasher``, ``TableIterator``, the two ``IteratorStateImpl`` and ``PravegaRequestProcessor``. Refused: a
+malformed token closes the connection (``Unmapped``), a token with an impossible hash is an ``IllegalArgument``.
+Deliberate difference: the reference also visits hashes of removed keys until its background indexer has seen the
+removal, so its last token can name a removed key; here tokens name existing keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segstore.server.store.errors import IllegalArgument, Unmapped
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends once its size on the wire reaches this (``PravegaRequestProcessor.MAX_READ_SIZE``)."""
 
-# What a key, a value and a reply count for on the wire, beside their bytes, when a page's size is summed up.
+# Overhead of a key, a value and a reply on the wire, used to compute the size of a page.
 KEY_OVERHEAD = 16
 VALUE_OVERHEAD = 8
 REPLY_OVERHEAD = 8
@@ -39,10 +39,10 @@ _HASH_TOKEN_HEADER = bytes.fromhex("0000010000000010")
 
 
 def hash_order(key: bytes) -> bytes:
-    """16 bytes that sort, as bytes do, in the order in which the reference walks the hashes of keys."""
+    """Returns 16 bytes whose byte order is the order in which the reference iterates over hashes of keys."""
     high, low = _PAIR.unpack_from(sha256(key).digest())
     high ^= _SIGN
-    # The lowest and the highest upper half are kept for attributes of the segment itself.
+    # The lowest and the highest upper half are reserved for attributes of the segment itself.
     if high == 0:
         high = 1
     elif high == _TOP:
@@ -51,16 +51,16 @@ def hash_order(key: bytes) -> bytes:
 
 
 def hash_token(order: bytes) -> bytes:
-    """The continuation token after a key whose ``hash_order`` is given."""
+    """Returns the continuation token after a key, given its ``hash_order``."""
     high, low = _PAIR.unpack(order)
     return _HASH_TOKEN_HEADER + _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
 
 
 def hash_of_token(token: bytes) -> bytes:
-    """The ``hash_order`` that a token names. Raises ``Unmapped`` or ``IllegalArgument`` as the reference would.
+    """Returns the ``hash_order`` in a token. Raises ``Unmapped`` or ``IllegalArgument`` as the reference would.
 
-    The form is that of a versioned serialisation: format 0, version 0, a count of revisions, and each revision with
-    its number and its length; later revisions and whatever follows are skipped.
+    The token is a versioned serialisation: format 0, version 0, a count of revisions, and each revision with its number
+    and length; later revisions and trailing bytes are skipped.
     """
     if len(token) < 3 or token[0] != 0 or token[1] != 0 or not 0 < token[2] < 0x80:
         raise Unmapped("the continuation token is not one of a hash table")
@@ -87,17 +87,17 @@ def hash_of_token(token: bytes) -> bytes:
 
 
 def fixed_key_token(last_key: bytes) -> bytes:
-    """The token that a fixed-key table gives with a page that ends with ``last_key`` (1 to 256 bytes)."""
+    """Returns the token of a fixed-key table's page that ends with ``last_key`` (1 to 256 bytes)."""
     size = len(last_key)
     prefix = bytes((size,)) if size <= 0x7F else (size | 0x8000).to_bytes(2, "big")
     return b"\x00\x00\x01\x00" + _LENGTH.pack(len(prefix) + size) + prefix + last_key
 
 
 class SortedKeys:
-    """The keys of a table in the order of iteration, maintained from the first iteration on. If a table grows beyond
-    `_MANY` keys, they are sorted before that, because later a single request would have to sort millions.
+    """The keys of a table in iteration order, maintained from the first iteration on. A table that grows beyond
+    `_MANY` keys is sorted then, because otherwise a single later request would have to sort millions of keys.
 
-    keys: those of the table; the caller changes them and reports each change.
+    keys: the table's keys; the caller changes them and reports each change.
     """
 
     __slots__ = ("_items", "_keys", "_prefix", "_prefix_size")
@@ -111,19 +111,19 @@ class SortedKeys:
             self._sorted()
 
     def add(self, key: bytes) -> None:
-        """Call before a key is added to the table."""
+        """Reports a new key. Must be called before the key is added to the table."""
         if self._items is not None:
             self._items.add(self._item(key))
         elif len(self._keys) >= _MANY:
             self._sorted().add(self._item(key))
 
     def discard(self, key: bytes) -> None:
-        """A key that was in the table no longer is."""
+        """Reports the removal of a key that was in the table."""
         if self._items is not None:
             self._items.remove(self._item(key))
 
     def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(prefix, key) of the keys at or after ``start`` (a prefix, or a key where there is none), in order.
+        """Yields (prefix, key) of the keys at or after ``start`` (a prefix, or a key if there are none), in order.
 
         The table must not change during the iteration.
         """

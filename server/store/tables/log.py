@@ -1,15 +1,15 @@
-"""The log of a table segment: the serialised entries that are its bytes, and where each of them lies.
+"""The log of a table segment: its serialised entries and their offsets.
 
-A table segment is a segment: reading it as one gives these bytes, its length is theirs, and an entry's version is the
-offset at which the entry was written. An entry is a header of 17 bytes (format 0, int32 key length, int32 value
-length or -1 for a removal, int64 explicit version or -2^63 for "my own offset"), the key, the value.
+A table segment is a segment with these bytes, and an entry's version is the offset at which it was written. An entry
+consists of a 17-byte header (format 0, int32 key length, int32 value length or -1 for a removal, int64 explicit version
+or -2^63 for the entry's own offset), the key and the value.
 
-Invariant: what is written here is read back the same, and only whole entries are ever given. Bytes that cannot be an
-entry are refused with ``Unmapped``: a walk that starts inside of an entry, or that meets an event which was appended to
-the table as if it were a stream.
+Invariant: entries are read back as they were written, and only complete entries are returned. Bytes that cannot be an
+entry are refused with ``Unmapped``: an iteration that starts inside an entry, or reaches an event that was appended to
+the table as to a stream.
 
 Source: ``EntrySerializer`` and ``AsyncTableEntryReader``. As there, an entry with an empty key can be written but ends
-every walk over the log that meets it; deliberate difference: it can be looked up all the same.
+every iteration that reaches it; deliberate difference: it can be looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_VERSION = -(1 << 63)
 
 MAX_KEY_BYTES = 8_192
 MAX_ENTRY_BYTES = 1 << 20
-"""Bound of a whole entry, header included (``TableStore.MAXIMUM_KEY_LENGTH + MAXIMUM_VALUE_LENGTH``)."""
+"""Maximum size of an entry, including its header (``TableStore.MAXIMUM_KEY_LENGTH + MAXIMUM_VALUE_LENGTH``)."""
 
 _HEADER = Struct(">Biiq")
 HEADER_BYTES = _HEADER.size
@@ -33,7 +33,7 @@ _REMOVAL = -1
 
 
 class TableLog(Protocol):
-    """What a table reads of the segment beneath it (``chunks.SegmentData``)."""
+    """The interface through which a table reads its segment (``chunks.SegmentData``)."""
 
     @property
     def start_offset(self) -> int:
@@ -46,12 +46,12 @@ class TableLog(Protocol):
         ...
 
     def read_bytes(self, offset: int, size: int) -> bytes:
-        """A copy of ``size`` bytes from ``offset``, all of which are kept."""
+        """Returns a copy of ``size`` bytes from ``offset``, all of which must exist."""
         ...
 
 
 class LogEntry(NamedTuple):
-    """One entry as it lies in the log. ``value`` is None for a removal."""
+    """One entry of the log. ``value`` is None for a removal."""
 
     offset: int
     end: int
@@ -61,7 +61,7 @@ class LogEntry(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where an entry lies in appended bytes, how many it takes, its key, and whether it removes it."""
+    """An entry in appended bytes: its position, size and key, and whether it is a removal."""
 
     at: int
     size: int
@@ -70,17 +70,17 @@ class Located(NamedTuple):
 
 
 def serialize_entry(key: bytes, value: bytes | bytearray | memoryview, version: int = NO_VERSION) -> bytes:
-    """The bytes of an entry; ``version`` is given only where the entry is moved and must keep its old one."""
+    """Returns the bytes of an entry; ``version`` is given only if a moved entry must keep its old version."""
     return b"".join((_HEADER.pack(0, len(key), len(value), version), key, value))
 
 
 def serialize_removal(key: bytes) -> bytes:
-    """The bytes that record the removal of ``key``."""
+    """Returns the bytes that record the removal of ``key``."""
     return _HEADER.pack(0, len(key), _REMOVAL, NO_VERSION) + key
 
 
 def entry_at(log: TableLog, offset: int) -> LogEntry:
-    """The entry at an offset that is known to hold one."""
+    """Returns the entry at an offset that is known to hold one."""
     _, key_size, value_size, version = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     body = log.read_bytes(offset + HEADER_BYTES, key_size + max(value_size, 0))
     return LogEntry(
@@ -93,16 +93,16 @@ def entry_at(log: TableLog, offset: int) -> LogEntry:
 
 
 def entry_size(log: TableLog, offset: int) -> int:
-    """How many bytes the entry at an offset takes that is known to hold one."""
+    """Returns the size of the entry at an offset that is known to hold one."""
     _, key_size, value_size, _ = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     return HEADER_BYTES + int(key_size) + max(int(value_size), 0)
 
 
 def entries_between(log: TableLog, offset: int, end: int, *, window_bytes: int = 64 * 1024) -> Iterator[LogEntry]:
-    """The entries that lie wholly in ``offset`` to ``end``, read lazily through windows of ``window_bytes``.
+    """Yields the complete entries from ``offset`` to ``end``, read lazily in windows of ``window_bytes``.
 
-    An entry that the end cuts off stops the iteration in silence, as in the reference. Raises ``Unmapped`` at bytes
-    that cannot be an entry's header: a position inside of an entry, or a foreign append.
+    An incomplete entry at the end silently stops the iteration, as in the reference. Raises ``Unmapped`` for bytes that
+    cannot be an entry's header: a position inside an entry, or a foreign append.
     """
     window, base = b"", offset
     while offset < end:
@@ -126,9 +126,9 @@ def entries_between(log: TableLog, offset: int, end: int, *, window_bytes: int =
 
 
 def locate_entries(data: bytes | bytearray | memoryview) -> list[Located] | None:
-    """Where the entries lie in bytes that were appended to a table, or None if they are not entries and nothing else.
+    """Locates the entries in bytes appended to a table; returns None if the bytes are not entries only.
 
-    Keys are copied, values are not looked at.
+    Keys are copied, values are not read.
     """
     view = memoryview(data)
     found: list[Located] = []

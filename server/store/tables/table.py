@@ -1,26 +1,26 @@
-"""The state of one table segment: hash tables, and fixed-key tables whose keys are sorted.
+"""State of one table segment: a hash table, or a fixed-key table with sorted keys.
 
-Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment, and the segment's bytes are
-those that the reference would have written, so versions, lengths and positions agree with it to the byte.
+Invariant: ``_index`` maps each key of the table to the offset of its entry in the segment. The segment's bytes are
+those that the reference would have written, so versions, lengths and positions match it to the byte.
 
-Nothing here writes. ``plan_update`` and ``plan_remove`` check a request and give the bytes to append; the container
-appends them to the segment as it appends anything, in an operation that its journal stores, and tells the table with
-``appended``, which is all that recovery needs to do again. Only removal from a fixed-key table leaves no bytes; its
-keys are told with ``forget``. Values stay in the segment and are read from there.
+Nothing here writes. ``plan_update`` and ``plan_remove`` check a request and return the bytes to append; the container
+appends them to the segment in a journaled operation like any other, and notifies the table with ``appended``. Recovery
+needs only the latter. Only removal from a fixed-key table writes no bytes; its keys are passed to ``forget``. Values
+stay in the segment and are read from there.
 
 Conditions are checked against the state before the batch, and a batch is applied as a whole or not at all.
 
-Order of refusals. Hash table: a key's version that is none → conditions (a missing key wins over a wrong version,
-wherever it stands) → sizes → sealed → offset. Fixed-key table: a version that is none → key lengths → sizes → sealed
-→ conditions (always a bad version, never a missing key) → offset.
+Order of checks. Hash table: impossible version → conditions (a missing key wins over a wrong version, wherever it is in
+the batch) → sizes → sealed → offset. Fixed-key table: impossible version → key lengths → sizes → sealed → conditions
+(always a bad version, never a missing key) → offset.
 
-Refused: ranges on hash tables, tokens and deltas on fixed-key tables, deletion of a fixed-key table if empty, key
+Refused: ranges on hash tables, tokens and deltas on fixed-key tables, ``must_be_empty`` for a fixed-key table, key
 lengths above 256.
 
-Source: ``HashTableSegmentLayout``, ``FixedKeyLengthTableSegmentLayout``, ``ContainerKeyIndex``,
-``TableCompactor``, ``PravegaRequestProcessor``. Deliberate differences: entry counts do
-not lag, a removal is seen at once, compaction is planned in small steps after a change instead of in the background and
-looks at bytes instead of entries, an empty key can be read.
+Source: ``HashTableSegmentLayout``, ``FixedKeyLengthTableSegmentLayout``, ``ContainerKeyIndex``, ``TableCompactor``,
+``PravegaRequestProcessor``. Deliberate differences: entry counts do not lag, a removal is visible at once, compaction
+runs in small steps after changes instead of in the background and counts bytes instead of entries, an empty key can be
+read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ from segstore.server.store.tables.log import (
     serialize_removal,
 )
 
-# The reference reads a fixed-key table leaf by leaf of its index, a leaf being 32 KiB of keys with 8 bytes each.
+# The reference reads a fixed-key table by leaves of its index; a leaf has 32 KiB of keys with 8 bytes each.
 _LEAF_BYTES = 32 * 1024
 
 _COMPACTION_DUE_BYTES = 4 * 1024 * 1024
@@ -84,14 +84,14 @@ _COMPACTION_STEP_BYTES = 64 * 1024
 
 
 def _key_bytes(key: bytes) -> int:
-    """Estimated memory of a key: in the index, and in the order once the table is iterated."""
+    """Returns the estimated memory of a key, in the index and in the order (kept once the table is iterated)."""
     return TABLE_KEY_BYTES + 2 * len(key)
 
 
 class TableWrite(NamedTuple):
-    """A planned change. ``data`` is appended to the segment, ``versions`` are those of the entries in it.
+    """A planned change. ``data`` is appended to the segment; ``versions`` are the versions of its entries.
 
-    ``forgotten`` are keys to hand to ``TableSegment.forget``: a fixed-key table writes nothing when it removes.
+    ``forgotten`` are keys for ``TableSegment.forget``: removal from a fixed-key table writes nothing.
     """
 
     data: bytes
@@ -100,7 +100,7 @@ class TableWrite(NamedTuple):
 
 
 class TableCompaction(NamedTuple):
-    """``data`` is appended to the segment, then the segment is truncated at ``offset``."""
+    """A compaction step: ``data`` is appended to the segment, then the segment is truncated at ``offset``."""
 
     data: bytes
     offset: int
@@ -114,9 +114,9 @@ class TableInfo(NamedTuple):
 
 
 class TableSegment:
-    """The table that lies in one segment; ``log`` are the segment's bytes, entries at first none.
+    """The table in one segment. ``log``: the segment's bytes, at first without entries.
 
-    Raises ``Unmapped`` for a key length above 256; zero and below make a hash table.
+    A key length of zero or below makes a hash table. Raises ``Unmapped`` for a key length above 256.
 
     Attributes:
         index_bytes: estimated memory of its keys, without the log.
@@ -143,7 +143,7 @@ class TableSegment:
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self._live_bytes = 0
         self.index_bytes = 0
-        # The start offset that is known to be an entry's, and whether other bytes than entries were appended.
+        # A start offset known to be an entry's, and whether bytes other than entries were appended.
         self._aligned_start = log.start_offset
         self._foreign = False
 
@@ -152,11 +152,11 @@ class TableSegment:
         return self.key_length > 0
 
     def info(self) -> TableInfo:
-        """What GetTableSegmentInfo answers."""
+        """Returns the facts for GetTableSegmentInfo."""
         return TableInfo(self.log.start_offset, self.log.length, len(self._index), self.key_length)
 
     def check_delete(self, must_be_empty: bool) -> None:
-        """Raises ``Unsupported`` or ``TableNotEmpty`` where the table may not be deleted."""
+        """Raises ``Unsupported`` or ``TableNotEmpty`` if the table may not be deleted."""
         if must_be_empty and self.is_fixed_key:
             raise Unsupported(
                 "mustBeEmpty not supported on Fixed-Key-Length Table Segments.",
@@ -171,10 +171,10 @@ class TableSegment:
     def plan_update(
         self, entries: Iterable[tuple[Buffer, Buffer, int]], offset: int = -1, *, sealed: bool = False
     ) -> TableWrite:
-        """How to write ``entries`` (key, value, version); buffers are copied and nothing changes.
+        """Plans to write ``entries`` (key, value, version); copies the buffers and changes nothing.
 
-        ``offset`` is the length that the table must have, any negative number for none; ``sealed`` says whether the
-        segment is. Raises ``Unmapped``, ``IllegalArgument``, ``KeyMissing``, ``KeyBadVersion``, ``SegmentSealed``,
+        ``offset`` is the length that the table must have, negative for any; ``sealed`` says whether the segment is
+        sealed. Raises ``Unmapped``, ``IllegalArgument``, ``KeyMissing``, ``KeyBadVersion``, ``SegmentSealed``,
         ``BadOffset``.
         """
         copied = [(bytes(key), value, version) for key, value, version in entries]
@@ -185,7 +185,7 @@ class TableSegment:
         return TableWrite(b"".join(parts), list(ends)[:-1], ())
 
     def plan_remove(self, keys: Iterable[tuple[Buffer, int]], offset: int = -1, *, sealed: bool = False) -> TableWrite:
-        """How to remove ``keys`` (key, version), as ``plan_update``; missing keys are removed like others."""
+        """Plans to remove ``keys`` (key, version), as ``plan_update``; missing keys are removed like others."""
         conditions = [(bytes(key), version) for key, version in keys]
         self._check(conditions, None, "Key Length", offset, sealed)
         removed = [key for key, _ in conditions]
@@ -194,7 +194,7 @@ class TableSegment:
         return TableWrite(b"".join(map(serialize_removal, removed)), [], ())
 
     def appended(self, offset: int, data: Buffer) -> None:
-        """``data`` was written to the segment at ``offset``. Bytes that are no entries make no difference."""
+        """Updates the index for ``data`` written to the segment at ``offset``. Ignores bytes that are not entries."""
         entries = locate_entries(data)
         if entries is None:
             self._foreign = True
@@ -217,7 +217,7 @@ class TableSegment:
             self._live_bytes += entry.size
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Keys were removed from a fixed-key table; those that it does not hold make no difference."""
+        """Removes keys of a fixed-key table from the index; ignores keys that it does not have."""
         for key in keys:
             position = self._index.pop(key, None)
             if position is not None:
@@ -226,18 +226,18 @@ class TableSegment:
                 self.index_bytes -= _key_bytes(key)
 
     def positions(self) -> tuple[tuple[bytes, int], ...]:
-        """Each key with the offset of its entry: what the segment's bytes alone do not tell of a fixed-key table."""
+        """Returns each key with its entry's offset, which a fixed-key table's bytes alone do not determine."""
         return tuple(self._index.items())
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the entries of all keys."""
+        """Total size of the entries of all keys."""
         return self._live_bytes
 
     def restore(self, positions: Iterable[tuple[bytes, int]], *, live_bytes: int | None = None) -> None:
-        """Take ``positions`` for the table's state; the segment holds the bytes that they were taken from.
+        """Restores the table's state from ``positions``; the segment must hold the bytes that they refer to.
 
-        ``live_bytes`` is what it was then; without it every entry is looked at.
+        ``live_bytes`` is its value at that time; without it, every entry is read.
         """
         self._index = dict(positions)
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
@@ -246,10 +246,10 @@ class TableSegment:
         self._aligned_start, self._foreign = -1, False
 
     def plan_compaction(self) -> TableCompaction | None:
-        """A step that moves live entries from the log's head to its tail, with their versions; None if not due.
+        """Returns a step that moves live entries from the log's head to its tail, with their versions; None if not due.
 
-        Due when more than 4 MiB are kept and less than 75 % of them are entries of keys. Left alone: a table that
-        events were appended to, or that was truncated as a stream segment.
+        Compaction is due if the log has more than 4 MiB and less than 75 % of it are live entries. A table to which
+        events were appended, or that was truncated like a stream segment, is not compacted.
         """
         start, end = self.log.start_offset, self.log.length
         if end - start <= _COMPACTION_DUE_BYTES or 100 * self._live_bytes >= MIN_UTILIZATION_PERCENT * (end - start):
@@ -265,7 +265,7 @@ class TableSegment:
                 offset = entry.end
                 if offset - start >= _COMPACTION_STEP_BYTES:
                     break
-        except Unmapped:  # an empty key's entry: what lies before it is moved, then no more
+        except Unmapped:  # an empty key's entry: what is before it is moved; then compaction stops
             self._foreign = True
         if offset == start:
             return None
@@ -277,10 +277,10 @@ class TableSegment:
     # Reads
 
     def get(self, keys: Iterable[Buffer]) -> list[tuple[bytes, int, bytes]]:
-        """(key, version, value) for each key, in order; version -1 and an empty value where it is missing.
+        """Returns (key, version, value) for each key, in order; version -1 and an empty value for a missing key.
 
         Raises ``IllegalArgument`` for a key that a fixed-key table cannot hold and ``Unanswered`` for an entry whose
-        bytes were truncated away.
+        bytes were truncated.
         """
         copied = [bytes(key) for key in keys]
         if self.is_fixed_key:
@@ -290,7 +290,7 @@ class TableSegment:
     def iterate_keys(
         self, count: int, token: Buffer = b"", from_key: Buffer = b"", to_key: Buffer = b""
     ) -> tuple[list[tuple[bytes, int]], bytes]:
-        """A page of about ``count`` keys (key, version) and the token to go on with, both empty at the end.
+        """Returns a page of about ``count`` keys (key, version) and the token for the next page; both empty at the end.
 
         A fixed-key table ignores ``count`` within a leaf of its index, as the reference does: resume with a range.
         Raises ``IllegalArgument`` and ``Unmapped`` for ranges, lengths and tokens that the table cannot read.
@@ -305,10 +305,10 @@ class TableSegment:
         return self._page(count, bytes(token), bytes(from_key), bytes(to_key), with_values=True)
 
     def delta(self, from_position: int, count: int) -> TableDelta:
-        """What changed from ``from_position`` on, about ``count`` entries at most.
+        """Returns the changes since ``from_position``, about ``count`` entries at most.
 
-        Raises ``Unsupported`` for a fixed-key table, ``IllegalArgument`` for a position outside of the table and
-        ``Unmapped`` for one inside of an entry or truncated away.
+        Raises ``Unsupported`` for a fixed-key table, ``IllegalArgument`` for a position outside the table and
+        ``Unmapped`` for one that is inside an entry or truncated.
         """
         if self.is_fixed_key:
             raise Unsupported("entryDeltaIterator", segment=self.name, operation="readTableEntriesDelta")
@@ -378,14 +378,14 @@ class TableSegment:
         return entry_size(self.log, position) if position >= self.log.start_offset else 0
 
     def _is_whole(self) -> bool:
-        """Whether a walk over the log from its start meets every entry of the index; looked up once a start."""
+        """Whether an iteration from the log's start reaches every entry of the index; checked once per start."""
         start = self.log.start_offset
         try:
             met = sum(
                 self._index.get(entry.key) == entry.offset
                 for entry in entries_between(self.log, start, self.log.length)
             )
-        except Unmapped:  # the start lies inside of an entry
+        except Unmapped:  # the start is inside an entry
             met = -1
         self._foreign = met != len(self._index)
         self._aligned_start = start

@@ -154,7 +154,7 @@ def test_a_claim_ends_the_epochs_before_it(tmp_path: Path) -> None:
     second = Epoch.claim(tmp_path)
     assert (first.number, second.number) == (1, 2)
     second.check()
-    with pytest.raises(Fenced, match=r"was opened by another store; epoch 1 is over"):
+    with pytest.raises(Fenced, match=r"was opened by another store; epoch 1 has ended"):
         first.check()
 
 
@@ -684,7 +684,7 @@ async def test_a_node_that_no_session_holds_is_named_before_anything_is_made(tmp
     async with coordination() as session:
         await session.create(container_path(0), b"a store's", ephemeral=True)
         await session.create(node, b"mine")
-        said = f"node {node} of ZooKeeper at zk is no session's and holds b'mine'; delete it, or use another name"
+        said = f"node {node} of ZooKeeper at zk belongs to no session and holds b'mine'; delete it, or use another name"
         with pytest.raises(CoordinationError, match=re.escape(said)):
             await identify(session, "zk", tmp_path / "new", 4)
         assert not (tmp_path / "new").exists()

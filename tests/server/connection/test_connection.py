@@ -362,7 +362,7 @@ async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(
         assert await peer.ask(HELLO) == [Hello(17, 5)]
         await store.server.stop(drain_s=0)
         assert await peer.closed() == b""
-    assert "did not take their replies" not in caplog.text
+    assert "did not read their replies" not in caplog.text
 
 
 # --- many -------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ async def test_a_store_that_is_alone_says_why_nothing_moves() -> None:
     async with asking(containers=2) as (_, http):
         status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 0}))
         assert (status, where) == (409, "path")
-        assert "there is one store" in said
+        assert "there is only one store" in said
         told = (await http.get("/v1/containers")).json()
         assert (told["movable"], [each["store"] for each in told["containers"]]) == (False, [0, 0])
 

@@ -256,5 +256,5 @@ def test_names_have_a_bound_and_their_order() -> None:
     assert names.add("a")
     assert not names.add("b")
     assert list(names) == ["b", "a"]
-    with pytest.raises(TooManyNames, match="2 names"):
+    with pytest.raises(TooManyNames, match="2 writer names"):
         names.add("c")

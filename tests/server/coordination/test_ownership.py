@@ -323,8 +323,8 @@ async def test_a_disk_that_is_full_ends_the_store_with_one_sentence(cluster: Clu
     await opened_by_another(cluster)
     await cluster.until(lambda: bool(cluster.first.reasons))
     assert cluster.first.reasons[0] == (
-        "owning its containers failed: data cannot be used as a data directory: No space left on device; see that "
-        "there is room and that it can be written to, or choose another directory"
+        "owning its containers failed: data cannot be used as a data directory: No space left on device; make sure "
+        "that it has space and can be written to, or choose another directory"
     )
 
 
@@ -452,7 +452,7 @@ async def test_a_containers_node_that_no_session_holds_is_named_and_left_alone(c
         await asyncio.sleep(5)
         (line,) = [line for line in said if "first" in line and "container 0" in line]
     assert line == (
-        "store first: container 0 cannot be owned: node /segstore/containers/0 is no session's and holds "
+        "store first: container 0 cannot be owned: node /segstore/containers/0 belongs to no session and holds "
         'b"a stranger\'s"; delete it'
     )
     await stranger.delete(container_path(0))

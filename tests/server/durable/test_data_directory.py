@@ -162,14 +162,14 @@ def test_another_clusters_directory_is_refused(tmp_path: Path, given: dict[str, 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("dear")
-    with pytest.raises(DirectoryForeign, match=r"is no data directory, it holds 'letters.txt'"):
+    with pytest.raises(DirectoryForeign, match=r"is not a data directory, it holds 'letters.txt'"):
         take(tmp_path)
     assert sorted(content(tmp_path)) == ["letters.txt"]
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DirectoryForeign, match="is no directory"):
+    with pytest.raises(DirectoryForeign, match="is not a directory"):
         take(tmp_path / "file")
 
 

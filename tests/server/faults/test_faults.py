@@ -513,7 +513,7 @@ async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(
         "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'",
         (
             "fault 'mistaken' has matched nothing: name 'mistaken', match 'type = DataAppended'"
-            "; DATA_APPENDED is a reply, and replies are looked at with on: reply"
+            "; DATA_APPENDED is a reply, and replies are matched with on: reply"
         ),
         "fault 'idle' has matched, but never fired: name 'idle', match 'type = HELLO', nth (2,)",
     ]

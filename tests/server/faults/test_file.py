@@ -64,7 +64,12 @@ def test_an_empty_file_is_no_fault() -> None:
         ("seed: 1\nrules:\n  - do: ok\n    mtch: x\n", 4, "rules[0].mtch", "no such key (match?)"),
         ("rules:\n  - do: ok\n  - match: type = REED\n    do: ok\n", 3, "rules[1].match", "column 8"),
         ("rules:\n  - do:\n      close: after\n      rest: true\n", 4, "rules[0].do.rest", "no such key (reset?)"),
-        ("rules:\n  - do:\n      - ok\n      - WrngHost\n", 4, "rules[0].do[1]", "'WrngHost' is no reply (WrongHost?)"),
+        (
+            "rules:\n  - do:\n      - ok\n      - WrngHost\n",
+            4,
+            "rules[0].do[1]",
+            "'WrngHost' is not a reply (WrongHost?)",
+        ),
         ("rules:\n  - do: ok\n    on: rely\n", 3, "rules[0].on", "'request' or 'reply'"),
         ("rules: 3\n", 1, "rules", "a list"),
         ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a valid integer"),
@@ -77,7 +82,7 @@ def test_an_empty_file_is_no_fault() -> None:
         ("rules:\n  - mtch: failure\n    nth: 3\n", 2, "rules[0].mtch", "no such key (match?)"),
         ("rules:\n  - match: failure\n    doo: close\n", 3, "rules[0].doo", "no such key (do?)"),
         ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
-        ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "stands twice"),
+        ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "appears twice"),
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
         ("sed: 1\n", 1, "sed", "no such key (seed?)"),
         ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
@@ -185,7 +190,7 @@ def test_an_error_takes_from_the_request_what_it_has_and_the_rest_from_the_rule(
 
 
 def test_what_is_no_reply_cannot_be_an_error() -> None:
-    with pytest.raises(ValueError, match="'READ_SEGMENT' is no reply"):
+    with pytest.raises(ValueError, match="'READ_SEGMENT' is not a reply"):
         reply_class("READ_SEGMENT")
     with pytest.raises(ValidationError, match=r"SEGMENT_READ\.at_tail: the field is missing"):
         Rule(match="", do={"error": "SEGMENT_READ"})
@@ -208,8 +213,8 @@ def test_rules_are_bounded_one_by_one_too_and_what_is_taken_out_makes_room() -> 
     ("given", "says"),
     [
         ({"match": "type = REED", "do": "ok"}, r"match: column 8: expected a command"),
-        ({"do": "clos"}, r"do\[0\]: 'clos' is no reply \(close\?\)"),
-        ({"do": ["ok", "clos"]}, r"do\[1\]: 'clos' is no reply \(close\?\)"),
+        ({"do": "clos"}, r"do\[0\]: 'clos' is not a reply \(close\?\)"),
+        ({"do": ["ok", "clos"]}, r"do\[1\]: 'clos' is not a reply \(close\?\)"),
         ({"do": "close", "nht": 3}, r"nht: there is no such key \(nth\?\)"),
         ({"do": "close", "nth": "third"}, r"nth\[0\]: Input should be a valid integer"),
         ({"do": {"delay_ms": -1}}, r"do\[0\]\.delay_ms: Input should be greater than or equal to 0"),

@@ -153,7 +153,7 @@ async def test_nonsense_is_noted(watched: bool, caplog: pytest.LogCaptureFixture
         peer.send_bytes(NONSENSE[0])
         peer.writer.write_eof()
         assert await read_all(peer.reader) == b""
-    assert f"of the client: its first bytes, {NONSENSE[0][:8].hex()}, are no Hello" in caplog.text
+    assert f"of the client: its first bytes, {NONSENSE[0][:8].hex()}, are not a Hello" in caplog.text
 
 
 # --- slow peers -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The controller's API: each method takes a message, calls the controller, and answers a message.
+"""The controller's gRPC methods: each takes a message, calls the controller, and returns a message.
 
-The parts hold one method for each in `controller.proto`, under its name in snake case. A method says who may call it,
-then what is done; what goes wrong is raised and answered by `answers`. Permissions and resources are those of Pravega's
-`ControllerServiceImpl`. A method of the API that no part has is answered UNIMPLEMENTED by whoever serves this.
+The parts have one method for each in `controller.proto`, under its name in snake case. A method first checks the
+caller's permission, then calls the controller; errors are raised and answered by `answers`. Permissions and resources
+are those of Pravega's `ControllerServiceImpl`. The server answers a method that no part has with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from segstore.wire.controller_api import METHODS
 __all__ = ["Caller", "Served", "serve"]
 
 Served = Callable[[Any, Caller], Awaitable[Any]]
-"""A method: its request and its caller, to its response. Messages are Any: each method has its own two classes."""
+"""A method: (request, caller) → response. Messages are Any, because each method has its own two classes."""
 
 
 def serve(controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> Mapping[str, Served]:
-    """The methods that are served, by their names on the wire. `servers` tells which controllers there are."""
+    """Return the served methods by their names on the wire. `servers` returns the addresses of all controllers."""
     parts = (
         ClusterService(controller, servers),
         ScopeService(controller),

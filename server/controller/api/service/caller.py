@@ -1,4 +1,4 @@
-"""Who makes a call, asked for permissions as the call goes on; and pages that show him what he may see."""
+"""The caller of one gRPC method: permission checks, and pages of names filtered by what the caller may read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UPDATE = Permission.READ_UPDATE
 
 
 class Caller:
-    """One caller and the authority that knows what he may do."""
+    """A caller, and the authority that knows its permissions."""
 
     __slots__ = ("_authority", "_principal")
 
@@ -22,7 +22,7 @@ class Caller:
 
     @property
     def is_free(self) -> bool:
-        """Whether he may do everything, and needs no token."""
+        """Whether the caller may do everything and needs no token."""
         return self._authority.is_open
 
     def needs(self, resource: str, permission: Permission) -> None:
@@ -30,18 +30,18 @@ class Caller:
         self._authority.check(self._principal, resource, permission)
 
     def token(self, resource: str, permission: Permission) -> str:
-        """A delegation token for what the caller may do; refuses what he may not."""
+        """Check a permission and return a delegation token for it."""
         self.needs(resource, permission)
         return self._authority.token(resource, permission)
 
     def granted(self, resource: str, permission: Permission) -> str:
-        """A delegation token for what was checked under another name of the resource."""
+        """Return a delegation token without a check, for a permission checked under another name of the resource."""
         return self._authority.token(resource, permission)
 
     async def page(
         self, fetch: Callable[[str], Awaitable[tuple[list[str], str]]], token: str, resource: Callable[[str], str]
     ) -> tuple[list[str], str]:
-        """The next page of a listing without what the caller may not read. It is empty only at the end."""
+        """Return the next page of a listing, without names that the caller may not read. Empty only at the end."""
         while True:
             names, token = await fetch(token)
             seen = [name for name in names if self._authority.allows(self._principal, resource(name), READ)]

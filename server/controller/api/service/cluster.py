@@ -1,4 +1,4 @@
-"""Which controllers there are and what they look after, which store owns a segment, and tokens for it."""
+"""gRPC methods about the cluster: controllers, segment owners, delegation tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUCKETS: Final[Mapping[int, int]] = {
     m.ControllerToBucketMappingRequest.RetentionService: 1,
     m.ControllerToBucketMappingRequest.WatermarkingService: 100,
 }
-"""Into how many buckets streams are sorted for each of these services; the counts of Pravega's `Config`."""
+"""Number of buckets of streams for each of these services, as in Pravega's `Config`."""
 
 
 class ClusterService:
@@ -32,7 +32,7 @@ class ClusterService:
     async def get_controller_to_bucket_mapping(
         self, request: m.ControllerToBucketMappingRequest, caller: Caller
     ) -> m.ControllerToBucketMappingResponse:
-        """Which controller looks after which buckets of streams: they are dealt out in turn."""
+        """Return the buckets of streams of each controller; buckets are distributed round robin."""
         caller.needs(SCOPES, UPDATE)
         count = _BUCKETS.get(request.serviceType)
         if count is None:
@@ -49,9 +49,9 @@ class ClusterService:
         return m.NodeUri(endpoint=host, port=port)
 
     async def get_delegation_token(self, request: m.StreamInfo, caller: Caller) -> m.DelegationToken:
-        """For what the caller says that he wants to do, or, if he says nothing, for reading and writing.
+        """Return a token for the requested access or, if unspecified, for reading and writing.
 
-        Where there are no tokens names are not looked at.
+        Names are not checked if there are no tokens.
         """
         if caller.is_free:
             return m.DelegationToken()

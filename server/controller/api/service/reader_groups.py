@@ -1,4 +1,4 @@
-"""Reader groups, and the subscribers that some of them are."""
+"""gRPC methods of reader groups and subscribers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ReaderGroupService:
     async def update_reader_group(
         self, request: m.ReaderGroupConfiguration, caller: Caller
     ) -> m.UpdateReaderGroupResponse:
-        """A refusal tells the caller the generation that he sent; that there is no scope is none."""
+        """A refusal returns the generation in the request; a missing scope is an error instead."""
         caller.needs(scope_resource(request.scope), self._to_change)
         config = self._config(request)
         try:

@@ -1,4 +1,4 @@
-"""Scopes."""
+"""gRPC methods of scopes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The segments of a stream: now, at an epoch, after one another, between stream cuts; and scaling."""
+"""gRPC methods about a stream's segments: current, by epoch, successors, between stream cuts; and scaling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SegmentService:
         return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
-        """The head of the stream, whatever time is asked for, as Pravega's controller answers since 0.9."""
+        """Return the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = self._token(request.streamInfo, stream_resource(scope, stream), caller)
         head = await self._streams.head(scope, stream)
@@ -88,7 +88,7 @@ class SegmentService:
         self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
-            raise Malformed("two of the new key ranges have one start")
+            raise Malformed("two of the new key ranges have the same start")
         coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
@@ -100,7 +100,7 @@ class SegmentService:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), READ)
         if request.epoch < 0:
-            raise InvalidArgument(f"an epoch is not negative: {request.epoch}")
+            raise InvalidArgument(f"epoch {request.epoch} is negative")
         status = self._scaling.status(scope, stream, request.epoch)
         return m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(status))
 
@@ -112,10 +112,10 @@ class SegmentService:
 
 
 def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """The ranges in the order in which new segments are numbered for them.
+    """Return the ranges in the order in which new segments are numbered.
 
-    That is the order of a Java hash map by their starts: by bucket, and as they came within one. Pravega's controller
-    puts them into such a map, so the same ranges get the same numbers here.
+    It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses
+    such a map, so the same ranges get the same numbers here.
     """
     buckets = 16
     while len(ranges) > buckets * 3 // 4:

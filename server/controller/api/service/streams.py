@@ -1,4 +1,4 @@
-"""Streams, and the times that their writers note."""
+"""gRPC methods of streams, and writers' timestamps."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class StreamService:
         caller.needs(stream_resource(scope, stream), UPDATE)
         self._streams.get(scope, stream)
         if not request.writer:
-            raise ControllerError(f"a writer without a name notes times of stream {scope}/{stream}")
+            raise ControllerError(f"a timestamp for stream {scope}/{stream} has no writer name")
         result = self._writers.note(scope, stream, request.writer, request.timestamp, request.position.cut)
         return m.TimestampResponse(result=m.TimestampResponse.Status.Value(result))
 

@@ -1,4 +1,4 @@
-"""Key-value tables."""
+"""gRPC methods of key-value tables."""
 
 from __future__ import annotations
 

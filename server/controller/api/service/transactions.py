@@ -1,4 +1,4 @@
-"""Transactions."""
+"""gRPC methods of transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PINGED = {
     TransactionStatus.ABORTING: m.PingTxnStatus.ABORTED,
     TransactionStatus.ABORTED: m.PingTxnStatus.ABORTED,
 }
-"""What a ping is told, by how the transaction stands."""
+"""The answer to a ping, by the transaction's status."""
 
 
 class TransactionService:
@@ -66,7 +66,7 @@ class TransactionService:
     async def list_completed_transactions(
         self, request: m.ListCompletedTxnRequest, caller: Caller
     ) -> m.ListCompletedTxnResponse:
-        """A stream that is not there has none."""
+        """Return an empty list for an unknown stream."""
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(stream_resource(scope, stream), READ)
         try:
