@@ -1,4 +1,4 @@
-"""The pooled asyncio client of Pravega.
+"""An asyncio client for Pravega that pools its connections.
 
     async with connect("tcp://127.0.0.1:9090") as pravega:
         async with pravega.event_writer("scope", "stream") as writer:

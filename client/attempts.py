@@ -1,4 +1,4 @@
-"""How long one thing is tried: its failures in a row, against bounds on their number and on their time.
+"""Retry budgets: bounds on the number and the total time of consecutive failures of one operation.
 
     attempts = Attempts(settings, "a request about a/b/0", call=True)
     while True:

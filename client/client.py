@@ -1,4 +1,4 @@
-"""A client of Pravega: the controller's address in, streams to write and read out.
+"""The top-level Pravega client: connects to a controller and opens readers and writers of streams.
 
     async with segstore.client.connect("tcp://127.0.0.1:9090") as pravega:
         async with pravega.event_writer("scope", "stream") as writer:

@@ -1,4 +1,4 @@
-"""Settings of the client, checked once at the edge.
+"""Client settings, validated once at construction.
 
 Frozen, keyword-only, units in the names. Each can be read from the environment: `ClientSettings.from_environment()`
 takes `SEGSTORE_CLIENT_` and the field's name in capitals, so SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4; the fields of

@@ -1,4 +1,4 @@
-"""The little of a store's control API that the client uses: telling it the name of a writer (79.8).
+"""A minimal client for a store's control API: registers a writer's name (seed 79.8).
 
 One request on a connection of its own, with a deadline; the answer's body is read to a bound. Nothing of it is needed
 to write events: a server without a control API, such as Pravega's own, adds statistics up by writer id.

@@ -1,4 +1,4 @@
-"""The error tree of the client, sorted by what the caller can do.
+"""The client's error tree, sorted by what the caller can do.
 
     ClientError
     ├── Retriable              try again: the same call may succeed later or elsewhere

@@ -1,4 +1,4 @@
-"""How what the client makes begins and ends with an `async with` block, and how long an end may take.
+"""Life cycle of the client's objects: `async with` support and a bound on how long closing may take.
 
 A class takes how it begins, `OpenedBefore` if it is opened, and one of the ways to end: `ClosedAfter`, `FreedAfter` or
 `FlushedAfter`. `within` is a deadline whose end is an error of the client.

@@ -1,4 +1,4 @@
-"""A client's numbers for prometheus-client, which is asked for only here: `pip install 'segstore[metrics]'`.
+"""Client metrics for prometheus-client, which is imported only here: `pip install 'segstore[metrics]'`.
 
     from prometheus_client import REGISTRY
     REGISTRY.register(segstore.client.metrics.collector(pravega, name="orders"))

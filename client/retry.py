@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential back-off with jitter, as a pure function of the attempt.
+"""Retry delays: exponential back-off with jitter, as a pure function of the attempt.
 
 Invariant: a delay is never above `max_ms`, jitter included, and never negative. Randomness comes from the caller's
 `Random`; nothing here sleeps. Follows Kafka's `ExponentialBackoff` (its later releases cut at the maximum after the

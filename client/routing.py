@@ -1,4 +1,4 @@
-"""From a routing key to a segment: Pravega's rule, as pure state.
+"""Maps routing keys to segments by Pravega's rule, as pure state.
 
 A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, its
 part of the range goes to its successors, and only its part: what routes elsewhere is not disturbed, so each key's

@@ -1,4 +1,4 @@
-"""Traces and streams as tables, on Spark: `segstore.trace` and `segstore.stream` as formats, the jobs people want.
+"""Spark data sources for traces (`segstore.trace`) and streams (`segstore.stream`), and jobs built on them.
 
     from segstore.pipeline.session import session
     spark = session()

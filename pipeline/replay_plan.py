@@ -1,4 +1,4 @@
-"""A trace cut into parts that do not depend on each other, and the job that replays them side by side.
+"""Splits a trace into independent parts, and replays the parts in parallel.
 
 Two connections depend on each other if both name a segment, or a writer: what one does, the other sees. A transaction's
 segment, a transient one and an index count as the segment that they belong to. What hangs together, directly or not,

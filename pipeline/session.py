@@ -1,4 +1,4 @@
-"""A Spark session that knows this project's data sources, and what to install where there can be none.
+"""Creates Spark sessions that have this project's data sources, or says what has to be installed.
 
 Filters are not pushed down to the sources unless that is asked for. Spark (4.3.0) keeps what a filter left of a source
 with the DataFrame that was filtered: of `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them

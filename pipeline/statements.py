@@ -1,4 +1,4 @@
-"""SQL over DataFrames that may have been persisted: what is kept of them stays kept.
+"""Runs SQL over DataFrames and keeps persisted DataFrames persisted.
 
 `spark.sql(text, name=frame)` of PySpark (4.3.0) makes a view of each frame and drops it in the end, by
 `spark.catalog.dropTempView`; and to drop a view through the catalog gives back whatever is kept of the same plan. So a

@@ -1,4 +1,4 @@
-"""The error tree of the wire.
+"""The wire package's error tree.
 
 Every failure to read or to write the protocol is one of these, sorted by cause:
 

@@ -1,4 +1,4 @@
-"""Hashes of names, as Guava and Java compute them, so that every client and server finds the same place.
+"""Hashes of names, as Guava and Java compute them, so that all clients and servers agree on placement.
 
 Pure functions of any text, lone surrogates included: Java hashes UTF-16 characters without validation. Source: Guava's
 `murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`.

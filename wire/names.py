@@ -1,4 +1,4 @@
-"""Names of segments, and the container that a name belongs to.
+"""Segment names and their parts, and the container that a segment belongs to.
 
 A stream segment is called `scope/stream/NUMBER.#epoch.EPOCH` (an old one has no epoch tail). Segments derived from it
 carry its name and a tail: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits,

@@ -1,4 +1,4 @@
-"""Request ids: `flow << 32 | sequence`, both halves signed 32-bit integers, the whole a signed 64-bit integer.
+"""Request ids: `flow << 32 | sequence`. Both halves are signed 32-bit integers, the whole a signed 64-bit integer.
 
 A flow is one user of a shared connection; its number tells the replies of a connection apart. Flow 0 stands for a
 connection without flows. Numbers that are handed out lie between 1 and 2^31 - 1 and are free at that moment; sequences

@@ -1,4 +1,4 @@
-"""Who the client is: credentials for the controller, and delegation tokens that are fetched again before they end.
+"""Authentication: credentials for the controller, and a cache that renews delegation tokens before they expire.
 
     connect(uri, credentials=Basic("ann", "secret"))
     connect(uri, credentials=Bearer(fetch))      # async def fetch() -> str

@@ -1,4 +1,4 @@
-"""A flow: one user of a connection that many may share, and what the user is told.
+"""A flow: one user of a shared connection, and the callbacks through which it is notified.
 
 Invariant: a flow's owner hears `on_lost` at most once, and nothing after it or after `close`. What is sent on a closed
 flow is refused. Follows `Flow` and `FlowClientConnection` (Pravega's client).

@@ -1,4 +1,4 @@
-"""What a segment writer has on the way: the queue, the numbers, the appends in flight. Pure state, no I/O, no clock.
+"""Event queue, event numbers and in-flight appends of a segment writer. Pure state: no I/O, no clock.
 
 Invariants: events leave in the order in which they came; numbers rise by one an event, from the time an append is
 made, and an append that is made again after a new set-up keeps its own; an event is queued, in flight or handed out.

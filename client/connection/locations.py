@@ -1,4 +1,4 @@
-"""Where a segment lives and which token it takes: what writers, readers and requests ask before they connect."""
+"""Locates segments: which store serves a segment, and which delegation token it requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node to ask, and for how long a connection to it may take: pure state over nodes and a clock's readings.
+"""Node selection and connection-setup timeouts, as pure state over nodes and clock readings.
 
     DISCONNECTED ──connecting()──▶ CONNECTING ──ready()──▶ READY
           ▲                            │                     │

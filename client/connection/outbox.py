@@ -1,4 +1,4 @@
-"""What one connection sends: commands and appends gather here and leave in one write a turn of the event loop.
+"""The send buffer of one connection: batches commands and appends into one write per loop iteration.
 
 Users that append ask for a turn, so what was written in one turn of the loop travels together, and all users of a
 connection are held back while its peer does not read.

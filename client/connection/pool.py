@@ -1,4 +1,4 @@
-"""The pool: few connections to each store, shared by all writers, readers and requests of a client.
+"""The connection pool: a few connections to each store, shared by all writers, readers and requests of a client.
 
 `choose` decides purely which connection a new user gets; the pool then acts. A user counts from the moment at which it
 chose, not from that at which the connection is there, so N first users at once open min(N, maximum) connections.

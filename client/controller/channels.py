@@ -1,4 +1,4 @@
-"""Calls to the controller over several nodes: one gRPC channel a node, and a choice of node above gRPC.
+"""Controller calls over several nodes: one gRPC channel per node, with node selection above gRPC.
 
 gRPC's own reconnecting and retrying are kept out of the way: a channel that is not ready any more is closed, its node
 is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.

@@ -1,4 +1,4 @@
-"""The controller, as a client uses it: scopes and streams, the segments of a stream, where they live, their tokens.
+"""The controller client: scopes, streams, segments of a stream, their locations and delegation tokens.
 
 Each method is one call (lists: one a page); names and ids become `SegmentRange`s here and protobuf stays inside.
 Follows `ControllerImpl` (Pravega's client) for what is sent and how answers are read.

@@ -1,4 +1,4 @@
-"""The entries of a reader group's table as the official client writes them: keys, values, segments, configuration.
+"""Codec for the entries of a reader group's table, in the official client's format.
 
 A key is the CBOR text "NNouter/inner", NN the length of `outer` in two digits; without "/inner" it stands for the
 version of the whole map `outer`. A value is a CBOR map of a type's name and an array of bytes, which are CBOR again.

@@ -1,4 +1,4 @@
-"""Reader groups: readers, in any number of processes, that share the segments of some streams.
+"""Reader groups: readers, in any number of processes, that share the segments of one or more streams.
 
     async with pravega.reader_group("scope", "group", streams=["stream"]) as group:
         async with group.reader("reader-1") as reader:

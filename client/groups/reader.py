@@ -1,4 +1,4 @@
-"""A reader of a group: reads the segments that are its own, and shares them with the others as these come and go.
+"""A reader in a reader group: reads the segments assigned to it and rebalances them with the other readers.
 
 An event counts as handled when the next one is asked for, or when the reader goes offline without an error. What the
 group records of a reader is behind the last event that was handled; so an event is read again if its reader ends before

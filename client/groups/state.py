@@ -1,4 +1,4 @@
-"""What a reader group has agreed on: who reads which segment, from where, and what comes after. Pure.
+"""The shared state of a reader group: segment assignments, offsets and successors. Pure.
 
 A group is a few maps in one table, which the official client reads and writes as well: the readers that are online with
 the segments of each and their offsets, the segments that nobody reads, and successors with the predecessors that still

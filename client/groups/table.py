@@ -1,4 +1,4 @@
-"""The table in which a reader group's state is kept: reads what is new, changes it only if nobody was faster.
+"""The table that stores a reader group's state: reads deltas, and writes conditionally on what was read.
 
 Entries come as deltas of the table's log. A change writes, all or none, the entries that it touches and the versions of
 the maps they are in, each on condition that it has the version that was read; so a change is made of the newest state

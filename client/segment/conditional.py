@@ -1,4 +1,4 @@
-"""Appends on condition that the segment ends where its writer thinks it does.
+"""Conditional appends: each is stored only if the segment ends at the offset that its writer expects.
 
 One at a time, each of them until it is known whether it was stored: a writer that is set up again after a lost
 connection hears from the store how far its numbers have come.

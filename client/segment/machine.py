@@ -1,4 +1,4 @@
-"""The machine behind a `SegmentWriter`: its states, its turns on the connection, replies, and what goes wrong.
+"""The state machine behind a `SegmentWriter`: its states, its sends, the replies and the failures that it handles.
 
     CONNECTING ─▶ SETTING_UP ─▶ OPEN        lost, wrong host, token expired: back to CONNECTING
          any of these ─▶ OVER               sealed or gone: the unacknowledged events are handed over, in order

@@ -1,4 +1,4 @@
-"""Reads one segment from an offset on, whatever happens to connections.
+"""Reads one segment from an offset onwards, across reconnects.
 
 A read at the tail waits at the store. While its user works on what came, the next read is under way already. The reader
 keeps one request id; only a read that must be asked anew gets another.

@@ -1,4 +1,4 @@
-"""Sets a segment writer up at the store that owns its segment, again and again, until that holds or must not.
+"""Sets up a segment writer at the store that owns its segment, and retries until that succeeds or must not.
 
 One attempt asks where the segment lives and with which token, takes a flow there, sends SetupAppend and waits for the
 answer, which its owner hands in. After a failure it learns (another store, another token), waits out the back-off and

@@ -1,4 +1,4 @@
-"""Statistics of writers, added up by name (79.8).
+"""Statistics of writers, aggregated by writer name (seed 79.8).
 
 Each has a name and, by segment, what is known of those segment writers that have started. Writers of one name may have
 started different ones: what is added is found by name and by segment, never by its place in a list.

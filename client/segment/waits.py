@@ -1,4 +1,4 @@
-"""Who waits for a segment writer: for all that was written before, or for room to write more.
+"""Futures awaiting a segment writer: flush, back-pressure and start-up.
 
 Invariant: each wait ends when what it is for has come, or with the writer. Nothing is made before somebody waits.
 """

@@ -1,4 +1,4 @@
-"""Writes to one segment, each event once and in order, whatever happens to connections.
+"""Writes events to one segment, exactly once and in order, across reconnects.
 
 Here is what its users call; what happens then is `WriterMachine`'s.
 

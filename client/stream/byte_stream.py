@@ -1,4 +1,4 @@
-"""Byte streams: a stream of one segment, written and read as bytes without any frame.
+"""Byte streams: a stream with a single segment, written and read as bytes without framing.
 
     async with pravega.byte_writer("scope", "stream") as writer:
         await writer.append(b"…")

@@ -1,4 +1,4 @@
-"""Reads the events of a stream, without a reader group: from its head, its tail or a cut, to its end if it has one.
+"""Reads a stream's events without a reader group: from its head, its tail or a stream cut.
 
 All open segments are read side by side. A segment begins when all those that it follows were read to their ends, so the
 events of each routing key come in the order in which they were stored.

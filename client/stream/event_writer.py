@@ -1,4 +1,4 @@
-"""Writes events to a stream: each to the segment of its routing key, in order, through scaling and whatever else.
+"""Writes events to a stream, each to the segment of its routing key, in order, also while the stream scales.
 
 When a segment is sealed its writer's unacknowledged events, and what is written for its range meanwhile, go to its
 successors, in order; what routes elsewhere goes on. So each routing key's events are stored in the order in which they

@@ -1,4 +1,4 @@
-"""Events in a segment: each is a type (0), a length and its bytes. Pure.
+"""The framing of events in a segment: type 0, length, payload. Pure.
 
 Invariant: the decoder's memory grows with the bytes that came, not with a length that was announced. Refused: a type
 other than 0, a negative length, an event above the limit. Follows `EventSegmentReaderImpl` (Pravega's client).

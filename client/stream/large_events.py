@@ -1,4 +1,4 @@
-"""Events that no single append carries: through a transient segment that is merged into the target (PDP-43A).
+"""Writes events too large for one append through a transient segment that is merged into the target (PDP-43A).
 
     create a transient segment ─▶ set up a fresh writer of it ─▶ its chunks, pipelined, each at its offset
         ─▶ await every ack ─▶ merge into the target, with the counter ─▶ stored

@@ -1,4 +1,4 @@
-"""What a reader of several segments keeps for its user: events that were read and not handed out yet.
+"""The read-ahead buffer of a reader of several segments: events read but not yet returned to the caller.
 
 Each read's events stay together: handing one out is taking it from a list, and bytes are counted once a read.
 

@@ -1,4 +1,4 @@
-"""A revisioned stream: one segment as a log whose end can be written to on condition that nobody else has.
+"""Revisioned streams: a single segment as a log with optimistic concurrency control.
 
 A revision is an offset between two entries. `write_conditionally` stores an entry only where the segment ends at the
 revision that was read last, so writers agree on an order without a lock; a mark, which is compared and set, says from

@@ -1,4 +1,4 @@
-"""How a stream's writer chooses segments: by key, in turns, in turns over a few, or one for all (PIP-79).
+"""Routers choose the segment of an event: by key, round-robin, round-robin over a few, or always the same (PIP-79).
 
 A `Router` is what a user gives; it holds no state, so one may serve any number of writers. Of it a writer makes its own
 `Choice`, which says where in the range [0, 1) the next event goes; the segment that takes that position is the one that

@@ -1,4 +1,4 @@
-"""Finds the successors of segments whose end a reader or writer has reached.
+"""Finds the successors of segments that a reader or writer has reached the end of.
 
 Invariant: segments that end as soon as they are found, with nothing read or stored in any of them, are followed for at
 most `recovery_timeout_ms`. `Controller` checks that a successor is of a later epoch.

@@ -1,4 +1,4 @@
-"""State that many share through a revisioned stream: each holds it in memory, changes it by agreed updates.
+"""State replicated through a revisioned stream: each process keeps a copy and updates it optimistically.
 
 A record of the stream is an initial state or a run of updates; applying them in order gives everyone the same state. A
 change is made from the state that was read last and stored only if nobody was faster; else what is new is read and the

@@ -1,4 +1,4 @@
-"""Transactions: events written aside, which all become part of the stream when it commits, or none.
+"""Transactions: events that become readable together when the transaction commits, or not at all.
 
     async with pravega.transaction_writer("scope", "stream") as writer:
         async with writer.begin() as transaction:

@@ -1,4 +1,4 @@
-"""Iterating over the partitions of a key-value table in the order of the keys' bytes, whatever partition they lie in.
+"""Iterates over a key-value table in key order by merging its partitions.
 
 Invariants: a page of each partition is held and no more; cancelling a step loses nothing; the token is the last key
 that was given, so an iteration can go on elsewhere and later, with what was put in meanwhile. Follows

@@ -1,4 +1,4 @@
-"""One table segment: its entries, by the wire's own requests. Below key-value tables and Rust's reader groups.
+"""One table segment and its entries, by wire requests. Key-value tables and reader groups are built on it.
 
 Invariant: what is sent keeps to the limits of a batch; a reply that does not fit its request is a ProtocolViolation.
 Payloads of what is read are copies. Follows `TableSegmentImpl` (Pravega's client).

@@ -1,4 +1,4 @@
-"""Key-value tables: keys of a fixed length, shared among partitions that are table segments.
+"""Key-value tables: fixed-length keys, hashed to partitions that are table segments.
 
     async with pravega.table("scope", "table") as table:
         version = await table.put(b"0001", b"value")

@@ -1,4 +1,4 @@
-"""What happened in traces, as tables: requests with their replies, broken rules, errors, latencies. On Spark.
+"""Trace analysis on Spark: requests paired with replies, protocol violations, errors and latencies as tables.
 
     from segstore.pipeline.report import analysis
     from segstore.pipeline.session import session

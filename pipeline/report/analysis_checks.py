@@ -1,5 +1,4 @@
-"""The rules of the protocol as conditions on a record and what `segstore.pipeline.report.analysis_steps` finds out
-about it.
+"""The protocol rules as SQL conditions on single rows: a record and the columns that `analysis_steps` added to it.
 
 Invariant: a condition looks at its own row only. Left to `analysis_steps`: FLOW_REUSE, which is about two set-ups, and
 BLOCK_TAIL and PADDED_DATA, which are about the bytes of append blocks. No Spark.

@@ -1,4 +1,4 @@
-"""What the analyses of traces decide by: the rules of the protocol, what answers what, the columns of the results.
+"""Definitions for trace analysis: protocol rules, which reply answers which request, result columns.
 
 Both ways to the results, `segstore.pipeline.report.analysis` on Spark and `segstore.pipeline.report.reference` in plain
 Python, read these tables and nothing else of each other. No Spark.

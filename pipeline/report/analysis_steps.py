@@ -1,5 +1,4 @@
-"""The statements behind `segstore.pipeline.report.analysis`: each takes the table before it and adds columns to every
-row.
+"""The SQL statements of `segstore.pipeline.report.analysis`, each of which adds columns to every row of a table.
 
 A reply answers the oldest request that waits with its request id on its connection: a queue. In SQL a queue is a walk:
 +1 for a request, -1 for a reply. Where the walk falls below every earlier point and below 0, the queue was empty: the

@@ -1,4 +1,4 @@
-"""How connections, flows, writers and append blocks were used in traces, as tables on Spark.
+"""Tables of how traces use connections, flows, writers and append blocks. On Spark.
 
 Whether pooling does what it promises: connections against flows and segments over time, bytes in flight on each, and
 append blocks that were padded because something else had to be sent. How lazy and partial writers are: writers,

@@ -1,5 +1,4 @@
-"""The folder of a report: refused before there is any work, written beside its place, moved there when it is whole. No
-Spark.
+"""The output folder of a report: validated first, written beside its destination, then moved into place. No Spark.
 
 Invariant: a report that fails leaves nothing, not the folders above it either, and what was in its place stays until it
 is whole. Refused, with `ReportError`: a folder that is there already, unless it holds a report and is to be replaced,

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs nothing else, made from what `report.json` holds. No Spark.
+"""The HTML page of a report: one self-contained file, made from `report.json`. No Spark.
 
 The plots are plotly's, whose script is in the page. Everything else works without script: each plot has its numbers in
 a table beside it. Names come out of traces, so from anywhere: whatever is said goes through `html.escape`, the plots'

@@ -1,4 +1,4 @@
-"""The plots of a report as plotly's own plain values: dictionaries of traces and a layout, made from `report.json`.
+"""The plots of a report as plain plotly values: trace and layout dictionaries, made from `report.json`.
 
 Names come out of traces and so from anywhere. Plotly takes labels for a little HTML of its own; `label` makes plain
 text of any name. Nothing here imports plotly. Each plot's numbers also stand in a table on the page.

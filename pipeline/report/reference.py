@@ -1,4 +1,4 @@
-"""What happened in traces, found by going through their records once, in plain Python: what Spark is compared with.
+"""The reference analysis: one pass over the records in plain Python, against which Spark's is tested.
 
 Queues are queues here and writers are objects; nothing is shared with the statements of
 `segstore.pipeline.report.analysis_steps` but the tables of `segstore.pipeline.report.analysis_rules`. Rows are tuples,

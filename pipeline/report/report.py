@@ -1,4 +1,4 @@
-"""The report about traces: Parquet tables, and a page that shows them. On Spark; the page is `report_page`'s.
+"""Writes a trace report: Parquet tables and an HTML page. On Spark; `page` makes the page.
 
 In the folder: `report.html`, `report.json` (what the page is made of), and one folder of Parquet (zstd) a table; `rows`
 holds all that was read and is what the other tables were made of. Which folders are refused, `report_folder` says.

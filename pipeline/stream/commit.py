@@ -1,4 +1,4 @@
-"""What the driver does when all tasks of a batch have written: the batch becomes visible, once.
+"""Commits a batch on the driver once all of its tasks have written: its rows become visible exactly once.
 
 For each target: if its marker says that it has the batch, nothing; else the tasks' segments are folded into the first,
 in the order of the partitions, the length is compared with what the tasks said, and one MergeSegments puts it into the

@@ -1,4 +1,4 @@
-"""Places in a stream as text: "head", "tail", Pravega's text of a stream cut, and the offsets of a checkpoint.
+"""Stream positions as text: "head", "tail", Pravega's text form of a stream cut, and Spark checkpoint offsets.
 
 An offset of Spark is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and how far it was read. The same, as
 JSON, is taken for a cut. Pravega's own text is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, lists with

@@ -1,4 +1,4 @@
-"""What a reader or writer of streams is told: the options of `format("segstore.stream")`, checked once.
+"""Options of `format("segstore.stream")` for readers and writers, validated once.
 
 Invariant: the options can be pickled and hold nothing that is open; secrets are in no `repr`. Refused, with
 `OptionError`: an option that there is not, a value that does not do, a limit together with another.

@@ -1,4 +1,4 @@
-"""Which segment takes a row, and which rows of a batch are in the stream already.
+"""Places rows: which segment a row goes to, and which rows of a batch the stream already has.
 
 A batch is committed segment by segment; the marker of a query on a segment, an attribute, is the last batch that the
 segment has all of. A batch that is repeated after a failure finds some markers set. If the stream was scaled meanwhile,

@@ -1,4 +1,4 @@
-"""What of a stream is read: the ranges of bytes between two cuts, and how far a micro-batch goes.
+"""Plans reads of a stream: byte ranges between two cuts, and the extent of each micro-batch.
 
 A range lies in one segment and ends where an event ends: at the segment's length as the store says it, at an offset
 that the store's index has, or, under a limit and where the index has none that fits, where the events themselves say so

@@ -1,4 +1,4 @@
-"""What the sink has under way, noted where the data goes: a table segment beside the stream.
+"""Records the sink's pending work in a table segment beside the stream.
 
 A segment of a task's own stands in no list of the store's, so a task that is killed would leave it for good. Therefore
 its name is noted here before it is made, under the query's id, and forgotten when it is merged or deleted. One more

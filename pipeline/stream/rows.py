@@ -1,4 +1,4 @@
-"""The rows of a range of a segment, as Arrow batches: one row an event.
+"""Reads a range of a segment as Arrow batches, one row per event.
 
     event binary, segment string, offset long, length int
 

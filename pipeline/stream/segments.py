@@ -1,4 +1,4 @@
-"""The client, for the tasks and the driver of Spark: opened where it is used, closed when that is done.
+"""Opens and closes clients for Spark's tasks and driver.
 
 Spark pickles what it sends to its executors, so nothing here is kept in a reader or a writer: a task says
 `asyncio.run(…)` once, and inside it `opened(options)` gives what talks to the stores.

@@ -1,4 +1,4 @@
-"""Rows as events of a stream, exactly once: the writers of `format("segstore.stream")`, and the sweeper.
+"""The exactly-once sink of `format("segstore.stream")`: its writers, and the sweeper that cleans up after them.
 
 A streaming query is known by its id, which Spark keeps in the checkpoint, a batch by its number; a batch write has an
 id of its own and one batch. Tasks write segments that nobody sees (`stream_write`), the driver merges them

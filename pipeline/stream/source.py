@@ -1,4 +1,4 @@
-"""`format("segstore.stream")`: the events of a stream as a table on Spark, and rows as events of a stream.
+"""The data source `format("segstore.stream")`: reads a stream's events as rows and writes rows as events.
 
     spark.read.format("segstore.stream").options(controller="tcp://…", scope="shop", stream="orders").load()
     spark.readStream.format("segstore.stream").option("maxBytesPerTrigger", 64_000_000)….load()

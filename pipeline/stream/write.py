@@ -1,4 +1,4 @@
-"""What a task of the sink does: its rows become events of segments of its own, one for each segment they are for.
+"""The write task of the sink: writes its rows to temporary segments, one per target segment.
 
 A segment of a task's is called as a transaction's on its target: the container is the target's then, which a merge asks
 for, and it outlives the connection, which a transient segment does not. What it holds becomes visible when the driver

@@ -1,4 +1,4 @@
-"""The columns of a trace as a table: what each is called, of which type it is, and where its values come from.
+"""The columns of a trace table: their names, types and sources.
 
 Nothing of the codec is listed by hand: a field of a command is a column if it is one number, flag, text or id and no
 secret, under its own name, for all commands that have it; `segment` and `event_number` gather the names under which

@@ -1,4 +1,4 @@
-"""Traces as files: found by path, folder and glob, cut into pieces for readers side by side, read a block at a time.
+"""Finds trace files by path, folder or glob, splits them for parallel readers, and reads them block by block.
 
 A `Piece` is a stretch of one file that a task reads by itself; the pieces of a file lie side by side, each record and
 each damage is in exactly one of them. Planning hops from header to header and reads no bodies. What a reader holds in

@@ -1,4 +1,4 @@
-"""Which records are wanted, decided by what record and header say, so that others are never decoded.
+"""Filters records by their metadata and frame header, so that rejected frames are never decoded.
 
 A `Condition` is one comparison of one column with values; all conditions of a `Chosen` have to hold. The meaning is
 SQL's: a comparison with what a record does not have does not hold, whichever way round it is put.

@@ -1,4 +1,4 @@
-"""How far traces that grow can be read: what is whole of each file, and how much of it a micro-batch takes.
+"""Tracks growing traces: how much of each file is complete, and how much a micro-batch reads.
 
 An offset is `{path: byte}`: up to where each file was read. A step forward is a whole block of a capture or a whole
 line of a fixture; files that appear are taken up from their start. Under a limit, steps are taken in the order of

@@ -1,4 +1,4 @@
-"""What a reader of traces is told: the options of `format("segstore.trace")`, checked once.
+"""Options of `format("segstore.trace")`, validated once.
 
 Refused, with `OptionError`: an option that there is not, a value that does not do.
 """

@@ -1,4 +1,4 @@
-"""Packet captures (pcap, pcapng) as traces: TCP connections are reassembled, and frames found in them.
+"""Turns packet captures (pcap, pcapng) into traces: reassembles TCP connections and finds the frames in them.
 
 The client is the host that opens a connection, or whose packets are seen first. If no ports are named, connections that
 begin with a Hello are read; others are ignored.

@@ -1,4 +1,4 @@
-"""The rows of a trace in plain Python over the codec: what every other way to them is compared with.
+"""Trace rows in plain Python over the codec: the reference for every faster implementation.
 
 A row is a tuple, one value a column of `segstore.pipeline.trace.columns`; None stands for what a record does not have.
 Each record of a trace gives one row, and each stretch that could not be read one of kind "skipped".

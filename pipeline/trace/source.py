@@ -1,4 +1,4 @@
-"""`format("segstore.trace")`: traces as a table on Spark.
+"""The data source `format("segstore.trace")`: traces as a table on Spark.
 
     spark.read.format("segstore.trace").load("traces/*.wtrace")
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])

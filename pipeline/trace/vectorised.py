@@ -1,4 +1,4 @@
-"""Fields of many frames at once: the codec's intermediate form, read by NumPy in the place of a decoder.
+"""Decodes the same field of many frames at once with NumPy, driven by the codec's intermediate form.
 
 A body is a row of nodes (`segstore.wire.schema.lowering`). Where all of a command's nodes are of a kind that is known
 here, the same field of all its frames is found by arithmetic on arrays of positions, and read through an overlapping

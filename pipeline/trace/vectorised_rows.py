@@ -1,4 +1,4 @@
-"""Records → Arrow batches, column by column: the rows of `segstore.pipeline.trace.rows`, without a Python value a row.
+"""Converts records to Arrow batches column by column, without a Python object per row.
 
 Frames of one command are decoded together by `segstore.pipeline.trace.vectorised`; what that does not call good, and
 every command that it has no plan for, goes through the codec, one by one. So does the column `fields`.

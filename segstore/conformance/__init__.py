@@ -1,4 +1,4 @@
-"""Recorded facts about the wire, run against this codec and a fresh server: `python -m segstore.conformance DIR`.
+"""The conformance suite: `python -m segstore.conformance DIR` replays recorded facts against codec and server.
 
 Vectors are what the reference's codec made of bytes and of commands; conversations are dialogues with the reference's
 segment store. What a line is, is told by its keys, never by the name of its file.

@@ -1,4 +1,4 @@
-"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints what disagrees."""
+"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints every disagreement."""
 
 from __future__ import annotations
 

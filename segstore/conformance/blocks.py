@@ -1,4 +1,4 @@
-"""Vectors of append blocks: appends to bytes as a client sends them, commands to appends as a server reads them."""
+"""Append block vectors: appends encoded as a client sends them, commands decoded as a server reads them."""
 
 from __future__ import annotations
 

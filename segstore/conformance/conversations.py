@@ -1,4 +1,4 @@
-"""Files of dialogues, each run against fresh servers in the set-ups that they ask for.
+"""Runs files of recorded dialogues against fresh servers with the configurations that they require.
 
 Dialogues that use segments of their own are held at the same time, for most of a dialogue is waiting; those of a set-up
 whose data builds up are held one after another, in the order of the file.

@@ -1,4 +1,4 @@
-"""Deliberate differences from the reference, by name; docs/deviations.md says what and why for each.
+"""Deliberate differences from the reference, by name; docs/deviations.md explains each.
 
 A difference is excused only where a rule below names it: by type code, or by the dialogue and the step that show it.
 """

@@ -1,4 +1,4 @@
-"""Recorded dialogues, and one of them held with a server: what was sent, what came back, who closed.
+"""Parses recorded dialogues and replays one against a server: what was sent, what came back, who closed.
 
 Frames are compared, as bytes, after `masking`; the order of the replies to one step is free, for the reference may
 answer different requests in any order. A reply that comes late counts against the step in which it comes.

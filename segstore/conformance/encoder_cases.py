@@ -1,4 +1,4 @@
-"""Recorded cases for the encoder: a command that cannot be made, or that cannot be written.
+"""Recorded encoder failures: commands that cannot be constructed or written.
 
 There are no bytes in such a line. What to make is said by `type` and `fields`, or by `case` as the call of a
 constructor (`new Padding(-1)`), or by the error: a string that is too long is named there with its length. A case that

@@ -1,4 +1,4 @@
-"""Replies without what is known to differ from run to run, so that the rest can be compared byte for byte.
+"""Masks the parts of replies that vary from run to run, so that the rest can be compared byte for byte.
 
 Masked: the time of a last change, attribute values that are clock readings, the times in index segments, how far the
 index of a table lags behind (its entry count), the order of a delta's entries, the names of storage chunks, stack

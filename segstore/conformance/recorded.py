@@ -1,4 +1,4 @@
-"""Recorded files: which there are, and what kind of fact each line is.
+"""Finds recorded files and classifies each line by the kind of fact that it holds.
 
 Invariant: every line of a file has a kind, or reading the file raises `Unreadable` with the line's number.
 """

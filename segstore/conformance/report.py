@@ -1,4 +1,4 @@
-"""What was found: verdicts on single cases, and the report of a file that they add up to.
+"""Verdicts on single cases, and the per-file report that collects them.
 
 Invariant: a case agrees, deviates on purpose, or disagrees; `Report.ok` is false with the first that disagrees.
 """

@@ -1,4 +1,4 @@
-"""Fresh servers for dialogues: `segstore serve` in a process of its own, set up as a recording says.
+"""Starts a fresh `segstore serve` process for a dialogue, configured as its recording requires.
 
 Invariant: a server that was started is stopped, and its end is waited for, whatever happens in between.
 """

@@ -1,4 +1,4 @@
-"""Vectors of the codec: what the reference's codec made of commands, of bytes, of strings and of segment names.
+"""Codec vectors: the reference codec's results for commands, bytes, strings and segment names.
 
 Each function takes one line's object and yields what disagrees. Both codecs, generated and construct, are asked, with
 bytes and with a memoryview.

@@ -1,4 +1,4 @@
-"""The command that the race explorer runs as a client: a line of words with places for the store's address.
+"""The client command that the race explorer runs, with placeholders for the store's address.
 
 `{host}`, `{port}` and `{controller}` are put in; `{{name}}` is `{name}` for the program, and `${name}` stays as it is,
 for a shell. Invariant: a place that is none, a line that cannot be split and a program that is not there are refused

@@ -1,4 +1,4 @@
-"""The race explorer: a dialogue that works, run again once for each point at which its connection can be cut.
+"""The race explorer: reruns a working dialogue once for each point at which its connection can be cut.
 
     found = await explore(lambda mock: my_test(mock.host, mock.port))
     assert not found.findings, found

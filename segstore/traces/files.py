@@ -1,4 +1,4 @@
-"""Traces as files: opened by what is in them, written by their suffix, recorded while a server runs.
+"""Opens trace files by content, writes them by suffix, and records traces while a server runs.
 
 Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
 converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and

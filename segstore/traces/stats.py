@@ -1,4 +1,4 @@
-"""What a trace holds, in numbers: commands by direction, bytes, failures, latencies, what found no counterpart.
+"""Statistics of a trace: commands by direction, bytes, failures, latencies, unpaired requests and replies.
 
 Latencies are those of requests, from the request to the reply that answers it, as `segstore.wire.trace.exchanges` pairs
 them; p50 and p99 are values that occurred (nearest rank).

@@ -1,4 +1,4 @@
-"""Append blocks: how a writer's appends become frames, and how the frames become appends again.
+"""Append blocks: encodes a writer's appends into frames, and decodes the frames into appends again.
 
 An append block is a frame whose body is many appends, followed by an end that tells how many of its bytes are whole
 events, how many events there are and the number of the last. A writer can so send appends before it knows how many

@@ -1,4 +1,4 @@
-"""A client's appends become frames: the encoder of `segstore.wire.blocks`, which says what it keeps and refuses.
+"""Encodes a client's appends into frames. The package docstring states its invariants and what it refuses.
 
 Follows `CommandEncoder` (Pravega). Deliberate differences: two writers with one id on different segments both keep
 their pending appends; an append that would make the reference write a frame beyond the limit, or a count beyond its

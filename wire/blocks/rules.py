@@ -1,4 +1,4 @@
-"""The rules that a sequence of append commands keeps, and the error that says which one was broken.
+"""The rules for sequences of append commands, and the error that names the broken rule.
 
 Follows the checks of `AppendDecoder` and `CommandEncoder.validateAppend`; both sides of a connection use them.
 """

@@ -1,4 +1,4 @@
-"""How large the next append block should be, from what the writer sends and the server acknowledges.
+"""Chooses the size of the next append block from what the writer sends and the server acknowledges.
 
 A block delays its appends, so one is opened only when it will fill: with at most one append in flight the size is 0 and
 every append travels at once. Otherwise it is what half the outstanding appends take, at least one append, at most what

@@ -1,4 +1,4 @@
-"""Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and the tables of functions behind them.
+"""Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and their dispatch tables.
 
 Two codecs exist and agree: "generated" (the default, `segstore.wire.codec.generate.compiler`) and "construct" (the
 schema itself, for comparison). The environment variable SEGSTORE_CODEC chooses for a process, the argument `codec` for

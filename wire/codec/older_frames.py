@@ -1,4 +1,4 @@
-"""Frames out of a stream of bytes as a server of an older wire version read them.
+"""Splits a byte stream into frames the way a server of an older wire version did.
 
 The same interface and the same invariants as `FrameDecoder`, with three differences: a type code that the version did
 not know is an error, fields that are newer have their defaults, and frames are as short as the version wanted them.

@@ -1,4 +1,4 @@
-"""Older wire versions: which commands and fields each knew, and frames as each wrote and read them.
+"""Older wire versions: the commands and fields that each knew, and how each wrote and read frames.
 
 Two tables say it all, `COMMANDS_SINCE` and `FIELDS_SINCE`; the form of a body in a version is the current schema
 without the fields that are newer. What no table of ages can say (a field that had another meaning before) is in

@@ -1,4 +1,4 @@
-"""Appends: set-up, blocks, conditional appends and their acknowledgements.
+"""Append commands: set-up, blocks, conditional appends and acknowledgements.
 
 How the commands of a block belong together is not said here but in `segstore.wire.blocks`.
 """

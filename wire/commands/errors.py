@@ -1,4 +1,4 @@
-"""The replies that say no. A stack trace is empty unless the store is set to send them."""
+"""Failure replies. Their stack traces are empty unless the store is configured to send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: create, read, describe, seal, truncate, merge, delete."""
+"""Segment commands: create, read, describe, seal, truncate, merge, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the connection itself."""
+"""Connection commands, such as the handshake and keep-alives."""
 
 from __future__ import annotations
 

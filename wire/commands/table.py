@@ -1,4 +1,4 @@
-"""Table segments: keys with versions and their values. 72 and 73 are known to the Rust client only.
+"""Table segment commands: versioned keys and their values. Only the Rust client knows codes 72 and 73.
 
 Versions: NO_VERSION is unconditional, NOT_EXISTS asks that the key is not there, all else is the version to match.
 """

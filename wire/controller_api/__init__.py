@@ -1,4 +1,4 @@
-"""The controller's API on the wire: its messages and its methods, as ``controller.proto`` declares them.
+"""The controller's gRPC API: messages and methods, as declared in ``controller.proto``.
 
 ``METHODS`` is the service: what each method takes and answers, by its name on the wire. Servers and clients are made
 from it with grpc's generic handlers and channels, so there is no generated code to keep.

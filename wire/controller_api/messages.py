@@ -1,4 +1,4 @@
-"""The messages of the controller's API, one class each, made from ``controller.binpb`` when this module is imported.
+"""Message classes of the controller's API, created from ``controller.binpb`` on import.
 
 Invariant: the classes live in a pool of their own, so that a program that also loads Pravega's own generated code, or
 another copy of this API, meets no conflict in protobuf's global pool. Follows ``controller.proto``; type checkers read

@@ -1,4 +1,4 @@
-"""A frame as a person reads it: each byte with the field that it belongs to.
+"""Describes a frame byte by byte, with the field that each byte belongs to.
 
 `describe` walks the same intermediate form as the compiler and never fails: whatever a malformed frame still holds is
 described as far as it can be read, and the error that `decode` raises for it stands at the end. `lines` makes text of

@@ -1,4 +1,4 @@
-"""Whole commands as JSON lines: ``{"type": "HELLO", "code": -127, "fields": {...}}``, one object a line.
+"""Commands as JSON lines: ``{"type": "HELLO", "code": -127, "fields": {...}}``, one object per line.
 
 Invariant: `from_line` reads what `to_line` writes, and the command is the same. `type` or `code` may be left out, not
 both; what neither names, a key too many, or fields that do not fit are a BadField that says which.

@@ -1,4 +1,4 @@
-"""Commands ↔ plain JSON values, from the same schema.
+"""Converts commands to and from plain JSON values, driven by the schema.
 
 Keys are the attributes' names, nested as the records nest; buffers are hex, UUIDs their usual text, enums their names.
 `from_plain` is strict: a key too many, too few or of the wrong type is a BadField that names it. Null text reads as ""

@@ -1,4 +1,4 @@
-"""Frames as people hand them over: raw bytes, hex or base64, recognised by themselves; one frame behind another.
+"""Reads frames given as raw bytes, hex or base64, and detects which of these it is.
 
 Invariant: what `to_text` writes, `recognise` reads back. Text is anything of printable ASCII; a raw frame is never
 that, for its first byte is 0 or 255. Hex may have spaces, colons, line ends and `0x` in it; base64 may be wrapped at

@@ -1,4 +1,4 @@
-"""Long lists of a frame, read one element at a time.
+"""Lazy sequences for long lists in a frame: each element is decoded on access.
 
 A frame may hold a million table keys of a few bytes each; as Python objects they would take many times the frame's own
 memory. Lists above `EAGER_ELEMENTS` are therefore checked to their end when the frame is decoded, and kept as bytes:

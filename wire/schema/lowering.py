@@ -1,4 +1,4 @@
-"""construct schema → intermediate form: the small language in which a body is described to generators.
+"""Lowers construct schemas to the intermediate form that code generators read.
 
 A body is a tuple of nodes, read one after another. The nodes hold plain facts only (names, `struct` formats, numbers,
 booleans, other nodes), so that whatever reads them, the Python compiler today, a table-driven C reader, a dissector

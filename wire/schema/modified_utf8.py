@@ -1,4 +1,4 @@
-"""Java's modified UTF-8: bytes to text and back, and a quick way past long lists of texts.
+"""Java's modified UTF-8: encodes, decodes, and skips long lists of texts without decoding them.
 
 Invariant: `pass_texts` passes exactly those texts that `decode_mutf8` takes. It decodes none of them: a frame may hold
 four million, and whoever reads the frame may want none. Its time is bounded by the bytes, whatever the texts are.

@@ -1,4 +1,4 @@
-"""A class is its schema: what a command is, and the registry of all of them.
+"""Command declarations: each command class is its own schema. Also holds the registry of all commands.
 
 A command is declared once, as a class whose annotations name each field, its Python type and its wire type:
 

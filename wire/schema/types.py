@@ -1,4 +1,4 @@
-"""Field types of the wire: construct subclasses, each the specification of one kind of field.
+"""Field types of the wire protocol: construct subclasses, each the specification of one kind of field.
 
 They say what `construct` has no word for: Java's modified UTF-8, tails that older peers leave out, counts and lengths
 that are checked against the bytes that remain before anything is allocated. Parsing through them is the slow, checked

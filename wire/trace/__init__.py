@@ -1,4 +1,4 @@
-"""Traces: the frames of connections, raw, with their times, as they were on the wire.
+"""Traces: raw frames of recorded connections, with timestamps.
 
 A trace has two forms, losslessly converted. The capture (`.wtrace`) is for machines: blocks that are appended while
 traffic runs and can be read after a crash; `TraceWriter` makes it of streams, `RecordWriter` of records, `read_blocks`

@@ -1,4 +1,4 @@
-"""The blocks of a capture (`.wtrace`): what one is byte by byte, made and read.
+"""The blocks of a capture (`.wtrace`): their byte layout, encoding and decoding.
 
 A capture is blocks and nothing else. Each starts with a header of 64 bytes, numbers little-endian:
 

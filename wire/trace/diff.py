@@ -1,4 +1,4 @@
-"""Where two traces part: the first frame of each stream that differs, field by field.
+"""Compares two traces: the first frame of each stream that differs, field by field.
 
 Connections are compared in the order in which they first appear, whatever their numbers; each direction of one is a
 stream of frames. Times, and what is noted when a connection begins or ends, are not compared.

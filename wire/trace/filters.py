@@ -1,4 +1,4 @@
-"""The filter language: one line that says which frames are meant, wherever frames are chosen.
+"""The filter language: a one-line expression that selects frames.
 
     type = APPEND_BLOCK_END and segment ~ "scope/*" and not (failure or latency > 5ms)
 

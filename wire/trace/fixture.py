@@ -1,4 +1,4 @@
-"""Fixtures (`.jsonl`): traces for people, one JSON object a line, with the names of every field.
+"""Fixtures (`.jsonl`): human-readable traces, one JSON object per line, with named fields.
 
     {"segstore_trace": 1, "wire_version": 17, "recorder": "segstore 0.1", "start_ns": 17…, "values": {}}
     {"at_ns": 0, "conn": 1, "open": {"peer": "127.0.0.1:4711"}}

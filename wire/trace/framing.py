@@ -1,4 +1,4 @@
-"""Where the frames in a stretch of bytes end, found without decoding any.
+"""Finds frame boundaries in a buffer without decoding frames.
 
 A recorder sees the same few commands over and over: runs of acknowledgements, of append blocks with their ends. Such
 runs, of frames of one length or of two lengths in turn, are found together, at a fraction of what it costs to read one

@@ -1,4 +1,4 @@
-"""Reading captures: the blocks that are whole, where others are damaged, and shares for readers side by side.
+"""Reads captures: skips damaged blocks, and splits a capture into shares for parallel readers.
 
 Invariant: a capture cut at any byte gives all blocks before the cut, and says where the cut one starts and how many
 bytes of it are lost; past a block that is damaged in the middle it goes on with the next that it finds by the mark.

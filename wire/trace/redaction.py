@@ -1,4 +1,4 @@
-"""Delegation tokens taken out of frames, with every length kept.
+"""Overwrites delegation tokens in frames; every length stays the same.
 
 `redact` is a pure function of a frame, derived from the schema: whatever field is declared secret is overwritten with
 asterisks, so that the frame still decodes, is as long as it was, and can be compared with others.

@@ -1,4 +1,4 @@
-"""Recording: bytes of connections, or whole records → the blocks of a capture, to be written with one call each.
+"""Recorders: turn connection bytes or whole records into the blocks of a capture.
 
 `TraceWriter` takes the bytes of connections as they come, in any pieces, and finds the frames in them. It costs the
 recorded process little: bytes are copied once, into memory that is used again, and runs of frames of one length, or of

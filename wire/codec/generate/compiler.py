@@ -1,4 +1,4 @@
-"""Intermediate form → specialised Python: one function a command that decodes it, one that encodes it, one in parts.
+"""Compiles the intermediate form into a decoder, an encoder and a scatter-gather encoder for each command.
 
 What the generated code does that construct does not: neighbouring fields of a fixed width are read by one
 `struct.Struct`, text is decoded as ASCII first, payloads are slices of a memoryview, an interpreter's loop runs only

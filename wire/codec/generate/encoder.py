@@ -1,4 +1,4 @@
-"""Intermediate form → the source of encoders."""
+"""Generates the source of encoders from the intermediate form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What generated code calls: memory of the UUIDs and names seen last, checks of buffers and lists.
+"""Run-time support for generated code: caches of recent UUIDs and names, and checks of buffers and lists.
 
 Memory is bounded in entries and in the length of a name, whatever peers send.
 """

@@ -1,4 +1,4 @@
-"""The text of one generated function while it is being written."""
+"""Builds the source text of one generated function."""
 
 from __future__ import annotations
 
