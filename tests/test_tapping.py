@@ -278,7 +278,7 @@ def test_the_program_of_the_page_runs() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"controller": "http://a:1"}, "its scheme can be tcp or tls"),
+        ({"controller": "http://a:1"}, "the scheme must be tcp or tls"),
         ({"controller": "tcp://a:1,b:2"}, "stands before one controller, not 2"),
         ({"controller": "tcp://a:b"}, "is no host and port"),
         ({"store": "a"}, "a store's address has a port"),

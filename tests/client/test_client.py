@@ -119,7 +119,7 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
         await pravega.controller.delete_stream("a", "s")
         async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
             with pytest.raises(
-                NoSuchStream, match=r"^stream a/s is gone: there is no segment a/s/1\.#epoch\.1"
+                NoSuchStream, match=r"^stream a/s is gone: segment a/s/1\.#epoch\.1 does not exist"
             ) as gone:
                 await events.read()
         assert (gone.value.stream, gone.value.segment) == ("a/s", new[0].name)
@@ -424,7 +424,7 @@ async def test_a_reader_that_is_not_open_says_so_and_is_opened_once() -> None:
         with pytest.raises(Closed, match="not open"):
             await events.read()
         async with events:
-            with pytest.raises(Closed, match="opened before"):
+            with pytest.raises(Closed, match="already opened"):
                 await events.open()
 
 

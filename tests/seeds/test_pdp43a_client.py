@@ -169,7 +169,7 @@ async def test_a_segment_of_another_name_than_asked_for_is_nonsense() -> None:
 
 async def test_a_peer_older_than_transient_segments_is_not_asked() -> None:
     async with played(Played(), Hello(14, 5)) as large:
-        with pytest.raises(NotSupported, match="14, large events need 15"):
+        with pytest.raises(NotSupported, match="14, but large events need 15"):
             await large.write(SEGMENT, LargeEvent(bytes(5_992)))
 
 

@@ -248,11 +248,11 @@ async def test_a_group_that_is_there_stays_as_it_is() -> None:
 async def test_groups_and_streams_that_are_not_there_are_named() -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 0)
-        with pytest.raises(NoSuchReaderGroup, match="no reader group a/none"):
+        with pytest.raises(NoSuchReaderGroup, match="reader group a/none does not exist"):
             await group(pravega, "none", streams=()).open()
         with pytest.raises(NoSuchStream):
             await group(pravega, "none", streams=["nothing"]).open()
-        with pytest.raises(ValueError, match="begins in streams that it is not over"):
+        with pytest.raises(ValueError, match="has starts for other streams than its own"):
             group(pravega, from_={"other": "head"})
         with pytest.raises(ValueError, match="refresh_ms"):
             group(pravega, refresh_ms=0)
@@ -394,7 +394,7 @@ async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline() -> Non
             await reader.open()
             await take(reader, 3)
             rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
-            with pytest.raises(RequestTimedOut, match="did not get offline within 100 ms"):
+            with pytest.raises(RequestTimedOut, match="did not go offline within 100 ms"):
                 await reader.aclose()
             mock.faults.clear(rule)
             await reader.aclose()

@@ -42,10 +42,10 @@ async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from
     async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
         where = FixedStore(store.endpoint)
         nobody = cast("Controller", None)
-        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store neither has it nor makes") as told:
+        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as told:
             await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
         assert told.value.segment == "a/g_kvtable/0.#epoch.0"
-        with pytest.raises(NoSuchReaderGroup, match=r"^there is no reader group a/g\n"):
+        with pytest.raises(NoSuchReaderGroup, match=r"^reader group a/g does not exist\n"):
             await ReaderGroup(pool, nobody, where, where, "a", "g").open()
 
 
@@ -71,7 +71,7 @@ async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_re
             table = TableSegment(requests, table_name("a", "g"))
             await table.create()
             await table.update([Item(encode_key(outer, inner), -1, value)])
-        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
+        with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is not a stream segment"):
             await group(pravega).open()
 
 
