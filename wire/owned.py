@@ -10,8 +10,8 @@ _ITEM_BYTES = 64
 
 
 def owned(value: Any) -> tuple[Any, int]:
-    """A copy of a command, an append or a field whose payloads are `bytes`; the size of its payloads and names in
-    bytes. Values without a view are returned as they are."""
+    """Copies a command, an append or a field so that its payloads are `bytes`; also returns the size of its payloads
+    and names in bytes. Values without views are returned unchanged."""
     if isinstance(value, memoryview):
         return bytes(value), value.nbytes
     if isinstance(value, tuple):
