@@ -8,8 +8,8 @@
     from segstore.pipeline.trace.rows import trace_rows      # the same rows in plain Python, without Spark
     for row in trace_rows("run.wtrace", ["ts_ns", "command", "request_id"]): ...
 
-Nothing is imported before it is used: without PySpark and Java everything that needs neither works, and what needs
-them raises `SparkMissing`, which says what to install.
+Imports are lazy: without PySpark and Java, everything that needs neither works, and the rest raises `SparkMissing`,
+which says what to install.
 """
 
 from __future__ import annotations
