@@ -1,6 +1,6 @@
 """Deliberate differences from the reference, by name; docs/deviations.md explains each.
 
-A difference is excused only where a rule below names it: by type code, or by the dialogue and the step that show it.
+A difference is excused only if a rule below names it: by type code, or by dialogue and step.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ DEVIATIONS: Final[dict[str, str]] = {
     "access-patterns": "patterns of access-control entries that need backtracking are refused",
     "own-words": "texts of errors and of stack traces are this project's own",
 }
-"""Id → what is different, in one line. Ids are the headings of docs/deviations.md."""
+"""Id → the difference in one line. Ids are the headings of docs/deviations.md."""
 
 STEPS: Final[dict[tuple[str, int], str]] = {}
-"""(dialogue, step) → id of the deviation that its answer shows."""
+"""(dialogue, step) → id of the deviation that its replies show."""
 
 _LEGACY_CODES: Final = frozenset({72, 73})
 
 
 def of_frame(frame: bytes) -> str | None:
-    """The deviation that lets a frame decode which the reference refuses."""
+    """Returns the deviation by which a frame decodes that the reference refuses."""
     if len(frame) >= 8 and struct.unpack_from(">i", frame)[0] in _LEGACY_CODES:
         return LEGACY_TABLE_COMMANDS
     return None
 
 
 def of_step(dialogue: str, step: int, sent: bytes) -> str | None:
-    """The deviation that excuses what a step was answered; `sent` is the frames of the step."""
+    """Returns the deviation that excuses a step's replies; sent: the frames of the step."""
     if (dialogue, step) in STEPS:
         return STEPS[dialogue, step]
     at = 0
