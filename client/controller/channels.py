@@ -222,7 +222,7 @@ class ControllerChannels:
                     if chosen is None:
                         wait_ms = max(self.states.wait_ms(self._now_ms()), 1)
                         if self._is_vain(search, wait_ms):
-                            raise self._nobody(search, refused=True)
+                            raise self._unreachable(search, refused=True)
                         await asyncio.sleep(wait_ms / 1000)
                     elif self.states.state(chosen) is NodeState.READY:
                         return chosen
@@ -230,14 +230,14 @@ class ControllerChannels:
                         search.tried += 1
                         await asyncio.shield(self._set_up(chosen))
         except TimeoutError as cause:
-            raise self._nobody(search) from cause
+            raise self._unreachable(search) from cause
 
     def _is_vain(self, search: _Search, wait_ms: float) -> bool:
         """Whether all nodes refuse connections, and waiting again would exceed the limit for that case."""
         over_ms = (self._loop.time() - search.began_s) * 1000 + wait_ms
         return over_ms >= search.refused_ms and self._refusing.issuperset(self.states)
 
-    def _nobody(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
+    def _unreachable(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
         elapsed_ms = (self._loop.time() - search.began_s) * 1000
         times = f"{search.tried} attempt{'' if search.tried == 1 else 's'}"
         return NoNodeAvailable(

@@ -155,7 +155,7 @@ class GroupReader(OpenedBefore):
             raise
         self._begin_with_new()
         self._keeper = asyncio.get_running_loop().create_task(
-            self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
+            self._sync_until_read(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
 
     async def _take_back(self, joining: asyncio.Task[float]) -> None:
@@ -232,7 +232,7 @@ class GroupReader(OpenedBefore):
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    async def _keep_on(self, refresh_s: float) -> None:
+    async def _sync_until_read(self, refresh_s: float) -> None:
         """Syncs with the group, periodically and whenever a segment has ended, until the whole group is read."""
         try:
             while not self._over:

@@ -132,7 +132,7 @@ class Committer:
             raise WriteLost(
                 f"{whole.segment}, of batch {self._batch} for {target}, is gone", whole.segment, whole.size, None
             ) from cause
-        raise WriteLost(f"{target} does not take the marker of batch {self._batch}", whole.segment, whole.size, None)
+        raise WriteLost(f"{target} does not accept the marker of batch {self._batch}", whole.segment, whole.size, None)
 
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
@@ -157,8 +157,8 @@ class Committer:
         """Rewrites a part's rows to segments for their current targets, except rows already in the stream."""
         if part.positions is None:
             raise TargetSealed(
-                f"{self._segments.name_of(part.target)} was sealed and {part.events} rows for it are too many to be "
-                f"placed anew: run batch {self._batch} again",
+                f"{self._segments.name_of(part.target)} was sealed and {part.events} rows for it are too many to "
+                f"rewrite: run batch {self._batch} again",
                 part.segment,
             )
         keyed = isinstance(part.positions, bytes)
@@ -187,7 +187,7 @@ class Committer:
                 yield events
         except DataLost as cause:
             raise WriteLost(
-                f"{part.segment}, of batch {self._batch}, is not there any more", part.segment, part.size, None
+                f"{part.segment}, of batch {self._batch}, no longer exists", part.segment, part.size, None
             ) from cause
 
     async def _clean(self) -> None:

@@ -52,7 +52,7 @@ def cut_of(offsets: Mapping[Any, Any]) -> Cut:
     for name, offset in offsets.items():
         found = _SHORT.fullmatch(name) if isinstance(name, str) else None
         if found is None or int(found[1]) > MAX_INT32 or int(found[2]) > MAX_INT32:
-            raise CutError(f"{name!r} is no segment of a stream: NUMBER.#epoch.EPOCH", str(name))
+            raise CutError(f"{name!r} is not a stream segment: NUMBER.#epoch.EPOCH", str(name))
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
             raise CutError(f"{offset!r} is no offset in {name}", str(offset))
         cut[segment_id(int(found[2]), int(found[1]))] = offset
@@ -82,7 +82,7 @@ def _from_json(text: str) -> Cut:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise CutError(f"this is no JSON: {cause}", text) from cause
+        raise CutError(f"this is not JSON: {cause}", text) from cause
     return cut_of(found)
 
 
@@ -95,7 +95,7 @@ def _from_pravega(text: str, name: str) -> Cut:
             raise ValueError("it does not end")
     except (binascii.Error, zlib.error, ValueError) as cause:
         raise CutError(
-            f'{text[:40]!r} is no place in a stream: "head", "tail", the text of a stream cut, or JSON', text
+            f'{text[:40]!r} is not a position in a stream: "head", "tail", the text of a stream cut, or JSON', text
         ) from cause
     parts = plain.split(":", 4)
     if len(parts) != 5 or parts[0] != "0":

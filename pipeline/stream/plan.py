@@ -43,7 +43,7 @@ class DataLost(RuntimeError):
     """Events to be read are gone. Attributes: segment, start, end (of the lost range; None if unknown)."""
 
     def __init__(self, message: str, segment: str, start: int, end: int | None = None) -> None:
-        super().__init__(f"{message}; with failOnDataLoss false such events are passed over")
+        super().__init__(f"{message}; with failOnDataLoss false such events are skipped")
         self.segment = segment
         self.start = start
         self.end = end
@@ -107,11 +107,11 @@ def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: Stre
     """Returns the first readable offset of a segment. Raises DataLost."""
     if info is None:
         if options.fail_on_data_loss:
-            raise DataLost(f"{name} is gone, which was to be read from {offset} on", name, offset)
+            raise DataLost(f"{name} is gone, but was to be read from {offset}", name, offset)
         return offset
     if offset < info.start_offset:
         if options.fail_on_data_loss:
-            gone = f"{name} was truncated at {info.start_offset} and was to be read from {offset} on"
+            gone = f"{name} was truncated at {info.start_offset}, but was to be read from {offset}"
             raise DataLost(gone, name, offset, info.start_offset)
         return info.start_offset
     if offset > info.write_offset:

@@ -116,7 +116,7 @@ async def events_of(segments: Segments, options: StreamOptions, part: ByteRange)
                     raise DataLost(f"{part.segment} ends at {ends}, not at {part.end}", part.segment, ends, part.end)
             if chunk.offset + len(inside) >= part.end and decoder.partial:
                 raise DataLost(
-                    f"{part.segment} holds no event that ends at {part.end}: is the offset one of a cut?",
+                    f"no event of {part.segment} ends at {part.end}: does the offset come from a cut?",
                     part.segment,
                     decoder.offset,
                     part.end,
@@ -141,17 +141,17 @@ async def _start(segments: Segments, options: StreamOptions, part: ByteRange) ->
         info = await segments.info(part.segment)
     except SegmentMissing as cause:
         if options.fail_on_data_loss:
-            gone = f"{part.segment} is gone, which was to be read from {part.start} to {part.end}"
+            gone = f"{part.segment} is gone, but was to be read from {part.start} to {part.end}"
             raise DataLost(gone, part.segment, part.start, part.end) from cause
         log.warning("%s is gone: nothing of %d to %d was read", part.segment, part.start, part.end)
         return None
     if info.write_offset < part.end:
-        shorter = f"{part.segment} ends at {info.write_offset}, and was to be read to {part.end}"
+        shorter = f"{part.segment} ends at {info.write_offset}, but was to be read to {part.end}"
         raise DataLost(shorter, part.segment, info.write_offset, part.end)
     if info.start_offset <= part.start:
         return part.start
     if options.fail_on_data_loss:
-        gone = f"{part.segment} was truncated at {info.start_offset}, and was to be read from {part.start}"
+        gone = f"{part.segment} was truncated at {info.start_offset}, but was to be read from {part.start}"
         raise DataLost(gone, part.segment, part.start, min(info.start_offset, part.end))
-    log.warning("%s was truncated at %d: %d on was not read", part.segment, info.start_offset, part.start)
+    log.warning("%s was truncated at %d: bytes from %d were not read", part.segment, info.start_offset, part.start)
     return info.start_offset if info.start_offset < part.end else None

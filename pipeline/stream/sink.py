@@ -131,7 +131,7 @@ def _committing(options: StreamOptions, doing: str) -> AbstractAsyncContextManag
 
 
 def _aborting(options: StreamOptions) -> AbstractAsyncContextManager[Segments]:
-    doing = f"deleting what a failed write to {options.name} left, which nobody sees and sweep_stream deletes later,"
+    doing = f"deleting what a failed write to {options.name} left, which is invisible and sweep_stream deletes later,"
     return opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms)
 
 

@@ -46,7 +46,7 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "a whole number above 0"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),
-        ({"from": "here"}, "from", "from: 'here' is no place"),
+        ({"from": "here"}, "from", "from: 'here' is not a position"),
         ({"password": "secret"}, "the client's settings", "username and password must be given together"),
         ({"client.colour": "red"}, "colour", "colour"),
         ({"client.retry": "{"}, "the client's settings", "JSON"),
