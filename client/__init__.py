@@ -1,11 +1,11 @@
-"""The pooled asyncio client of Pravega.
+"""An asyncio client for Pravega that pools its connections.
 
     async with connect("tcp://127.0.0.1:9090") as pravega:
         async with pravega.event_writer("scope", "stream") as writer:
             await writer.write(b"…", routing_key="sensor-7")
 
-Below streams, for work on the protocol itself: `ConnectionPool` and its flows, `RawClient`, `SegmentRequests`,
-`SegmentWriter`, `SegmentReader`. Errors are in `segstore.client.errors`, by what the caller can do.
+For work on the protocol below streams there are `ConnectionPool` and its flows, `RawClient`, `SegmentRequests`,
+`SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
 """
 
 from segstore.client.client import Client, connect

@@ -1,4 +1,4 @@
-"""How long one thing is tried: its failures in a row, against bounds on their number and on their time.
+"""Retry budgets: bounds on the number and the total time of consecutive failures of one operation.
 
     attempts = Attempts(settings, "a request about a/b/0", call=True)
     while True:
@@ -9,13 +9,13 @@
             pause_s = attempts.failed(error)
         await asyncio.sleep(pause_s)
 
-There are three bounds: the number that `retry` allows; a time for all attempts; and for calls a shorter time for those
-that are refused, because nobody listens and that is known at once. Writers and readers do without the last: a cluster
-that starts anew refuses connections meanwhile, and what they hold is worth the wait.
+There are three bounds: the number of attempts that `retry` allows; a total time for all attempts; and, for calls only,
+a shorter total time if connections are refused, because no peer is listening. Writers and readers ignore the third: a
+restarting cluster refuses connections, and their unsent data is worth the wait.
 
-Invariant: attempts end with RetriesExhausted, whose facts are the endpoint, how many there were, how long they took and
-which setting bounded them; its cause is the last failure. Follows Kafka's clients, which bound the time of all attempts
-at a call and at a delivery; Pravega's bound their number (Java) or nothing (Rust).
+Invariant: attempts end with RetriesExhausted, which carries the endpoint, the number of attempts, the elapsed time and
+the setting that bounded them; its cause is the last failure. Follows Kafka's clients, which bound the total time of a
+call and of a delivery; Pravega's clients bound the number of attempts (Java) or nothing (Rust).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from segstore.client.errors import (
 
 
 class Attempts:
-    """The attempts at one thing.
+    """The attempts at one operation, and the budget that bounds them.
 
     Attributes:
-        failures: in a row.
+        failures: number of consecutive failures.
     """
 
     __slots__ = (
@@ -76,11 +76,12 @@ class Attempts:
         random: Random | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """what: is tried, for the error's sentence; segment, stream: it is about.
+        """Starts a budget for one operation.
 
-        call: somebody waits for just this, so `call_timeout_ms` and `refused_timeout_ms` hold; else
-        `recovery_timeout_ms`. may_move: whether another store may be named for it, so that one store's refusal is not
-        the last word. timeout_ms: one attempt may take so long, and all of them at least that.
+        what: names the operation in errors. segment, stream: what it concerns.
+        call: if true, `call_timeout_ms` and `refused_timeout_ms` apply, else `recovery_timeout_ms`.
+        may_move: whether a later attempt may go to another store, so that a refusal by one is not final.
+        timeout_ms: limit for one attempt; the limit for all attempts is at least this.
         """
         limit_ms = settings.call_timeout_ms if call else settings.recovery_timeout_ms
         self.failures = 0
@@ -99,19 +100,19 @@ class Attempts:
         self._last: ClientError | None = None
 
     def progress(self) -> None:
-        """It went on: what failed before does not count any more."""
+        """Records progress: resets the failure count and the timer."""
         self.failures = 0
         self._since_s = self._began_s = self._refused_s = self._last = None
 
     def one(self) -> AbstractAsyncContextManager[None]:
-        """An attempt, which ends at the latest when the time for all of them is over."""
+        """Returns a context manager for one attempt; it times out when the total time is used up, at the latest."""
         self._began_s = now_s = self._now_s()
         if self._since_s is None:
             self._since_s = now_s
         return _Attempt(self, asyncio.timeout(max(self._since_s + self._limit_ms / 1000 - now_s, 0)))
 
     def ran_out(self, cause: BaseException) -> RetriesExhausted:
-        """What an attempt ends with that was not over in time."""
+        """The error for an attempt that used up the total time."""
         self.failures += 1
         none = RequestTimedOut(f"there was no answer within {self._limit_ms:.0f} ms", limit=self._limit_ms)
         none.__cause__ = cause
@@ -121,9 +122,9 @@ class Attempts:
         return error
 
     def failed(self, error: ClientError | None) -> float:
-        """An attempt has failed; returns for how many seconds to wait before the next, or raises RetriesExhausted.
+        """Records a failed attempt; returns the delay before the next in seconds, or raises RetriesExhausted.
 
-        error: why; None if it was only in vain.
+        error: the failure; None if the attempt ended without a result and without an error.
         """
         retry, now_s = self._settings.retry, self._now_s()
         began_s = now_s if self._began_s is None else self._began_s
@@ -139,11 +140,11 @@ class Attempts:
             raise self._exhausted(bound, error) from error
         pause_s = retry.delay_ms(self.failures, self._random or Random()) / 1000
         left_s = self._ends_s() - now_s
-        # What is left is not slept through: half of it is for more attempts.
+        # Sleeping must not use up the budget: half of what remains is left for attempts.
         return pause_s if pause_s < left_s else left_s / 2
 
     def _is_refusal(self, error: ClientError | None) -> bool:
-        """Whether a store was not there to ask, and nobody else can be named."""
+        """Whether the connection was refused and no other store can take over."""
         return not self._may_move and isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut)
 
     def _ends_s(self) -> float:
@@ -154,9 +155,9 @@ class Attempts:
         return ends_s
 
     def _bound(self, error: ClientError | None, now_s: float) -> str | None:
-        """The setting that allows no further attempt."""
+        """The setting that rules out another attempt, or None."""
         if self._call and isinstance(error, NoNodeAvailable) and error.details.get("refused"):
-            return "refused_timeout_ms"  # it was waited for already: that is what the error says
+            return "refused_timeout_ms"  # the channels have already waited this long, as the error says
         if self._settings.retry.exhausted(self.failures):
             return "retry"
         if now_s < self._ends_s():
@@ -186,7 +187,7 @@ class Attempts:
 
 
 class _Attempt(AbstractAsyncContextManager[None]):
-    """Bounds an attempt. Thousands of writers may be set up at once, so it is small."""
+    """Bounds one attempt. Kept small, because thousands of writers may be set up at once."""
 
     __slots__ = ("_attempts", "_scope")
 

@@ -1,4 +1,4 @@
-"""A client of Pravega: the controller's address in, streams to write and read out.
+"""The top-level Pravega client: connects to a controller and opens readers and writers of streams.
 
     async with segstore.client.connect("tcp://127.0.0.1:9090") as pravega:
         async with pravega.event_writer("scope", "stream") as writer:
@@ -7,8 +7,8 @@
             async for event in events:
                 print(event.data)
 
-Invariant: all that a client makes shares one pool of connections and one set of channels to the controller; closing the
-client closes them, after what was made of it.
+Invariant: all objects that a client creates share one connection pool and one set of controller channels. Close these
+objects first: closing the client closes the pool and the channels.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ _DEFAULT_PORT = 9090
 
 
 def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
-    """The controllers of a URI, `tcp://host:port,host:port` or `tls://…`, and whether they speak TLS.
+    """Parses a controller URI, `tcp://host:port,host:port` or `tls://…`, into endpoints and whether they use TLS.
 
-    Raises ValueError.
+    Raises ValueError if the URI is invalid.
     """
     scheme, found, rest = uri.partition("://")
     if not found:
         scheme, rest = "tcp", uri
     if scheme not in ("tcp", "tls", "pravega", "pravegas"):
-        raise ValueError(f"{uri!r} is no address of a controller: its scheme can be tcp or tls")
+        raise ValueError(f"{uri!r} is not a controller address: the scheme must be tcp or tls")
     endpoints = []
     for part in rest.rstrip("/").split(","):
         try:
             split = urlsplit(f"//{part.strip()}")
             host, port = split.hostname, split.port
         except ValueError as error:
-            raise ValueError(f"{part!r} in {uri!r} is no host and port: {error}") from error
+            raise ValueError(f"{part!r} in {uri!r} is not host:port: {error}") from error
         if not host:
-            raise ValueError(f"{part!r} in {uri!r} is no host and port")
+            raise ValueError(f"{part!r} in {uri!r} is not host:port")
         endpoints.append(Endpoint(host, _DEFAULT_PORT if port is None else port))
     return endpoints, scheme in ("tls", "pravegas")
 
 
 class Client(ClosedAfter):
-    """A client. Made by `connect`; use with `async with`, or `open` and `aclose`."""
+    """A Pravega client, created by `connect`. Use it with `async with`, or call `open` and `aclose`."""
 
     def __init__(
         self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
@@ -82,7 +82,10 @@ class Client(ClosedAfter):
         self._locations: dict[Access, ControllerLocations] = {}
 
     def open(self) -> None:
-        """Gets ready; nothing is connected before it is needed. Inside a running event loop. Raises OSError."""
+        """Prepares the client; connections are opened on first use.
+
+        Requires a running event loop. Raises OSError if the CA file cannot be read.
+        """
         settings = self._settings
         context, roots = None, None
         if self._tls:
@@ -90,7 +93,7 @@ class Client(ClosedAfter):
             try:
                 context = ssl.create_default_context(cafile=settings.tls_ca_file)
             except ssl.SSLError as cause:
-                raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.tls_ca_file)) from cause
+                raise OSError(errno.EINVAL, "it contains no PEM certificate", str(settings.tls_ca_file)) from cause
         self._pool = ConnectionPool(settings, tls=context, random=self._random)
         self._channels = ControllerChannels(
             self._endpoints,
@@ -102,31 +105,31 @@ class Client(ClosedAfter):
         )
         self._controller = Controller(self._channels)
 
-    # --- what is shared ---------------------------------------------------------------------------------------------
+    # --- shared parts -----------------------------------------------------------------------------------------------
 
     @property
     def pool(self) -> ConnectionPool:
-        """The connections to stores."""
+        """The pool of connections to stores. Raises Closed unless the client is open."""
         if self._pool is None:
             raise Closed("the client is not open: `async with` opens it")
         return self._pool
 
     @property
     def controller(self) -> Controller:
-        """Scopes, streams, segments."""
+        """The controller client, for scopes, streams and segments. Raises Closed unless the client is open."""
         if self._controller is None:
             raise Closed("the client is not open: `async with` opens it")
         return self._controller
 
     def locations(self, access: Access = "READ_WRITE") -> ControllerLocations:
-        """Where segments live, with tokens of an access."""
+        """Segment locations and delegation tokens for one kind of access."""
         locations = self._locations.get(access)
         if locations is None:
             locations = self._locations[access] = ControllerLocations(self.controller, access)
         return locations
 
     def metrics(self) -> PoolMetrics:
-        """Of the pool, as plain numbers."""
+        """The pool's metrics, as plain numbers."""
         return self.pool.metrics()
 
     # --- streams ----------------------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ class Client(ClosedAfter):
         router: Router | None = None,
         name: str | None = None,
     ) -> EventWriter:
-        """A writer of the stream's events, to be opened; its options are those of `EventWriter`."""
+        """Returns an unopened event writer; the options are those of `EventWriter`."""
         return EventWriter(
             self.pool,
             self.controller,
@@ -154,17 +157,20 @@ class Client(ClosedAfter):
         )
 
     def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
-        """A reader of all the stream's events, to be opened. from_: "head", "tail", or a cut: segment id → offset."""
+        """Returns an unopened reader of all of a stream's events.
+
+        from_: "head", "tail", or a cut: segment id → offset.
+        """
         return EventReader(
             self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
         )
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
-        """A writer of bytes to a stream of one segment, to be opened."""
+        """Returns an unopened writer of bytes to a stream with one segment."""
         return ByteWriter(self.pool, self.controller, self.locations("WRITE"), scope, stream, random=self._random)
 
     def byte_reader(self, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head") -> ByteReader:
-        """A reader of a byte stream, to be opened. from_: "head", "tail", or an offset."""
+        """Returns an unopened reader of a byte stream. from_: "head", "tail", or an offset."""
         return ByteReader(
             self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
         )
@@ -178,10 +184,10 @@ class Client(ClosedAfter):
         from_: GroupStart = "head",
         refresh_ms: int = 3000,
     ) -> ReaderGroup:
-        """A reader group, to be opened, which makes it over these streams if it is not there.
+        """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where it then begins: "head", "tail", or for each stream one of these or a cut. refresh_ms: how often its
-        readers then record where they are.
+        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut.
+        refresh_ms: how often readers of a new group record their positions.
         """
         return ReaderGroup(
             self.pool,
@@ -197,13 +203,13 @@ class Client(ClosedAfter):
         )
 
     def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
-        """A stream of one segment as a log with conditional writes, a mark and truncation."""
+        """Returns a client of a one-segment stream used as a log with conditional writes, a mark and truncation."""
         return RevisionedStream(
             self.pool, self.locations("READ_WRITE"), segment_name(scope, stream, 0, 0), random=self._random
         )
 
     def transaction_writer(self, scope: str, stream: str, *, writer_id: str | None = None) -> TransactionWriter:
-        """Begins transactions of the stream. writer_id: for the times that commits note; random, if not given."""
+        """Returns an unopened writer of transactions. writer_id: names the writer in commits; random by default."""
         return TransactionWriter(
             self.pool,
             self.controller,
@@ -215,7 +221,7 @@ class Client(ClosedAfter):
         )
 
     def table(self, scope: str, table: str) -> KeyValueTable:
-        """A key-value table, to be opened; `controller.create_table` makes one."""
+        """Returns an unopened key-value table; `controller.create_table` creates one."""
         return KeyValueTable(
             self.pool, self.controller, self.locations("READ_WRITE"), scope, table, random=self._random
         )
@@ -223,21 +229,21 @@ class Client(ClosedAfter):
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def segment_writer(self, segment: str) -> SegmentWriter:
-        """A writer of one segment, by its qualified name; what it writes are bytes, not events."""
+        """Returns a writer of raw bytes to one segment, given its qualified name."""
         return SegmentWriter(self.pool, self.locations("WRITE"), segment, random=self._random)
 
     def segment_reader(self, segment: str, offset: int = 0) -> SegmentReader:
-        """A reader of one segment's bytes."""
+        """Returns a reader of one segment's raw bytes."""
         return SegmentReader(self.pool, self.locations("READ"), segment, offset, random=self._random)
 
     def segment_requests(self) -> SegmentRequests:
-        """Requests about segments, to be closed."""
+        """Returns a client for segment requests; the caller closes it."""
         return SegmentRequests(self.pool, self.locations("READ_WRITE"), random=self._random)
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Closes the connections; what is pending on them fails. Can be called twice."""
+        """Closes all connections; pending operations fail. Can be called twice."""
         if self._pool is not None:
             await self._pool.aclose()
         if self._channels is not None:
@@ -255,9 +261,9 @@ def connect(
     credentials: Credentials | None = None,
     random: Random | None = None,
 ) -> Client:
-    """A client of the controllers at `uri`, such as `tcp://127.0.0.1:9090` or `tls://a:9090,b:9090`.
+    """Returns an unopened client of the controllers at `uri`: `tcp://127.0.0.1:9090` or `tls://a:9090,b:9090`.
 
-    settings: those of the environment, if not given. credentials: `Basic`, `Bearer` or one of your own, instead of what
-    the settings say. Raises ValueError for a URI that is none.
+    settings: default to those of the environment. credentials: `Basic`, `Bearer` or another `Credentials`; overrides
+    the settings. Raises ValueError if the URI is invalid.
     """
     return Client(uri, ClientSettings.from_environment() if settings is None else settings, random, credentials)

@@ -1,8 +1,8 @@
-"""Settings of the client, checked once at the edge.
+"""Client settings, validated once at construction.
 
-Frozen, keyword-only, units in the names. Each can be read from the environment: `ClientSettings.from_environment()`
-takes `SEGSTORE_CLIENT_` and the field's name in capitals, so SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4; the fields of
-a `Backoff` as JSON.
+Settings are frozen and keyword-only, with units in their names. `ClientSettings.from_environment()` reads each from
+`SEGSTORE_CLIENT_` plus its name in capitals, such as SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4. A `Backoff` is given
+as JSON.
 """
 
 from __future__ import annotations
@@ -35,65 +35,64 @@ _MIB = 1024 * 1024
 
 
 class ClientSettings(BaseModel):
-    """How a client behaves. Seed ids stand for where a default comes from.
+    """Settings of a client. Seed ids in parentheses are the sources of defaults.
 
     Connections
-        max_connections_per_store: of the pool, to one store; 10 (36.5).
-        pool_policy: which of them a new user gets: the one with the fewest flows (36.6), or with the fewest bytes in
+        max_connections_per_store: maximum number of pooled connections to one store; 10 (36.5).
+        pool_policy: which connection a new user gets: the one with the fewest flows (36.6), or with the fewest bytes in
             flight (36.10).
-        enable_connection_pooling: False gives each writer and reader a connection of its own, without flows (36.9).
-        idle_connection_s: a connection that carried no flow for so long is closed by the next `prune`.
-        keep_alive_first_s, keep_alive_s: a KeepAlive goes out first after 20 s and then each 10 s (36.13).
-        write_buffer_bytes: what may wait in the socket's buffer before writers of this connection are held back.
-        max_frame_bytes: longest frame taken, header included.
-    Setting up (601; TCP, TLS and Hello, or gRPC until it is ready)
+        enable_connection_pooling: False gives each writer and reader its own connection, without flows (36.9).
+        idle_connection_s: `prune` closes a connection that carried no flow for this long.
+        keep_alive_first_s, keep_alive_s: the first KeepAlive is sent after 20 s, the next every 10 s (36.13).
+        write_buffer_bytes: above this many bytes in the socket's buffer, writers on the connection are paused.
+        max_frame_bytes: longest frame accepted, header included.
+    Connection set-up (601; TCP, TLS and Hello, or gRPC until the channel is ready)
         socket_connection_setup_timeout_ms: 10,000; also known as connections_setup_timeout_ms (601.1).
         socket_connection_setup_timeout_max_ms: 30,000; the timeout doubles with each consecutive failure, ±20 %, and
             never exceeds this (601.2).
         reconnect_backoff: per node 50 ms to 1 s, doubling, ±20 % (601.6).
-        least_recently_tried: among disconnected controllers take the one tried longest ago, as Kafka shipped, rather
+        least_recently_tried: among disconnected controllers, try the one tried longest ago (as Kafka shipped) rather
             than the one with the fewest failed attempts (601.5).
     Requests
         request_timeout_ms: for one request and its reply; 30,000 (Kafka's `request.timeout.ms`).
-        read_timeout_ms: for a read, which waits at the tail: above the 20 s after which a segstore store answers. Then
-            the store is asked where the segment ends: the read goes on waiting if there is nothing to read, and is
-            asked anew, with another request id, if there is. The reference never answers by time.
-        retry: of writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
-        call_timeout_ms: for a request with all its attempts; 60,000 (Kafka's `default.api.timeout.ms`), and never less
-            than one attempt may take.
-        refused_timeout_ms: the same where nobody is there to ask: all controllers refuse connections, or the one store
-            where there is no controller; 10,000. A store that refuses while a controller answers may be replaced.
-        recovery_timeout_ms: writers and readers try so long to go on, refused or not; 120,000 (Kafka's
-            `delivery.timeout.ms`), so that they outlive a restart of the whole cluster.
-        close_timeout_ms: `aclose` of a writer gives what is in flight so long.
+        read_timeout_ms: for a read, which blocks at the tail; longer than the 20 s after which a segstore store replies
+            (the reference has no such limit). On expiry the client asks for the segment's end: if there is nothing to
+            read it keeps waiting, else it repeats the read with a new request id.
+        retry: for writers and requests: 1 ms ×10, at most 20 s, 10 attempts (36.26).
+        call_timeout_ms: for all attempts of a request; 60,000 (Kafka's `default.api.timeout.ms`), and never less than
+            the limit for one attempt.
+        refused_timeout_ms: replaces it if all controllers refuse connections, or the only store does and there is no
+            controller; 10,000. A store that refuses while a controller answers may be replaced.
+        recovery_timeout_ms: how long writers and readers retry without progress, refused or not; 120,000 (Kafka's
+            `delivery.timeout.ms`), to survive a restart of the whole cluster.
+        close_timeout_ms: how long a writer's `aclose` waits for appends in flight.
     Writing
-        append_batching: "turn" sends what was written in one turn of the event loop as one append (as Pravega's Rust
-            client gathers events); "blocks" sends each event as an append and lets the block sizes of 36.18 gather
-            them, as the Java client does.
-        max_batch_bytes, max_batch_events: of one append; 1 MiB and 500 are the limits of 36.19.
-        max_in_flight_bytes: a segment writer holds back above so many bytes that are not acknowledged.
+        append_batching: "turn" sends all events written in one iteration of the event loop as one append, like
+            Pravega's Rust client; "blocks" sends each event as an append and batches them in blocks sized by 36.18,
+            like the Java client.
+        max_batch_bytes, max_batch_events: limits of one append; 1 MiB and 500 (36.19).
+        max_in_flight_bytes: above this many unacknowledged bytes, a segment writer applies back-pressure.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
-        enable_large_events: larger ones go through a transient segment; False refuses them (43.7). The official Rust
-            and Python clients always do so, the Java client has to be told.
-        max_large_event_bytes: the largest event at all, for writers and for readers that assemble it; 1 GiB.
-        large_event_chunk_bytes: of what a transient segment is written in; 8 MiB (43.8).
+        enable_large_events: larger events go through a transient segment; False refuses them (43.7). The official Rust
+            and Python clients always do so, the Java client only if configured.
+        max_large_event_bytes: the largest event overall, for writers and for readers that assemble it; 1 GiB.
+        large_event_chunk_bytes: the size of appends to a transient segment; 8 MiB (43.8).
     Transactions
-        transaction_lease_ms: a transaction lives so long after its last ping; 90,000, as the Rust client asks.
-        transaction_commit_timeout_ms: how long a commit is waited for.
+        transaction_lease_ms: how long a transaction lives after its last ping; 90,000, as in the Rust client.
+        transaction_commit_timeout_ms: how long to wait for a commit.
     Reading
-        read_size_bytes: what a read suggests; stores answer at most 2 MiB (36.28).
-        read_ahead_bytes: what a stream's reader keeps for its user.
+        read_size_bytes: the size that a read suggests; stores return at most 2 MiB (36.28).
+        read_ahead_bytes: limit of a stream reader's read-ahead buffer.
     Statistics
-        control_api: `http://host:port` of a segstore server, where names of writers are registered; None for nowhere.
+        control_api: `http://host:port` of a segstore server that registers writer names; None registers none.
         control_api_token: the token that this server requires (`--http-token-file`); sent unencrypted.
     Security
         username, password: basic authentication with the controller.
-        bearer_token: a token for the controller, instead of those; `connect(credentials=Bearer(…))` takes a source of
-            tokens.
-        tls_ca_file: PEM of the authorities to trust; None is the system's.
+        bearer_token: a token for the controller, used instead; `connect(credentials=Bearer(…))` takes a token source.
+        tls_ca_file: PEM file of trusted authorities; None uses the system's.
     """
 
-    # What is refused is not shown: it may be a password, or a token under a name that is none.
+    # Rejected input is never shown: it may be a password, or a token under a misspelt name.
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
     max_connections_per_store: int = Field(default=10, ge=1)
@@ -148,9 +147,9 @@ class ClientSettings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.username is None) != (self.password is None):
-            raise ValueError("username and password go together")
+            raise ValueError("username and password must be given together")
         if self.username is not None and self.bearer_token is not None:
-            raise ValueError("a bearer token goes without username and password")
+            raise ValueError("a bearer token excludes username and password")
         return self
 
     @field_validator("control_api")
@@ -169,13 +168,13 @@ class ClientSettings(BaseModel):
 
     @property
     def setup_timeout(self) -> Backoff:
-        """The set-up timeout as a schedule; it cannot start above its maximum."""
+        """The set-up timeout as a schedule; its start is capped at its maximum."""
         maximum = self.socket_connection_setup_timeout_max_ms
         return Backoff(initial_ms=min(self.socket_connection_setup_timeout_ms, maximum), max_ms=maximum)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **explicit: Any) -> Self:
-        """Settings from the environment; arguments go before it. Raises ValueError for a name or value that is none."""
+        """Reads settings from the environment; arguments override it. Raises ValueError for a bad name or value."""
         source = os.environ if environment is None else environment
         given: dict[str, Any] = {}
         for variable, text in source.items():

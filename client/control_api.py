@@ -1,7 +1,7 @@
-"""The little of a store's control API that the client uses: telling it the name of a writer (79.8).
+"""A minimal client for a store's control API: registers a writer's name (seed 79.8).
 
-One request on a connection of its own, with a deadline; the answer's body is read to a bound. Nothing of it is needed
-to write events: a server without a control API, such as Pravega's own, adds statistics up by writer id.
+Sends one request on its own connection, with a deadline and a bound on the response body. Writing events does not
+depend on it: a server without a control API, such as Pravega's own, aggregates statistics by writer id.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def check_url(url: str) -> tuple[str, int]:
-    """Host and port of `http://host:port`. Raises ValueError."""
+    """Returns host and port of `http://host:port`. Raises ValueError for any other URL."""
     split = urlsplit(url)
     if split.scheme != "http" or not split.hostname or split.path not in ("", "/") or split.query or split.fragment:
-        raise ValueError(f"{url!r} is no address of a control API: http://host:port")
+        raise ValueError(f"{url!r} is not a control API address: http://host:port")
     return split.hostname, 80 if split.port is None else split.port
 
 

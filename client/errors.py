@@ -1,4 +1,4 @@
-"""The error tree of the client, sorted by what the caller can do.
+"""The client's error tree, sorted by what the caller can do.
 
     ClientError
     ├── Retriable              try again: the same call may succeed later or elsewhere
@@ -6,7 +6,7 @@
     │   ├── ConnectionLost     an established connection ended; what was in flight may or may not have happened
     │   ├── WrongStore         the segment's container is not owned there
     │   ├── RequestTimedOut    no reply within the deadline
-    │   ├── PeerRefused        the peer could not serve it and said so in its own words
+    │   ├── PeerRefused        the peer could not serve the request; the message is the peer's
     │   └── NoNodeAvailable    no controller could be reached
     ├── Unauthenticated        authenticate again: another token or other credentials
     │   ├── TokenExpired
@@ -17,18 +17,18 @@
     └── Final                  give up: the same call will fail again
         ├── IncompatibleVersion, ProtocolViolation
         ├── Closed             a flow, pool, writer or reader that was closed
-        ├── RetriesExhausted   a Retriable happened too often; the last is its cause
+        ├── RetriesExhausted   too many Retriable failures; the last is its cause
         ├── OutcomeUnknown     a lost call to the controller may or may not have been applied
         ├── SegmentTruncated, SegmentExists, NotSupported
-        ├── ConditionFailed    of what was expected something is not so (BadKeyVersion, NoSuchKey, TransactionOver)
+        ├── ConditionFailed    an expectation did not hold (BadKeyVersion, NoSuchKey, TransactionOver)
         ├── EventTooLarge, EntryRefused
         ├── WriterFenced       another writer uses this one's id
         ├── ReaderExists, ReaderOffline
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
-The text of an error is one sentence; text from peers is printable and shortened in it. The facts in it are attributes
-as well, unchanged. `advice` says what the caller can do; a traceback shows it, with the facts, as a note. Causes are
-chained.
+The message of an error is one sentence in which text from peers is escaped and shortened. Its facts are also
+attributes, unchanged. `advice` says what the caller can do; a traceback shows it, with the facts, as a note. Causes
+are chained.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class ClientError(Exception):
         endpoint: "host:port" of the peer.
         segment: name of the segment; stream: "scope/stream".
         request_id: of the request that failed.
-        limit, actual: what was allowed and what was found, in one unit.
-        details: what else is known, by name.
-        advice: what the caller can do; of the class.
+        limit, actual: the allowed and the actual value, in the same unit.
+        details: further facts, by name.
+        advice: what the caller can do; a class attribute.
     """
 
     advice: ClassVar[str] = "see the cause"
@@ -106,7 +106,7 @@ class ClientError(Exception):
         stream: str | None = None,
         request_id: int | None = None,
     ) -> Self:
-        """Itself, with facts that were not known where it was raised."""
+        """Returns this error after adding facts that were unknown where it was raised."""
         self.endpoint = endpoint if self.endpoint is None else self.endpoint
         self.segment = segment if self.segment is None else self.segment
         self.stream = stream if self.stream is None else self.stream
@@ -133,35 +133,35 @@ class ConnectFailed(Retriable):
 
 
 class ConnectTimedOut(ConnectFailed):
-    """The set-up of a connection took longer than ``limit`` milliseconds; it was cancelled and its socket closed."""
+    """Connection set-up took longer than ``limit`` milliseconds; it was cancelled and its socket closed."""
 
 
 class ConnectionLost(Retriable):
-    """A connection ended; what was in flight on it may or may not have been carried out."""
+    """A connection ended; requests in flight on it may or may not have been applied."""
 
-    advice = "try again; what was in flight may have been carried out"
+    advice = "try again; requests in flight may have been applied"
 
 
 class WrongStore(Retriable):
-    """The store does not own the segment's container; ``details["correct_host"]`` is "" where it does not know who."""
+    """The store does not own the segment's container; ``details["correct_host"]`` is "" if the owner is unknown."""
 
     advice = "try again: the controller says where the segment lives now"
 
 
 class RequestTimedOut(Retriable):
-    """No reply came within ``limit`` milliseconds; the request may or may not have been carried out."""
+    """No reply came within ``limit`` milliseconds; the request may or may not have been applied."""
 
-    advice = "try again, with a longer timeout if the peer is slow; it may have been carried out"
+    advice = "try again, with a longer timeout if the peer is slow; the request may have been applied"
 
 
 class PeerRefused(Retriable):
-    """The peer could not serve the request; the sentence is the peer's."""
+    """The peer could not serve the request; the message is the peer's."""
 
 
 class NoNodeAvailable(Retriable):
     """No controller could be reached in time: ``details["attempts"]`` were made in ``details["elapsed_ms"]``.
 
-    ``details["refused"]``: whether all of them refused connections, of which a call does not wait for the end for long.
+    ``details["refused"]``: whether all of them refused connections, in which case a call gives up early.
     """
 
     advice = "check the address of the controller and that it runs, then try again"
@@ -174,7 +174,7 @@ class Unauthenticated(ClientError):
 
 
 class TokenExpired(Unauthenticated):
-    """The delegation token's time is over: a fresh one will do."""
+    """The delegation token has expired; a fresh one will do."""
 
     advice = "ask for a fresh token"
 
@@ -186,23 +186,23 @@ class TokenRefused(Unauthenticated):
 
 
 class SegmentOver(ClientError):
-    """The segment takes no more: go to its successors."""
+    """The segment accepts no more appends: continue with its successors."""
 
     advice = "go to the segment's successors"
 
 
 class SegmentSealed(SegmentOver):
-    """The segment is sealed; ``details["offset"]`` is where or at which event number that was seen."""
+    """The segment is sealed; ``details["offset"]`` is the offset or event number at which this was detected."""
 
 
 class SegmentMissing(SegmentOver):
-    """There is no such segment (any more)."""
+    """The segment does not exist, or no longer does."""
 
 
 class Final(ClientError):
     """The same call will fail again."""
 
-    advice = "do not repeat it as it is"
+    advice = "do not repeat the call unchanged"
 
 
 class IncompatibleVersion(Final):
@@ -214,22 +214,22 @@ class IncompatibleVersion(Final):
 class ProtocolViolation(Final):
     """The peer sent what the protocol does not allow; its connection was closed."""
 
-    advice = "check what listens at the endpoint: it does not keep to the protocol"
+    advice = "check what listens at the endpoint: it violates the protocol"
 
 
 class Closed(Final):
-    """It was closed before, or never opened."""
+    """The object was closed, or never opened."""
 
     advice = "open it, or another if it was closed"
 
 
 class RetriesExhausted(Final):
-    """It failed ``actual`` times in ``details["elapsed_ms"]``; the last failure is the cause.
+    """The operation failed ``actual`` times in ``details["elapsed_ms"]``; the last failure is the cause.
 
-    ``details["bounded_by"]`` names the setting that allowed no more, where that was one.
+    ``details["bounded_by"]`` names the setting that stopped the retries, if it was a setting.
     """
 
-    advice = "check that the cluster runs and can be reached, then try again; for more patience raise what bounded it"
+    advice = "check that the cluster runs and is reachable, then try again; to retry longer, raise the limit it hit"
 
 
 class OutcomeUnknown(Final):
@@ -244,7 +244,7 @@ class OutcomeUnknown(Final):
 class SegmentTruncated(Final):
     """The segment starts at ``details["start_offset"]`` now."""
 
-    advice = "read from the start offset on"
+    advice = "read from the start offset onwards"
 
 
 class SegmentExists(Final):
@@ -254,99 +254,100 @@ class SegmentExists(Final):
 
 
 class ConditionFailed(Final):
-    """What was expected of the segment, its attribute or its key is not so; nothing was changed."""
+    """An expectation about the segment, its attribute or its key did not hold; nothing was changed."""
 
-    advice = "read it again and decide anew"
+    advice = "read the current state and decide again"
 
 
 class BadKeyVersion(ConditionFailed):
-    """A key of a table does not have the version that was expected; nothing of the update was carried out.
+    """A table key does not have the expected version; no part of the update was applied.
 
-    ``details["retried"]`` says how often the request was sent before, if it was: then it may be this very update that
-    changed the version.
+    ``details["retried"]`` is the number of earlier tries of the request, if any: one of them may have applied this very
+    update and so changed the version.
     """
 
 
 class NoSuchKey(ConditionFailed):
-    """A key that should have a version does not exist; nothing of the update was carried out.
+    """A key that should have a version does not exist; no part of the update was applied.
 
-    So of tables with keys of any length; stores say BadKeyVersion of those whose keys have one length.
+    Raised for tables with variable-length keys; for fixed-length keys stores report BadKeyVersion.
     """
 
 
 class TransactionOver(ConditionFailed):
-    """The transaction is not open (any more); ``details["status"]`` says how it stands, where that is known."""
+    """The transaction is not open, or no longer; ``details["status"]`` is its status, if known."""
 
-    advice = "look at its status; if it is not committed, begin another and write again"
+    advice = "check its status; if it is not committed, begin another and write again"
 
 
 class NotSupported(Final):
     """The peer does not serve this operation."""
 
-    advice = "use another operation or a server that has it"
+    advice = "use another operation or a server that supports it"
 
 
 class EventTooLarge(Final):
-    """The event has ``actual`` bytes where ``limit`` are allowed."""
+    """The event has ``actual`` bytes; the limit is ``limit``."""
 
     advice = "make it smaller or raise the limit"
 
 
 class WriterFenced(Final):
-    """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has taken its numbers.
+    """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has used its numbers.
 
-    What fails with it is not stored. Of what was in flight when a connection was lost a store cannot say whose it has.
+    Events that fail with this error are not stored, except that after a lost connection the store cannot tell whose
+    events it has.
     """
 
-    advice = "give each writer a name or id of its own, and write what failed again"
+    advice = "give each writer its own name or id, and write the failed events again"
 
 
 class EntryRefused(Final):
-    """A key or value that the table cannot hold, or a batch of which it cannot take: ``actual`` bytes or entries."""
+    """The table cannot hold this key or value, or a batch is too large: ``actual`` bytes or entries."""
 
     advice = "use keys of the table's length and smaller values or batches"
 
 
 class NoSuchStream(Final):
-    """The stream, or its scope, does not exist (any more)."""
+    """The stream or its scope does not exist, or no longer does."""
 
     advice = "create it or correct the name"
 
 
 class NoSuchTable(NoSuchStream):
-    """The key-value table, or its scope, does not exist (any more)."""
+    """The key-value table or its scope does not exist, or no longer does."""
 
 
 class NoSuchReaderGroup(NoSuchStream):
-    """The reader group does not exist (any more)."""
+    """The reader group does not exist, or no longer does."""
 
 
 class ReaderExists(Final):
     """A reader of this name is online in its group; ``details["reader"]`` is the name."""
 
-    advice = "take another name, or say reader_offline first if that reader is gone"
+    advice = "use another name, or call reader_offline first if that reader is gone"
 
 
 class ReaderOffline(Final):
-    """The reader is not online in its group (any more); ``details["reader"]`` is its name."""
+    """The reader is not online in its group, or no longer is; ``details["reader"]`` is its name."""
 
     advice = "open another reader of the group"
 
 
 class StreamSealed(Final):
-    """The stream is sealed: it takes no more events."""
+    """The stream is sealed: it accepts no more events."""
 
     advice = "write to another stream"
 
 
 class RequestRejected(Final):
-    """The controller refuses the request as such; ``details["status"]`` is its word for why."""
+    """The controller rejected the request; ``details["status"]`` is the status it gave."""
 
-    advice = "correct what was asked for"
+    advice = "correct the request"
 
 
 def failure(reply: Command, *, endpoint: str | None = None, segment: str | None = None) -> ClientError:
-    """The error that a store's failure reply stands for; a reply that is no failure is a ProtocolViolation."""
+    """Converts a store's failure reply to an error; any other reply becomes a ProtocolViolation."""
     request_id: int | None = getattr(reply, "request_id", None)
     segment = getattr(reply, "segment", None) or segment
     facts: dict[str, Any] = {"endpoint": endpoint, "segment": segment, "request_id": request_id}
@@ -355,17 +356,17 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
             known = f", {host} does" if host else ""
             return WrongStore(f"{endpoint} does not own {segment}{known}", correct_host=host, **facts)
         case SegmentIsSealed(offset=offset):
-            return SegmentSealed(f"{segment} is sealed, says {endpoint}", offset=offset, **facts)
+            return SegmentSealed(f"{segment} is sealed, according to {endpoint}", offset=offset, **facts)
         case NoSuchSegment():
-            return SegmentMissing(f"there is no segment {segment}, says {endpoint}", **facts)
+            return SegmentMissing(f"segment {segment} does not exist, according to {endpoint}", **facts)
         case SegmentIsTruncated(start_offset=start, offset=offset):
             return SegmentTruncated(
-                f"{segment} starts at {start}, asked was {offset}", start_offset=start, offset=offset, **facts
+                f"{segment} starts at {start}, requested was {offset}", start_offset=start, offset=offset, **facts
             )
         case SegmentAlreadyExists():
             return SegmentExists(f"{segment} exists", **facts)
         case AuthTokenCheckFailed(error_code=AuthTokenErrorCode.TOKEN_EXPIRED):
-            return TokenExpired(f"{endpoint} says that the token for {segment} has expired", **facts)
+            return TokenExpired(f"the token for {segment} has expired, according to {endpoint}", **facts)
         case AuthTokenCheckFailed():
             return TokenRefused(f"{endpoint} refuses the token for {segment}", **facts)
         case OperationUnsupported(operation_name=name):
@@ -373,7 +374,7 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
         case InvalidEventNumber(event_number=number):
             return PeerRefused(f"{endpoint} refuses event number {number} on {segment}", event_number=number, **facts)
         case ErrorMessage(message=text, error_code=code):
-            return PeerRefused(f"{endpoint} says of {segment}: {text}", error_code=code.name, **facts)
+            return PeerRefused(f"{endpoint} reports for {segment}: {text}", error_code=code.name, **facts)
         case ConditionalCheckFailed():
             return ConditionFailed(f"{segment} does not have the expected length", **facts)
         case TableKeyBadVersion():
@@ -383,4 +384,4 @@ def failure(reply: Command, *, endpoint: str | None = None, segment: str | None 
         case TableSegmentNotEmpty():
             return ConditionFailed(f"{segment} is not empty", **facts)
         case _:
-            return ProtocolViolation(f"{endpoint} answers with {reply.type_name}, which fits no request", **facts)
+            return ProtocolViolation(f"{endpoint} answers with {reply.type_name}, which answers no request", **facts)

@@ -1,10 +1,10 @@
-"""How what the client makes begins and ends with an `async with` block, and how long an end may take.
+"""Life cycle of the client's objects: `async with` support and a bound on how long closing may take.
 
-A class takes how it begins, `OpenedBefore` if it is opened, and one of the ways to end: `ClosedAfter`, `FreedAfter` or
-`FlushedAfter`. `within` is a deadline whose end is an error of the client.
+A class derives from `OpenedBefore` if it has an `open`, and from one of `ClosedAfter`, `FreedAfter` and `FlushedAfter`
+for its end. `within` is a deadline that raises a client error.
 
-Invariant: whatever ends the block, the class's own end is called, once. Not for what has more to decide at its end, as
-a transaction does: that has an `__aexit__` of its own.
+Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
+transactions, define their own `__aexit__`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ P = TypeVar("P", bound=_Opens)
 
 
 class OpenedBefore:
-    """Its `open` comes before the block. Comes before the others among the bases."""
+    """Calls `open` on entry. Must precede the other base classes."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class _Entered:
 
 
 class ClosedAfter(_Entered):
-    """Its `aclose` comes after the block."""
+    """Calls `aclose` on exit."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class ClosedAfter(_Entered):
 
 
 class FreedAfter(_Entered):
-    """Its `close`, which does not wait, comes after the block."""
+    """Calls the synchronous `close` on exit."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ class FreedAfter(_Entered):
 
 
 class FlushedAfter(_Entered):
-    """A writer: after the block comes its `aclose`, which flushes; after an error in the block only its `abort`."""
+    """For writers: calls `aclose`, which flushes, on exit, or `abort` if the block raised."""
 
     __slots__ = ()
 
@@ -92,9 +92,9 @@ class FlushedAfter(_Entered):
 
 @asynccontextmanager
 async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: Any) -> AsyncIterator[None]:
-    """What is inside gets so long; then it is cancelled, and RequestTimedOut says what did not happen.
+    """Cancels the block after `limit_ms` and raises RequestTimedOut.
 
-    otherwise: its sentence but for the time, or what makes that when the time is over. facts: more of the error's.
+    otherwise: the error's message without the time, or a function that makes it on expiry. facts: the error's facts.
     """
     try:
         async with asyncio.timeout(limit_ms / 1000):

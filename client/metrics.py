@@ -1,11 +1,11 @@
-"""A client's numbers for prometheus-client, which is asked for only here: `pip install 'segstore[metrics]'`.
+"""Client metrics for prometheus-client, which is imported only here: `pip install 'segstore[metrics]'`.
 
     from prometheus_client import REGISTRY
     REGISTRY.register(segstore.client.metrics.collector(pravega, name="orders"))
 
-Invariant: a scrape reads the numbers in the client's own event loop, whichever thread it runs in, and waits no longer
-than its timeout: then it gives the last ones, and their age. Names and help come from `METRICS`, one for each field of
-`PoolMetrics`; there are no others.
+Invariant: a scrape reads the numbers in the client's own event loop, from any thread, and waits no longer than its
+timeout; on expiry it returns the last numbers and their age. `METRICS` gives name and help text for each field of
+`PoolMetrics`; there are no other metrics.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class _Described(NamedTuple):
 
 
 METRICS: Final[dict[str, _Described]] = {
-    "connections": _Described("connections", "Connections to stores that are ready."),
-    "connecting": _Described("connections_being_set_up", "Connections to stores that are being set up."),
-    "flows": _Described("flows", "Writers, readers and users of requests on these connections."),
-    "bytes_in_flight": _Described("in_flight_bytes", "Appended bytes that were not acknowledged."),
+    "connections": _Described("connections", "Ready connections to stores."),
+    "connecting": _Described("connections_being_set_up", "Connections to stores being set up."),
+    "flows": _Described("flows", "Writers, readers and request clients on these connections."),
+    "bytes_in_flight": _Described("in_flight_bytes", "Appended bytes not yet acknowledged."),
     "connections_opened": _Described("connections_opened", "Connections that became ready.", counts=True),
-    "connections_failed": _Described("connections_failed", "Set-ups of connections that failed.", counts=True),
-    "connections_lost": _Described("connections_lost", "Ready connections that this side did not end.", counts=True),
+    "connections_failed": _Described("connections_failed", "Connection set-ups that failed.", counts=True),
+    "connections_lost": _Described("connections_lost", "Ready connections not closed by this side.", counts=True),
     "reconnects": _Described("reconnects", "Connections that became ready after one was lost.", counts=True),
-    "dropped_replies": _Described("dropped_replies", "Replies that no flow wanted any more.", counts=True),
-    "failed_flows": _Described("failed_flows", "Flows that their user's error ended.", counts=True),
-    "keep_alives": _Described("keep_alives", "Keep-alives that were sent.", counts=True),
-    "bytes_in": _Described("received_bytes", "Bytes that came from stores.", counts=True),
-    "bytes_out": _Described("sent_bytes", "Bytes that went to stores.", counts=True),
+    "dropped_replies": _Described("dropped_replies", "Replies for closed flows.", counts=True),
+    "failed_flows": _Described("failed_flows", "Flows ended by an error of their user.", counts=True),
+    "keep_alives": _Described("keep_alives", "Keep-alives sent.", counts=True),
+    "bytes_in": _Described("received_bytes", "Bytes received from stores.", counts=True),
+    "bytes_out": _Described("sent_bytes", "Bytes sent to stores.", counts=True),
 }
-"""By the field of `PoolMetrics`."""
+"""Metrics by field of `PoolMetrics`."""
 
 
 class _Source:
-    """One client, read from any thread."""
+    """The metrics of one client, readable from any thread."""
 
     def __init__(self, client: Client, timeout_s: float) -> None:
         self._client = client
@@ -60,7 +60,7 @@ class _Source:
         self._read_at_s = time.monotonic()
 
     def read(self) -> tuple[PoolMetrics, float]:
-        """The numbers and how old they are, in seconds; 0 if they were read just now."""
+        """Returns the numbers and their age in seconds, 0 if just read."""
         asked_s = time.monotonic()
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class _Source:
             try:
                 self._loop.call_soon_threadsafe(take)
             except RuntimeError:
-                return self._last, max(asked_s - self._read_at_s, 0.0)  # closed since: the age says so
+                return self._last, max(asked_s - self._read_at_s, 0.0)  # the loop has closed; the age shows it
             taken.wait(self._timeout_s)
         return self._last, max(asked_s - self._read_at_s, 0.0)
 
@@ -87,20 +87,20 @@ class _Source:
 
 
 class Collector:
-    """What a registry of prometheus-client collects from: one for all clients of a process. Made by `collector`."""
+    """A prometheus-client collector for one or more clients of a process. Created by `collector`."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._sources: dict[str, _Source] = {}
 
     def add(self, client: Client, *, name: str) -> None:
-        """One more client, open, in whose event loop this is called. Raises ValueError if the name is taken."""
+        """Adds an open client; must be called in its event loop. Raises ValueError if the name is taken."""
         if name in self._sources:
-            raise ValueError(f"there is a client {name!r}: each needs a name of its own")
+            raise ValueError(f"client {name!r} is already registered: each needs its own name")
         self._sources[name] = _Source(client, self._timeout_s)
 
     def remove(self, name: str) -> None:
-        """Forgets a client; nothing if there is none of the name."""
+        """Removes a client; a no-op if the name is unknown."""
         self._sources.pop(name, None)
 
     def collect(self) -> Iterator[Metric]:
@@ -114,7 +114,7 @@ class Collector:
             for name, (numbers, _) in read.items():
                 family.add_metric([name], getattr(numbers, field))
             yield family
-        text = "How old the client's numbers are: above 0 if its event loop did not answer."
+        text = "Age of the client's numbers: above 0 if its event loop did not answer."
         family = GaugeMetricFamily(_PREFIX + "metrics_age_seconds", text, labels=["client"])
         for name, (_, age_s) in read.items():
             family.add_metric([name], age_s)
@@ -122,16 +122,16 @@ class Collector:
 
 
 def collector(client: Client, *, name: str = "default", timeout_s: float = 1.0) -> Collector:
-    """A collector of an open client's numbers, to be registered; `add` takes further clients. In its event loop.
+    """Returns a collector of an open client's metrics; `add` takes further clients. Call it in the client's event loop.
 
     name: the label `client`. timeout_s: how long a scrape waits for the loop. Raises ImportError without
-    prometheus-client, Closed before the client is open.
+    prometheus-client, and Closed if the client is not open.
     """
     try:
-        import prometheus_client  # noqa: F401 — whether it is there
+        import prometheus_client  # noqa: F401 — checks that it is installed
     except ImportError as cause:
         raise ImportError(
-            "prometheus-client is not installed, which segstore.client.metrics needs: pip install 'segstore[metrics]'; "
+            "segstore.client.metrics needs prometheus-client, which is not installed: pip install 'segstore[metrics]'; "
             "client.metrics() gives the same numbers without it",
             name="prometheus_client",
         ) from cause

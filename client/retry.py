@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential back-off with jitter, as a pure function of the attempt.
+"""Retry delays: exponential back-off with jitter, as a pure function of the attempt.
 
 Invariant: a delay is never above `max_ms`, jitter included, and never negative. Randomness comes from the caller's
 `Random`; nothing here sleeps. Follows Kafka's `ExponentialBackoff` (its later releases cut at the maximum after the
@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Backoff(BaseModel):
     """A schedule of delays.
 
-    initial_ms: before the second attempt, jitter aside.
-    multiplier: each further delay is so many times the one before.
-    max_ms: no delay is longer.
-    jitter: share by which a delay may be shorter or longer, at random.
-    max_attempts: how often to try in all; None for no bound.
+    initial_ms: delay before the second attempt, without jitter.
+    multiplier: factor between consecutive delays.
+    max_ms: upper bound of every delay.
+    jitter: fraction by which a delay is randomly shortened or lengthened.
+    max_attempts: total number of attempts; None for no bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,7 +38,7 @@ class Backoff(BaseModel):
         return self
 
     def delay_ms(self, failures: int, random: Random) -> float:
-        """The wait after so many consecutive failures, 1 for the first; none before it."""
+        """The delay after this many consecutive failures; 0 before the first."""
         if failures < 1:
             return 0.0
         try:
@@ -51,5 +51,5 @@ class Backoff(BaseModel):
         return min(delay, self.max_ms)
 
     def exhausted(self, failures: int) -> bool:
-        """Whether so many failures are all that are tried."""
+        """Whether this many failures use up `max_attempts`."""
         return self.max_attempts is not None and failures >= self.max_attempts

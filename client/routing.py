@@ -1,8 +1,7 @@
-"""From a routing key to a segment: Pravega's rule, as pure state.
+"""Maps routing keys to segments by Pravega's rule, as pure state.
 
-A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, its
-part of the range goes to its successors, and only its part: what routes elsewhere is not disturbed, so each key's
-events stay in order.
+A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, only
+its part of the range goes to its successors; all other keys keep their segments, so each key's events stay in order.
 
 Invariant: the pieces cover [0, 1) without gap or overlap. Follows `HashHelper`, `StreamSegments` and
 `StreamSegmentsWithPredecessors` (Pravega's client).
@@ -28,7 +27,7 @@ _unpack = struct.Struct(">d").unpack
 
 @lru_cache(maxsize=65_536)
 def position_of(routing_key: str) -> float:
-    """Where in [0, 1) a routing key lies. Raises TypeError for what is no string."""
+    """Returns the position of a routing key in [0, 1). Raises TypeError if it is not a str."""
     try:
         data = utf16(routing_key)
     except AttributeError as error:
@@ -39,7 +38,7 @@ def position_of(routing_key: str) -> float:
 
 
 class SegmentRange(NamedTuple):
-    """A segment and its part of the range, `low` included and `high` not."""
+    """A segment and its key range, from `low` (inclusive) to `high` (exclusive)."""
 
     segment_id: int
     name: str
@@ -48,7 +47,7 @@ class SegmentRange(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of the range and the segment that takes it."""
+    """A part of the range and the segment that it is assigned to."""
 
     low: float
     high: float
@@ -56,10 +55,10 @@ class Piece(NamedTuple):
 
 
 class RangeRouter:
-    """Which segment takes which position.
+    """Assigns positions to segments.
 
     Attributes:
-        version: rises with each change.
+        version: increases with each change.
     """
 
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
@@ -82,7 +81,7 @@ class RangeRouter:
 
     @property
     def segments(self) -> list[SegmentRange]:
-        """The segments that take something, in the order of the range."""
+        """The segments that any part of the range is assigned to, in the order of the range."""
         return list(dict.fromkeys(piece.segment for piece in self._pieces))
 
     @property
@@ -95,9 +94,9 @@ class RangeRouter:
         return self._pieces[bisect_right(self._lows, position) - 1].segment
 
     def replace(self, segment_id: int, successors: Iterable[SegmentRange]) -> None:
-        """Gives what a segment took to its successors, each the part that is its own.
+        """Reassigns a segment's part of the range to its successors.
 
-        A segment that takes nothing is no error. Raises ValueError if they do not cover it, and changes nothing then.
+        A segment without any part is a no-op. Raises ValueError, and changes nothing, if they do not cover its part.
         """
         following = list(successors)
         pieces: list[Piece] = []

@@ -1,4 +1,4 @@
-"""Traces and streams as tables, on Spark: `segstore.trace` and `segstore.stream` as formats, the jobs people want.
+"""Spark data sources for traces (`segstore.trace`) and streams (`segstore.stream`), and jobs built on them.
 
     from segstore.pipeline.session import session
     spark = session()
@@ -8,8 +8,8 @@
     from segstore.pipeline.trace.rows import trace_rows      # the same rows in plain Python, without Spark
     for row in trace_rows("run.wtrace", ["ts_ns", "command", "request_id"]): ...
 
-Nothing is imported before it is used: without PySpark and Java everything that needs neither works, and what needs
-them raises `SparkMissing`, which says what to install.
+Imports are lazy: without PySpark and Java, everything that needs neither works, and the rest raises `SparkMissing`,
+which says what to install.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""A trace cut into parts that do not depend on each other, and the job that replays them side by side.
+"""Splits a trace into independent parts, and replays the parts in parallel.
 
-Two connections depend on each other if both name a segment, or a writer: what one does, the other sees. A transaction's
-segment, a transient one and an index count as the segment that they belong to. What hangs together, directly or not,
-is one component; components are dealt out to parts, the largest first, each to the part with the fewest records.
+Two connections depend on each other if both name the same segment or writer. Transaction, transient and index segments
+count as the segment that they belong to. Connections that depend on each other, directly or not, form a component;
+components are assigned to parts, the largest first, each to the part with the fewest records.
 
-Invariant: every record of a connection is in one part, and no segment or writer is named in two. Files are different
-traces, unless both name a segment: then they are one story, told in order of the files' names.
-A connection that names everything, as a controller's does, ties everything to one part: `Plan.hubs` says which do.
+Invariant: all records of a connection are in one part, and no segment or writer is named in two parts. Files are
+separate traces unless they name a common segment; then they are one trace, in order of file names. A connection that
+names everything, such as a controller's, ties everything into one part: `Plan.hubs` lists these.
 
-`replay` knows no store: what it runs for each part is handed in, and has to be picklable.
+`replay` knows no store: the function to run for each part is an argument and must be picklable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Connection = tuple[str, int]
 
 
 class Link(NamedTuple):
-    """A connection and what it names: a segment or a writer; None for its records that name nothing."""
+    """A connection and a segment or writer that it names; None counts its records that name nothing."""
 
     file: str
     connection: int
@@ -46,7 +46,7 @@ class Link(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Connections that are replayed together, in the order of the trace. components: groups that could be apart."""
+    """Connections to replay together, in the order of the trace. components: number of independent groups in it."""
 
     number: int
     connections: tuple[Connection, ...]
@@ -55,8 +55,8 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """parts: with something to do, the largest first. components: groups that depend on no other. hubs: the connections
-    that share the most segments and writers with others, and how many.
+    """The parts of a trace. parts: non-empty parts, the largest first. components: number of independent groups. hubs:
+    the connections that share the most segments and writers with others, and how many.
     """
 
     parts: tuple[Part, ...]
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What replaying one part gave. differences: as text, the first ones. error: why it could not be replayed."""
+    """The outcome of replaying one part. differences: the first ones, as text. error: why it could not be replayed."""
 
     part: int
     requests: int
@@ -82,7 +82,7 @@ Replayer = Callable[[int, list[Record]], Outcome]
 
 
 def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> Iterator[str]:
-    """What a record depends on."""
+    """Yields the segments and writer that a record depends on."""
     for name in (segment, source):
         if name is not None:
             yield f"segment {SegmentName.parse(name).base}"
@@ -91,9 +91,9 @@ def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> I
 
 
 def links(rows: DataFrame) -> list[Link]:
-    """What each connection names, from rows with `LINK_COLUMNS`; of batches of merges also with `fields`.
+    """Returns what each connection names, from rows with `LINK_COLUMNS`, plus `fields` for batches of merges.
 
-    The distinct pairs come to the driver: a few bytes for each connection and what it names.
+    The distinct pairs are collected on the driver: a few bytes for each connection and name.
     """
     from segstore.pipeline.report.analysis import require
 
@@ -106,7 +106,7 @@ def links(rows: DataFrame) -> list[Link]:
 
 
 def links_of(paths: str | Iterable[str]) -> list[Link]:
-    """The same in plain Python."""
+    """Same as `links`, in plain Python."""
     columns = (*LINK_COLUMNS, "fields", "kind")
     return _links((*row[:-1], 1) for row in trace_rows(paths, columns) if row[-1] != "skipped")
 
@@ -126,7 +126,7 @@ def _links(rows: Iterable[Sequence[Any]]) -> list[Link]:
 
 
 def plan(found: Iterable[Link], parts: int) -> Plan:
-    """Deals connections out to at most so many parts."""
+    """Assigns connections to at most `parts` parts."""
     if parts < 1:
         raise ValueError(f"at least one part is needed, not {parts}")
     root: dict[Connection, Connection] = {}
@@ -181,10 +181,10 @@ def _hubs(users: dict[str, list[Connection]], most: int = 5) -> tuple[tuple[Conn
 
 
 def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
-    """Replays each part in a task of its own and gives what came of it, in order of the parts.
+    """Replays each part in its own task; returns the outcomes in order of the parts.
 
-    rows: with `REPLAY_COLUMNS`, delegation tokens included. A task holds the records of its part in memory. run: is
-    called with a part's number and records; what it raises is that part's `error`.
+    rows: must have `REPLAY_COLUMNS`, with delegation tokens. A task holds the records of its part in memory. run:
+    called with a part's number and records; what it raises becomes that part's `error`.
     """
     from pyspark.sql import functions as f
 
@@ -203,7 +203,7 @@ def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
 
 
 class _Task:
-    """What runs in a worker."""
+    """The function that runs in a Spark worker."""
 
     def __init__(self, run: Replayer) -> None:
         self.run = run
@@ -217,7 +217,9 @@ class _Task:
 
 
 def _by_part(rows: Iterable[Row]) -> Iterator[tuple[int, list[Record]]]:
-    """The records of each part, their connections numbered anew: numbers of two files are different connections."""
+    """Yields the records of each part with renumbered connections, because equal numbers in two files are different
+    connections.
+    """
     part: int | None = None
     records: list[Record] = []
     numbers: dict[Connection, int] = {}

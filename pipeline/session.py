@@ -1,14 +1,14 @@
-"""A Spark session that knows this project's data sources, and what to install where there can be none.
+"""Creates Spark sessions that have this project's data sources, or says what has to be installed.
 
-Filters are not pushed down to the sources unless that is asked for. Spark (4.3.0) keeps what a filter left of a source
-with the DataFrame that was filtered: of `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them
-twice, and after `a.count()` so has `df.count()`. It is right only where each DataFrame is used in one query, once. The
-options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) do the same work and are safe.
+Filters are pushed down to the sources only on request, because Spark (4.3.0) attaches a pushed filter to the DataFrame
+that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them twice, and after
+`a.count()` even `df.count()` is wrong. Push-down is correct only if each DataFrame is used once, in one query. The
+options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) have the same effect and are safe.
 
-Invariant: what is set here is what the sources need or what makes a session on one machine start sooner; whatever the
-caller passes in `conf` wins. Python workers are this interpreter, for Spark would take the first `python3` of the path.
-Refused, with `SparkMissing`: a machine without PySpark, or without Java of `JAVA` or newer; what is no master of Spark,
-and masters of a cluster none of which can be connected to, for which Spark would look for a minute.
+Invariant: this module sets only what the sources need or what makes a local session start faster; the caller's `conf`
+takes precedence. Python workers use this interpreter, where Spark would take the first `python3` on PATH. Refused, with
+`SparkMissing`: no PySpark, no Java of version `JAVA` or newer, a malformed master URL, and unreachable cluster masters,
+which Spark would try for a minute.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
 FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 SOURCES: Final = ("segstore.pipeline.trace.source", "segstore.pipeline.stream.source")
-"""Modules with a function `sources(push_filters)` that gives the data sources to register."""
+"""Modules with a function `sources(push_filters)` that returns the data sources to register."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
 _CONNECT_S: Final = 5.0
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""Java starts sooner and compiles less."""
+"""Options that make Java start faster and compile less."""
 
 
 class SparkMissing(RuntimeError):
-    """Spark cannot run here, or not where it was asked to. Attribute: part, what is missing."""
+    """Spark cannot run here, or not on the given master. Attribute: part, what is missing."""
 
     def __init__(self, part: str, message: str) -> None:
         super().__init__(message)
@@ -58,10 +58,10 @@ def session(
     quick: bool = False,
     push_filters: bool = False,
 ) -> SparkSession:
-    """The session of this process, started if there is none, with the data sources registered.
+    """Returns this process's session, started on demand, with the data sources registered.
 
-    quick: whether Java is started for work of seconds: some seconds sooner, and half as fast once it is warm.
-    conf: settings of Spark, over those made here. push_filters: for those who use each DataFrame once, as above.
+    quick: tune Java for short work: starts some seconds faster, but runs half as fast once warm. conf: Spark settings,
+    which override those made here. push_filters: only for code that uses each DataFrame once, see above.
     Raises SparkMissing.
     """
     problem = missing() or master_missing(master)
@@ -93,18 +93,19 @@ def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
 
 
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
-    """Makes the formats of this project known to a session that the caller has started; again, to change its mind.
+    """Registers this project's data sources with a session that the caller has started. Can be called again.
 
-    It is the active session of this thread then. There Spark (4.3.0) looks for the format of what is written, and in a
-    thread that has none it finds no format of Python's (DATA_SOURCE_NOT_FOUND): each thread that writes says this once,
-    or `session(…)`.
+    Makes it the active session of this thread. Spark (4.3.0) looks up the format of writes in the active session, and
+    finds no Python format in a thread without one (DATA_SOURCE_NOT_FOUND): each thread that writes must call this or
+    `session(…)` once.
 
-    push_filters: needs the session's `FILTER_PUSH_DOWN`, or Spark refuses what is read; a ValueError says so at once.
+    push_filters: requires the session's `FILTER_PUSH_DOWN`, without which Spark refuses to read. Raises ValueError if
+    that is not set.
     """
     if push_filters and str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() != "true":
         raise ValueError(f"filters are pushed down only in a session with {FILTER_PUSH_DOWN} set to true")
     java = getattr(spark, "_jvm", None)
-    if java is not None:  # Spark Connect has none, and no threads of its own to tell
+    if java is not None:  # Spark Connect has no JVM here and no per-thread sessions
         java.SparkSession.setActiveSession(spark._jsparkSession)
     for name in SOURCES:
         for source in import_module(name).sources(push_filters):
@@ -112,7 +113,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
 
 
 def missing() -> SparkMissing | None:
-    """What keeps Spark from running here; None if nothing does."""
+    """Returns why Spark cannot run here, or None."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("numpy") is None:
         return SparkMissing("PySpark", "Spark is not installed: pip install 'segstore[spark]'")
     version = java_version()
@@ -126,7 +127,7 @@ def missing() -> SparkMissing | None:
 
 
 def master_missing(master: str) -> SparkMissing | None:
-    """What is wrong with a master's address; None if it is one, and one of a cluster can be connected to."""
+    """Returns what is wrong with a master URL; None if it is valid and, for a cluster, a master is reachable."""
     if not _MASTER.fullmatch(master):
         return SparkMissing(
             "master",
@@ -149,7 +150,7 @@ def master_missing(master: str) -> SparkMissing | None:
 
 @cache
 def java_version() -> int | None:
-    """The version of the Java that Spark would start; None if there is none."""
+    """Returns the version of the Java that Spark would start, or None."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:

@@ -1,10 +1,10 @@
-"""SQL over DataFrames that may have been persisted: what is kept of them stays kept.
+"""Runs SQL over DataFrames and keeps persisted DataFrames persisted.
 
-`spark.sql(text, name=frame)` of PySpark (4.3.0) makes a view of each frame and drops it in the end, by
-`spark.catalog.dropTempView`; and to drop a view through the catalog gives back whatever is kept of the same plan. So a
-table that was persisted and then named in a statement is computed anew by every query, which nothing tells.
+PySpark's (4.3.0) `spark.sql(text, name=frame)` creates a view for each frame and drops it afterwards through
+`spark.catalog.dropTempView`, which also unpersists cached data of the same plan. A persisted table named in a statement
+would then silently be recomputed by every query.
 
-Invariant: a statement leaves no view behind, whether it is right or not, and no frame less persisted than it was.
+Invariant: a statement leaves no view behind, even if it fails, and unpersists no frame.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def statement(spark: SparkSession, text: str, **frames: DataFrame) -> DataFrame:
-    """The table of a SELECT, in which `{name}` stands for the frame of that name."""
+    """Returns the result of a SELECT in which `{name}` refers to the frame of that name."""
     views = {name: f"segstore_{uuid.uuid4().hex}" for name in frames}
-    # The catalog of the session itself, which drops views and nothing else.
+    # The session's own catalog only drops the view.
     catalog = spark._jsparkSession.sessionState().catalog()
     try:
         for name, view in views.items():

@@ -137,7 +137,7 @@ async def test_a_client_that_waits_for_ever_has_hung() -> None:
                 await asyncio.Event().wait()
 
     found = await explore(hanging, match="type = CREATE_SEGMENT", cuts=["before"], timeout_s=1.0)
-    assert found.findings[0].broken[0] == "hung: the client did not come to its end in 1 s"
+    assert found.findings[0].broken[0] == "hung: the client did not finish within 1 s"
 
 
 async def test_events_in_another_order_are_found() -> None:
@@ -211,7 +211,7 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
 
     with pytest.raises(ValueError, match="never good"):
         await explore(broken)
-    with pytest.raises(TimeoutError, match="with no fault at all"):
+    with pytest.raises(TimeoutError, match="even without a fault"):
         await explore(lambda mock: asyncio.Event().wait(), timeout_s=0.02)
 
 
@@ -334,7 +334,7 @@ async def test_what_hangs_is_shortened_to_the_request_at_which_it_was_cut() -> N
     match = "type = CREATE_SEGMENT"
     found = await explore_trace(requests(0), make_client=careless("hung"), match=match, cuts=["before"], timeout_s=1.0)
     (finding,) = found.findings
-    assert finding.broken == ("hung: the client did not come to its end in 1 s",)
+    assert finding.broken == ("hung: the client did not finish within 1 s",)
     assert [step.type_name for step in read_script(finding.records)] == ["HELLO", "CREATE_SEGMENT"]
 
 

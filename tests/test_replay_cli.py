@@ -272,8 +272,8 @@ def test_a_client_that_fails_without_faults_is_said_in_a_sentence(trace: Path) -
 @pytest.mark.parametrize(
     ("client", "says"),
     [
-        ("python {contoller}", "there is no place {contoller} ({controller}?), only {host}, {port}, {controller}"),
-        ("python {x}", "there is no place {x}, only {host}, {port}, {controller}; {{x}} is itself"),
+        ("python {contoller}", "unknown placeholder {contoller} ({controller}?), only {host}, {port}, {controller}"),
+        ("python {x}", "unknown placeholder {x}, only {host}, {port}, {controller}; write {{x}} for the literal text"),
         ("python 'a", "the command cannot be split into words: No closing quotation"),
         (" ", "the command is empty"),
     ],

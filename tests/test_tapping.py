@@ -278,9 +278,9 @@ def test_the_program_of_the_page_runs() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"controller": "http://a:1"}, "its scheme can be tcp or tls"),
+        ({"controller": "http://a:1"}, "the scheme must be tcp or tls"),
         ({"controller": "tcp://a:1,b:2"}, "stands before one controller, not 2"),
-        ({"controller": "tcp://a:b"}, "is no host and port"),
+        ({"controller": "tcp://a:b"}, "is not host:port"),
         ({"store": "a"}, "a store's address has a port"),
         ({"store": "[::1]"}, "a store's address has a port"),
         ({"controller": "tls://a:1", "store": "b:2"}, "either both speak TLS or none"),

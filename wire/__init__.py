@@ -1,4 +1,4 @@
-"""The wire of Pravega's segment store: bytes ↔ commands, with no I/O.
+"""Codec for the wire protocol of Pravega's segment store: bytes ↔ commands, with no I/O.
 
 >>> from segstore.wire import decode, encode, SegmentCreated
 >>> decode(encode(SegmentCreated(request_id=9, segment="a/b/0")))

@@ -1,16 +1,16 @@
-"""The error tree of the wire.
+"""The wire package's error tree.
 
-Every failure to read or to write the protocol is one of these, sorted by cause:
+Every failure to read or write the protocol is one of these, sorted by cause:
 
     WireError
-    ├── FrameTooLarge    a frame, announced or to be written, exceeds the limit
+    ├── FrameTooLarge    a frame, received or to be written, exceeds the limit
     ├── Truncated        a field needs more bytes than its frame has left
     ├── UnknownCommand   a type code that no command has
     ├── BadField         a value that its field cannot hold
     └── OutOfOrder       a command that the state of the connection does not allow
 
-The text of an error is one sentence; the facts in it are attributes as well, so that a caller never parses text. Text
-from peers and files is printable and shortened in the sentence, and unchanged in the attributes.
+The message of an error is one sentence. Its facts are also attributes, so callers never parse messages. Text from peers
+and files is escaped and shortened in the message, and unchanged in the attributes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class WireError(Exception):
         type_name: name of the command, such as ``READ_SEGMENT``.
         field: dotted path of the field, such as ``table_entries.entries[3].key.data``.
         offset: bytes from the start of the frame, header included, at which the field starts.
-        limit: the most that was allowed or available, in the unit of ``actual``.
-        actual: what was found.
-        decoded: the commands that the same call to ``FrameDecoder.feed`` had decoded before the error; they
-            arrived intact and are the caller's to process.
+        limit: the maximum allowed or available, in the unit of ``actual``.
+        actual: the value found.
+        decoded: commands that the same call to ``FrameDecoder.feed`` decoded before the error; they arrived intact, and
+            the caller should process them.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class FrameTooLarge(WireError):
 
 
 class Truncated(WireError):
-    """A field needs ``actual`` bytes where only ``limit`` are left in the frame."""
+    """A field needs ``actual`` bytes, but only ``limit`` are left in the frame."""
 
 
 class UnknownCommand(WireError):
-    """The type code is not one that is served."""
+    """The type code is not a supported command's."""
 
 
 class BadField(WireError):

@@ -1,4 +1,4 @@
-"""Hashes of names, as Guava and Java compute them, so that every client and server finds the same place.
+"""Hashes of names, as Guava and Java compute them, so that all clients and servers agree on placement.
 
 Pure functions of any text, lone surrogates included: Java hashes UTF-16 characters without validation. Source: Guava's
 `murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`.
@@ -33,7 +33,7 @@ def _final_mix(h: int) -> int:
 
 
 def murmur3_128_low(data: bytes, seed: int) -> int:
-    """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as Guava does."""
+    """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as in Guava."""
     return mmh3.mmh3_x64_128_utupledigest(data, seed)[0] if seed >= 0 else murmur3_128_low_of_any_seed(data, seed)
 
 
@@ -53,7 +53,7 @@ def murmur3_128_low_of_any_seed(data: bytes, seed: int) -> int:
         h2 ^= k2
         h2 = (h2 << 31 | h2 >> 33) + h1 & _M64
         h2 = h2 * 5 + 0x38495AB5 & _M64
-    # An absent tail mixes zeros in, which changes nothing.
+    # An empty tail mixes in zeros, which changes nothing.
     k2 = int.from_bytes(data[whole + 8 :], "little") * _C2 & _M64
     h2 ^= (k2 << 33 | k2 >> 31) * _C1 & _M64
     k1 = int.from_bytes(data[whole : whole + 8], "little") * _C1 & _M64
@@ -64,7 +64,7 @@ def murmur3_128_low_of_any_seed(data: bytes, seed: int) -> int:
 
 
 def consistent_hash(state: int, count: int) -> int:
-    """Guava's `consistentHash`: as the count grows, few inputs change their bucket."""
+    """Guava's `consistentHash`: few inputs change their bucket when the count grows."""
     candidate = 0
     while True:
         state = 2862933555777941757 * state + 1 & _M64

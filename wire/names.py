@@ -1,19 +1,18 @@
-"""Names of segments, and the container that a name belongs to.
+"""Segment names and their parts, and the container that a segment belongs to.
 
-A stream segment is called `scope/stream/NUMBER.#epoch.EPOCH` (an old one has no epoch tail). Segments derived from it
-carry its name and a tail: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits,
-`#index`. A name is a claim made by a peer: any text at all is a legal argument here and gives a defined answer. What
-has no known form simply has no scope, number or parent. Only the functions that *build* a name refuse, with
-`ValueError`.
+A stream segment is named `scope/stream/NUMBER.#epoch.EPOCH` (old ones have no epoch suffix). Segments derived from it
+add a suffix: `#transaction.` + 32 hex digits, `#transient.` + two dotted groups of 32 hex digits, or `#index`. Names
+come from peers, so any text is a legal argument with a defined result; text of no known form has no scope, number or
+parent. Only the functions that *build* names raise `ValueError`.
 
-Invariant: `container_of` is a pure function of (name, count) and equals the reference's for every name, so that every
-client and server finds the same owner. It therefore strips tails by the reference's loose rule (the last delimiter that
-has enough characters behind it), while `is_transient` asks for the full pattern.
+Invariant: `container_of` is a pure function of (name, count) and equals the reference's for every name, so that all
+clients and servers find the same owner. It therefore strips suffixes by the reference's loose rule (the last delimiter
+followed by enough characters), while `is_transient` requires the full pattern.
 
 Follows `NameUtils`, `SegmentToContainerMapper` (Pravega) and Guava's murmur3_128 and consistentHash. Deliberate
-differences: a transient name is one that matches `PARENT#transient.HEX32.HEX32` to its end and is never taken for a
-transaction, even when its parent is one; segment numbers and epochs are plain decimal numbers without sign or leading
-zeros, so that a name and its parts stand for each other.
+differences: a transient name must match `PARENT#transient.HEX32.HEX32` to its end and never counts as a transaction,
+even if its parent is one; segment numbers and epochs are decimal numbers without sign or leading zeros, so that names
+and their parts map one to one.
 """
 
 import re
@@ -36,7 +35,7 @@ _INDEX: Final = "#index"
 _TABLES: Final = "_tables"
 _WRITERS: Final = uuid5(NAMESPACE_URL, "segstore:writers")
 
-# The reference takes any 32 characters behind a delimiter for an id; these lengths are the delimiter and that id.
+# The reference accepts any 32 characters after a delimiter as an id; these lengths include delimiter and id.
 _TRANSACTION_REACH: Final = len(_TRANSACTION) + 32
 _TRANSIENT_REACH: Final = len(_TRANSIENT) + 32
 _TRANSIENT_TAIL: Final = len(_TRANSIENT) + 32 + 1 + 32
@@ -55,7 +54,7 @@ _MAX_NAME: Final = 255
 
 
 def segment_id(epoch: int, number: int) -> int:
-    """The 64-bit id `epoch << 32 | number`. Both are int32 and not negative, else `ValueError`."""
+    """The 64-bit id `epoch << 32 | number`. Raises `ValueError` unless both are non-negative int32."""
     if not 0 <= epoch <= MAX_INT32:
         raise ValueError(f"epoch must be between 0 and {MAX_INT32}, not {epoch}")
     if not 0 <= number <= MAX_INT32:
@@ -64,7 +63,7 @@ def segment_id(epoch: int, number: int) -> int:
 
 
 def split_segment_id(identifier: int) -> tuple[int, int]:
-    """(epoch, number) of a 64-bit segment id, each as a signed int32, for any integer that fits 64 bits."""
+    """Returns (epoch, number) of a segment id, as signed int32s. Raises `ValueError` unless it fits 64 bits."""
     if not -(2**63) <= identifier < 2**63:
         raise ValueError(f"segment id must fit 64 bits, not {identifier}")
     number = identifier & 0xFFFFFFFF
@@ -75,40 +74,40 @@ def split_segment_id(identifier: int) -> tuple[int, int]:
 
 
 def segment_name(scope: str, stream: str, number: int, epoch: int) -> str:
-    """`scope/stream/number.#epoch.epoch`; an empty scope is left out. Number and epoch as in `segment_id`."""
+    """Builds `scope/stream/number.#epoch.epoch`; an empty scope is omitted. Number and epoch as in `segment_id`."""
     segment_id(epoch, number)
     stem = f"{scope}/{stream}" if scope else stream
     return f"{stem}/{number}{_EPOCH}{epoch}"
 
 
 def transaction_name(segment: str, transaction_id: UUID) -> str:
-    """The name of a transaction's segment on `segment`."""
+    """Builds the name of a transaction's segment on `segment`."""
     return f"{segment}{_TRANSACTION}{transaction_id.hex}"
 
 
 def transient_name(parent: str, writer_id: UUID, random_hex32: str) -> str:
-    """The name of a transient segment of `parent`; the caller brings the 32 random hex digits, else `ValueError`."""
+    """Builds the name of a transient segment of `parent`. Raises `ValueError` unless given 32 random hex digits."""
     if _HEX32.fullmatch(random_hex32) is None:
         raise ValueError(f"the random part of a transient name must be 32 hex digits, not {random_hex32[:40]!r}")
     return f"{parent}{_TRANSIENT}{writer_id.hex}.{random_hex32}"
 
 
 def writer_id(writer: str, segment: str) -> UUID:
-    """The writer id under which a writer of that name appends to a segment (seed 79.8): uuid5 of the two.
+    """Derives the id of a named writer in a segment (seed 79.8): uuid5 of the two.
 
-    So whoever knows the name finds the writer in every segment, whichever of them it writes to.
+    A writer can thus be found in any segment by its name.
     """
     return uuid5(uuid5(_WRITERS, writer), segment)
 
 
 def index_name(segment: str) -> str:
-    """The name of the segment that holds the index of `segment`; `ValueError` if it is an index itself."""
+    """Builds the name of the index segment of `segment`. Raises `ValueError` if that is an index itself."""
     if is_index(segment):
         raise ValueError(f"{segment[-80:]!r} is an index segment already")
     return segment + _INDEX
 
 
-# What a name is ----------------------------------------------------------------------------------------------------
+# Classifying names -------------------------------------------------------------------------------------------------
 
 
 def is_index(segment: str) -> bool:
@@ -117,27 +116,27 @@ def is_index(segment: str) -> bool:
 
 
 def is_reader_group_table(segment: str) -> bool:
-    """Whether the name is that of the table in which the Rust client keeps a reader group: `SCOPE/GROUP_kvtable/0…`."""
+    """Whether the name is that of a reader group's table, as the Rust client names it: `SCOPE/GROUP_kvtable/0…`."""
     return segment.endswith(_READER_GROUP_TABLE)
 
 
 def is_transient(segment: str) -> bool:
-    """Whether the name matches `PARENT#transient.HEX32.HEX32` up to its end."""
-    # The slice settles nearly every name without a regular expression.
+    """Whether the name matches `PARENT#transient.HEX32.HEX32` to its end."""
+    # The slice decides nearly all names without a regular expression.
     return segment[-_TRANSIENT_TAIL : -_TRANSIENT_TAIL + len(_TRANSIENT)] == _TRANSIENT and (
         _TRANSIENT_PATTERN.fullmatch(segment, len(segment) - _TRANSIENT_TAIL) is not None
     )
 
 
 def is_transaction(segment: str) -> bool:
-    """Whether the name is a transaction's: the last `#transaction.` has at least 32 characters behind it, as the
-    reference asks, and the name is not a transient one.
+    """Whether the name is a transaction's: at least 32 characters follow the last `#transaction.`, as in the reference,
+    and the name is not a transient segment's.
     """
     return _transaction_position(segment) >= 0 and not is_transient(segment)
 
 
 def parent_of(segment: str) -> str | None:
-    """The segment that a transaction or transient segment merges into, or None if the name is neither."""
+    """Returns the segment that a transaction or transient segment merges into; None for other names."""
     if is_transient(segment):
         return segment[:-_TRANSIENT_TAIL]
     position = _transaction_position(segment)
@@ -145,29 +144,29 @@ def parent_of(segment: str) -> str | None:
 
 
 def is_user_stream_name(name: str) -> bool:
-    """Whether a user may call a stream so: 1 to 250 ASCII letters, digits, dots and hyphens."""
+    """Whether a user may choose this name for a stream: 1 to 250 ASCII letters, digits, dots and hyphens."""
     return len(name) <= _MAX_USER_NAME and _USER_NAME.fullmatch(name) is not None
 
 
 def is_stream_name(name: str) -> bool:
-    """Whether a stream or scope may be called so: as a user's name, up to 255, with at most one leading `_`."""
+    """Whether a stream or scope may have this name: as for users, but up to 255 and optionally with a leading `_`."""
     return len(name) <= _MAX_NAME and _STREAM_NAME.fullmatch(name) is not None
 
 
 def is_user_stream_segment(segment: str) -> bool:
-    """Whether the segment belongs to a user's stream, and so has an index: at least three parts between slashes, the
-    second a user's stream name, and no transaction, transient or index tail. The other parts may be anything.
+    """Whether the segment belongs to a user's stream, and so has an index: it has at least three parts between slashes,
+    the second a user's stream name, and no transaction, transient or index suffix. Other parts may be anything.
     """
     if is_index(segment) or is_transient(segment) or _transaction_position(segment) >= 0:
         return False
-    # As Java splits: slashes at the end make no parts.
+    # As Java's split: trailing slashes make no parts.
     parts = segment.rstrip("/").split("/", 2)
     return len(parts) == 3 and is_user_stream_name(parts[1])
 
 
 def stream_of(segment: str) -> str | None:
-    """`scope/stream` (or `stream`, where there is no scope) of a stream segment, of its transactions and transients
-    and of its index; None if the name has no such form.
+    """Returns `scope/stream` (or `stream` without a scope) of a stream segment, its transactions, transient segments
+    and index; None for other names.
     """
     parsed = SegmentName.parse(segment)
     if parsed.stream is None:
@@ -176,11 +175,11 @@ def stream_of(segment: str) -> str | None:
 
 
 class SegmentName(Struct, frozen=True, kw_only=True):
-    """A name taken apart. `parse` takes any text; parts that the name does not have are None.
+    """The parts of a name; missing parts are None. `parse` accepts any text.
 
-    `base` is the name without its transaction, transient and index tails, from which scope, stream, number and epoch
-    are read. An old name without an epoch has `epoch` None and counts as epoch 0 in `segment_id`.
-    `transaction_id` is None too for a name whose id is not hexadecimal although `is_transaction` accepts it.
+    `base` is the name without transaction, transient and index suffixes; scope, stream, number and epoch are read from
+    it. An old name without an epoch has `epoch` None and counts as epoch 0 in `segment_id`. `transaction_id` is also
+    None if the id is not hexadecimal although `is_transaction` accepts the name.
     """
 
     name: str
@@ -197,7 +196,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
-        """Takes a name apart; never raises. Of nested tails the last one is told, the base loses all."""
+        """Parses a name; never raises. Of nested suffixes only the last is reported; the base has none."""
         base = name
         index = is_index(base)
         if index:
@@ -236,7 +235,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
 
     @property
     def is_table(self) -> bool:
-        """Whether the name is that of one of the controller's tables, `scope/_tables/…`."""
+        """Whether the name is one of the controller's tables, `scope/_tables/…`."""
         parts = self.name.split("/", 2)
         return len(parts) == 3 and parts[1] == _TABLES
 
@@ -253,16 +252,16 @@ def _stream_parts(base: str) -> tuple[str | None, str | None, int | None, int | 
 
 
 def _transaction_position(segment: str) -> int:
-    """Where the last `#transaction.` starts, or -1 if there is none or fewer than 32 characters follow it."""
+    """Returns the position of the last `#transaction.`; -1 if missing or followed by fewer than 32 characters."""
     position = segment.rfind(_TRANSACTION)
     return position if position + _TRANSACTION_REACH <= len(segment) else -1
 
 
 def _without_derived_tails(name: str) -> str:
-    """The name without any transaction and transient tails, by the reference's loose rule.
+    """Strips all transaction and transient suffixes by the reference's loose rule.
 
-    The reference recurses and searches the whole name at each level; a name of thousands of tails costs the square
-    of its length. Here each delimiter is searched again only where the last cut took it away.
+    The reference searches the whole name at each level of recursion, which is quadratic for names with thousands of
+    suffixes. Here a delimiter is only searched again if the last cut removed it.
     """
     end = len(name)
     transaction = name.rfind(_TRANSACTION)
@@ -284,16 +283,17 @@ def _without_derived_tails(name: str) -> str:
 
 
 def primary_name(segment: str) -> str:
-    """What is hashed for the container: the name without transaction and transient tails and the last `.#epoch.…`."""
+    """Returns the part hashed for the container: no transaction or transient suffixes, and no last `.#epoch.…`."""
     stripped = _without_derived_tails(segment)
     position = stripped.rfind(_EPOCH)
     return stripped if position < 0 else stripped[:position]
 
 
 def container_of(segment: str, count: int) -> int:
-    """The container, 0 to `count` - 1, that owns a segment. `count` is a positive int32, else `ValueError`.
+    """Returns the container, 0 to `count` - 1, that owns a segment.
 
-    Answers for the names used last are remembered, unless a name is so long that keeping it would cost memory.
+    Results for recent names are cached, except for very long names. Raises `ValueError` unless `count` is a positive
+    int32.
     """
     if not 1 <= count <= MAX_INT32:
         raise ValueError(f"container count must be between 1 and {MAX_INT32}, not {count}")

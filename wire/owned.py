@@ -1,4 +1,4 @@
-"""Values with buffers of their own: decoded commands view the buffer that they were read from."""
+"""Copies values that view a shared buffer, so that they outlive it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _MEANING: Final = {
 
 
 class PatternError(ValueError):
-    """A pattern is refused; the text says why."""
+    """The pattern was refused; the message says why."""
 
 
 class Pattern(NamedTuple):
@@ -53,14 +53,14 @@ class Pattern(NamedTuple):
 
 
 def glob(text: str, *, ignore_case: bool = False) -> Pattern:
-    """A glob (`scope/*`) that matches whole texts. Raises PatternError."""
+    """Compiles a glob (`scope/*`), which matches whole texts. Raises PatternError."""
     weight = _bounded(len(text))
     search = re.compile(r"\A" + fnmatch.translate(text), re.IGNORECASE if ignore_case else 0).search
     return Pattern(lambda found: search(found) is not None, weight)
 
 
 def regular_expression(text: str, *, ignore_case: bool = False) -> Pattern:
-    """A regular expression that may match anywhere in a text. Raises PatternError."""
+    """Compiles a regular expression, which may match anywhere in a text. Raises PatternError."""
     _bounded(len(text))
     weight = _bounded(_weight(text))
     expression = _ESCAPE.sub(_escape, _whole(text))
@@ -68,7 +68,7 @@ def regular_expression(text: str, *, ignore_case: bool = False) -> Pattern:
 
 
 def linear(expression: str) -> Callable[[str], bool]:
-    """Whether an expression in the engine's own syntax matches anywhere in a text. Raises PatternError."""
+    """Compiles an expression in the engine's own syntax, which may match anywhere. Raises PatternError."""
     try:
         matches = SchemaValidator(core_schema.str_schema(pattern=expression)).isinstance_python
     except SchemaError as error:

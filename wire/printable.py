@@ -11,7 +11,7 @@ import json
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """The text on one line. If it is longer than `longest`, its middle is left out and its length is appended."""
+    """Returns the text on one line. If longer than `longest`, its middle is elided and its length appended."""
     if longest is not None and len(text) > longest:
         tail = longest // 3
         text = f"{text[: longest - tail]}… {text[len(text) - tail :]} ({len(text)} characters)"

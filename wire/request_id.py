@@ -1,15 +1,14 @@
-"""Request ids: `flow << 32 | sequence`, both halves signed 32-bit integers, the whole a signed 64-bit integer.
+"""Request ids: `flow << 32 | sequence`. Both halves are signed 32-bit integers, the whole a signed 64-bit integer.
 
-A flow is one user of a shared connection; its number tells the replies of a connection apart. Flow 0 stands for a
-connection without flows. Numbers that are handed out lie between 1 and 2^31 - 1 and are free at that moment; sequences
-start at 0. Every int64 has exactly one pair and back, so ids made by other peers (KeepAlive's -1 is flow -1, sequence
--1) can be taken apart as well.
+A flow is one user of a shared connection; its number identifies its replies. Flow 0 is a connection without flows.
+Allocated numbers are between 1 and 2^31 - 1 and unused at that moment; sequences start at 0. Ids and pairs map one to
+one, so ids of other peers can be unpacked too (KeepAlive's -1 is flow -1, sequence -1).
 
-All functions are pure; who owns a pool keeps the last number and the set of numbers in use. They refuse values outside
-their ranges with `ValueError`.
+All functions are pure; the owner of a pool keeps the last number and the set of numbers in use. Values out of range
+raise `ValueError`.
 
-Follows `Flow` of Pravega's client. Deliberate difference: Java masks the sequence to 28 bits, so that its ids repeat
-after 2^28 requests; here all 31 bits count.
+Follows `Flow` of Pravega's client. Deliberate difference: Java masks the sequence to 28 bits, so its ids repeat after
+2^28 requests; here all 31 bits are used.
 """
 
 from collections.abc import Collection
@@ -23,7 +22,7 @@ _MIN_INT32: Final = -(2**31)
 
 
 def pack(flow: int, sequence: int) -> int:
-    """The request id of a flow and a sequence; each must fit a signed int32, else `ValueError`."""
+    """Returns the request id of a flow and a sequence. Raises `ValueError` unless both fit a signed int32."""
     if not _MIN_INT32 <= flow <= MAX_FLOW:
         raise ValueError(f"flow must fit 32 bits, not {flow}")
     if not _MIN_INT32 <= sequence <= MAX_SEQUENCE:
@@ -32,7 +31,7 @@ def pack(flow: int, sequence: int) -> int:
 
 
 def flow_of(request_id: int) -> int:
-    """The flow of a request id, for replies to be handed to its owner; -1 for a missing id, 0 for Hello's.
+    """Returns the flow of a request id, for dispatching replies; -1 for a missing id, 0 for Hello's.
 
     The argument comes from a decoded command, so it is not checked again.
     """
@@ -40,25 +39,25 @@ def flow_of(request_id: int) -> int:
 
 
 def sequence_of(request_id: int) -> int:
-    """The sequence of a request id, as a signed int32."""
+    """Returns the sequence of a request id, as a signed int32."""
     return ((request_id & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 def unpack(request_id: int) -> tuple[int, int]:
-    """(flow, sequence) of a request id; `ValueError` if it does not fit 64 bits."""
+    """Returns (flow, sequence) of a request id. Raises `ValueError` if it does not fit 64 bits."""
     if not -(2**63) <= request_id < 2**63:
         raise ValueError(f"request id must fit 64 bits, not {request_id}")
     return flow_of(request_id), sequence_of(request_id)
 
 
 def next_flow(last: int, in_use: Collection[int]) -> int:
-    """The flow number to hand out after `last` (0 at the start): the next one that is not in use, MAX followed by 1.
+    """Returns the next unused flow number after `last` (initially 0), wrapping from MAX_FLOW to 1.
 
     Raises `ValueError` if `last` is not between 0 and MAX_FLOW, or if every number is in use.
     """
     if not 0 <= last <= MAX_FLOW:
         raise ValueError(f"the last flow must be between 0 and {MAX_FLOW}, not {last}")
-    # Among len + 1 different candidates one is free.
+    # Among len + 1 different candidates, at least one is free.
     for step in range(min(len(in_use) + 1, MAX_FLOW)):
         candidate = (last + step) % MAX_FLOW + 1
         if candidate not in in_use:
@@ -67,7 +66,7 @@ def next_flow(last: int, in_use: Collection[int]) -> int:
 
 
 def next_sequence(sequence: int) -> int:
-    """The sequence after `sequence`: MAX is followed by 0. `ValueError` if it is not between 0 and MAX_SEQUENCE."""
+    """Returns the next sequence, wrapping from MAX_SEQUENCE to 0. Raises `ValueError` for one out of range."""
     if not 0 <= sequence <= MAX_SEQUENCE:
         raise ValueError(f"sequence must be between 0 and {MAX_SEQUENCE}, not {sequence}")
     return 0 if sequence == MAX_SEQUENCE else sequence + 1

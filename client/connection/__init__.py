@@ -1,4 +1,4 @@
-"""Connections to segment stores: the pool, its flows, their transport, and where segments are."""
+"""Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
 from segstore.client.connection.auth import (
     Basic,

@@ -1,12 +1,12 @@
-"""Who the client is: credentials for the controller, and delegation tokens that are fetched again before they end.
+"""Authentication: credentials for the controller, and a cache that renews delegation tokens before they expire.
 
     connect(uri, credentials=Basic("ann", "secret"))
     connect(uri, credentials=Bearer(fetch))      # async def fetch() -> str
 
-Invariants: a `TokenCache` has one fetch under way at a time, however many wait; a token that is known to have ended, or
-that was refused, is not handed out again; no text of an error and no `repr` shows a secret. Follows
-`JwtTokenProviderImpl` and `PravegaCredentialsWrapper` (Pravega's client). Deliberate differences: the reference renews
-5 s before the end, whatever the token's life; if a fetch fails and may succeed later, a token that is good serves on.
+Invariants: a `TokenCache` has at most one fetch in flight, however many callers wait; a token that has expired or was
+refused is never returned again; no error message or `repr` shows a secret. Follows `JwtTokenProviderImpl` and
+`PravegaCredentialsWrapper` (Pravega's client). Deliberate differences: the reference renews 5 s before expiry, whatever
+the token's lifetime; here a still valid token stays in use if a fetch fails and may succeed later.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import jwt
 from segstore.client.errors import ClientError, Retriable, TokenRefused
 
 TokenSource = Callable[[], Awaitable[str]]
-"""Gets a token, anew each time that it is called."""
+"""Fetches a fresh token on each call."""
 
 _RENEW_S: Final = 10.0
 _RENEW_SHARE: Final = 0.2
-"""A token is renewed 10 s before it ends, and at most a fifth of the life that it had when it came."""
+"""A token is renewed 10 s before it expires, but at most a fifth of its initial lifetime before."""
 
 
 def expiry_of(token: str) -> float:
-    """When a token ends, in seconds since 1970; infinity for one that does not say. The signature is not looked at."""
+    """Returns a token's expiry in seconds since 1970, infinity if it has none. The signature is not checked."""
     if not token:
         return float("inf")
     try:
         expires = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:
-        return float("inf")  # whom it is for knows what to make of it
+        return float("inf")  # opaque token: only the server can interpret it
     return float(expires) if isinstance(expires, (int, float)) else float("inf")
 
 
 class TokenCache:
-    """One token, fetched when it is first wanted and again before it ends."""
+    """Caches one token; fetches it on first use and again before it expires."""
 
     __slots__ = ("_fetch", "_lock", "_now_s", "_renew_at_s", "_token", "_until_s")
 
@@ -53,14 +53,14 @@ class TokenCache:
         self._until_s = self._renew_at_s = float("-inf")
 
     async def get(self) -> str:
-        """A token that has not ended, as far as its own words and this machine's clock go. Raises what `fetch` does."""
+        """Returns a token that has not expired by its own claim and the local clock. Raises what `fetch` raises."""
         if self._now_s() < self._renew_at_s:
             return self._token
         if self._lock is None:
             self._lock = asyncio.Lock()
         async with self._lock:
             if self._now_s() < self._renew_at_s:
-                return self._token  # who held the lock has fetched it
+                return self._token  # fetched meanwhile by the holder of the lock
             try:
                 token = await self._fetch()
             except Retriable:
@@ -74,23 +74,23 @@ class TokenCache:
             return token
 
     def expired(self, token: str) -> None:
-        """Who it was shown to does not take it any more."""
+        """Marks a token as refused by the server."""
         if token == self._token:
             self._until_s = self._renew_at_s = float("-inf")
 
 
 class Credentials(Protocol):
-    """What the client shows the controller with each call."""
+    """Credentials that the client sends to the controller with each call."""
 
     async def authorization(self) -> str:
-        """The value of the `authorization` metadata: a scheme, a space, and what goes with it."""
+        """Returns the value of the `authorization` metadata: a scheme, a space, and the credentials."""
 
     def refused(self, authorization: str) -> bool:
-        """The controller does not know who this is. Whether another try may show something else."""
+        """Called when the controller refuses an authorization. Returns whether a retry may use another one."""
 
 
 class Basic:
-    """A user and a password."""
+    """Basic authentication with username and password."""
 
     def __init__(self, username: str, password: str) -> None:
         self._value = f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"
@@ -103,7 +103,7 @@ class Basic:
 
 
 class Bearer:
-    """Tokens of an identity provider, such as Keycloak; fetched again before they end, and once if one is refused."""
+    """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once if one is refused."""
 
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
         self._fetch = fetch

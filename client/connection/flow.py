@@ -1,7 +1,7 @@
-"""A flow: one user of a connection that many may share, and what the user is told.
+"""A flow: one user of a shared connection, and the callbacks through which it is notified.
 
-Invariant: a flow's owner hears `on_lost` at most once, and nothing after it or after `close`. What is sent on a closed
-flow is refused. Follows `Flow` and `FlowClientConnection` (Pravega's client).
+Invariant: `on_lost` is called at most once, and no callback follows it or `close`. Sends on a closed flow are refused.
+Follows `Flow` and `FlowClientConnection` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from segstore.client.connection.transport import Connection
 
 Acknowledged = Callable[[bytes, int, int, int, int], None]
-"""Takes the fields of a DataAppended, in the order of the wire: the writer's id as bytes, the event number, that of the
-acknowledgement before, the request id, the segment's length."""
+"""Receives the fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously
+acknowledged event number, the request id, the segment's length."""
 
 Turn = Callable[[], None]
-"""What a connection calls when it is this user's turn to append."""
+"""Called by a connection when its user may send appends."""
 
 
 class FlowHandler(Protocol):
-    """The user of a flow. Its methods run inside the event loop's read: they must not block.
+    """Callbacks of a flow's user. They run inside the event loop's read and must not block.
 
-    One that has `on_ack` too, an `Acknowledged`, hears of appends that were acknowledged together by that.
+    A handler that also has `on_ack`, an `Acknowledged`, receives acknowledgements of appends through it.
     """
 
     def on_reply(self, reply: Command) -> None:
-        """A reply came; payloads in it are valid until this returns."""
+        """Receives a reply; payloads in it are valid until this returns."""
 
     def on_lost(self, error: ClientError) -> None:
-        """The connection is gone, or the flow failed: nothing more comes on it."""
+        """Called when the connection was lost or the flow failed; no callback follows."""
 
 
 class FlowIds:
-    """The flow numbers of one pool: 1 to 2^31 - 1, handed out in turn, none twice at a time."""
+    """Allocates the flow numbers of one pool: 1 to 2^31 - 1, round-robin, each in use at most once."""
 
     __slots__ = ("_in_use", "_last")
 
@@ -52,7 +52,7 @@ class FlowIds:
         return len(self._in_use)
 
     def take(self) -> int:
-        """A number that nobody has; ValueError if all are taken."""
+        """Allocates a free number. Raises ValueError if all are in use."""
         self._last = next_flow(self._last, self._in_use)
         self._in_use.add(self._last)
         return self._last
@@ -65,17 +65,17 @@ class Flow:
     """One user's side of a connection. Made by the pool.
 
     Attributes:
-        flow_id: its number; 0 where flows are disabled and it has the connection for itself.
-        connection: what carries it.
-        handler: who hears its replies.
+        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
+        connection: the underlying connection.
+        handler: receives the replies.
         closed: whether it was closed or lost.
-        reading_at: the offset of its read that waits for an answer, None without one. A refusal may carry this in place
-            of a request id (seed 36.30).
-        bytes_in_flight: appended bytes that were not acknowledged.
-        on_reply: the handler's.
-        on_ack: the handler's; for one that has none, what makes a DataAppended and gives it to `on_reply`.
-        turn: what is called when it is its turn to append; set by who asks for turns.
-        asked: whether it has asked for one.
+        reading_at: offset of its pending read, None if there is none. A refusal may carry this in place of a request
+            id (seed 36.30).
+        bytes_in_flight: appended bytes not yet acknowledged.
+        on_reply: the handler's `on_reply`.
+        on_ack: the handler's `on_ack`; without one, a function that passes a DataAppended to `on_reply`.
+        turn: called when the flow may send appends; set by the user that requests turns.
+        asked: whether a turn has been requested.
     """
 
     __slots__ = (
@@ -116,26 +116,26 @@ class Flow:
 
     @property
     def hello(self) -> Hello:
-        """The peer's Hello, which came before the flow was made."""
+        """The peer's Hello, received before the flow was created."""
         return self.connection.hello
 
     @property
     def owns_connection(self) -> bool:
-        """Whether flows are disabled, so that every reply of the connection is its own."""
+        """Whether flows are disabled, so that all replies on the connection belong to this flow."""
         return self.flow_id == FLOWS_DISABLED
 
     def next_request_id(self) -> int:
-        """The flow's number and its next sequence, from 0 on."""
+        """Returns the request id made of the flow's number and its next sequence number, from 0."""
         self._sequence = 0 if self._sequence is None else next_sequence(self._sequence)
         return pack(self.flow_id, self._sequence)
 
     def send(self, command: Command) -> None:
-        """Sends any command but an append. Raises Closed, and WireError for what cannot be encoded."""
+        """Sends any command except an append. Raises Closed, and WireError if it cannot be encoded."""
         self._check()
         self.connection.outbox.send(command)
 
     def ask_turn(self) -> None:
-        """`turn` is called once, in this turn of the loop or when the peer reads again. Raises Closed."""
+        """Schedules one call of `turn`, in this loop iteration or once the peer reads again. Raises Closed."""
         if self.closed:
             self._check()
         if not self.asked:
@@ -146,7 +146,7 @@ class Flow:
                 outbox.schedule()
 
     def turn_now(self) -> None:
-        """As `ask_turn`, but at once if nothing else is on its way on the connection. Raises Closed."""
+        """Like `ask_turn`, but calls `turn` immediately if the connection is idle. Raises Closed."""
         if self.closed or self.asked:
             self.ask_turn()
         else:
@@ -154,13 +154,13 @@ class Flow:
             self.connection.outbox.turn_now(self)
 
     def close(self) -> None:
-        """Frees the number; replies to it are dropped from now on. Without flows it closes the connection."""
+        """Releases the flow number; later replies to it are dropped. Without flows, closes the connection."""
         if not self.closed:
             self.end()
             self.connection.forget(self)
 
     def end(self) -> None:
-        """For the connection: marks the flow as closed and tells the pool."""
+        """Marks the flow as closed and notifies the pool. Called by the connection."""
         if not self.closed:
             self.closed = True
             self.connection.outbox.bytes_in_flight -= self.bytes_in_flight
@@ -173,7 +173,7 @@ class Flow:
 
 
 def _as_reply(on_reply: Callable[[Command], None]) -> Acknowledged:
-    """Not a method of the flow, which would refer to itself then and outlive its last user."""
+    """Adapts `on_reply` to `on_ack`. Not a bound method of the flow, which would make a reference cycle."""
 
     def on_ack(writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
         on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))

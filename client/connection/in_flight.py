@@ -1,8 +1,8 @@
-"""What a segment writer has on the way: the queue, the numbers, the appends in flight. Pure state, no I/O, no clock.
+"""Event queue, event numbers and in-flight appends of a segment writer. Pure state: no I/O, no clock.
 
-Invariants: events leave in the order in which they came; numbers rise by one an event, from the time an append is
-made, and an append that is made again after a new set-up keeps its own; an event is queued, in flight or handed out.
-`acknowledged` and `set_up` refuse what the protocol does not allow with `BadAck` and change nothing then.
+Invariants: events are sent in the order in which they were added; each event gets the next number when its append is
+built, and keeps it if the append is resent after a new set-up; an event is either queued, in flight or returned to the
+caller. `acknowledged` and `set_up` raise `BadAck` for what the protocol does not allow, and then change nothing.
 
 Follows `SegmentOutputStreamImpl.State` (Pravega's client).
 """
@@ -20,7 +20,7 @@ from segstore.client.errors import ClientError
 from segstore.wire import Buffer
 
 Then = Callable[[ClientError | None], object]
-"""What is called once when an event is stored, with None, or never will be, with the error."""
+"""Called once: with None when an event is stored, or with the error if it never will be."""
 
 
 class BadAck(Exception):
@@ -28,15 +28,15 @@ class BadAck(Exception):
 
 
 class OtherWriter(BadAck):
-    """The store has numbers of this writer's that it has not sent: somebody else has its id."""
+    """The store has event numbers that this writer has not sent: another writer uses its id."""
 
 
 class Pending(msgspec.Struct):
-    """An event, or several that are appended together, on the way. Alone in its append it is that append as well.
+    """A queued or in-flight item: one event, or several appended together. Also the append, if it is alone in it.
 
-    data: its bytes as the segment will hold them. events: how many they are. tag: the owner's, such as the routing
-    key's position. done: a future or a function that hears once that it is stored, or never will be. last, sent_s: as
-    those of `Append`, once it is in flight alone.
+    data: the bytes to store. events: their number. tag: opaque to this module, such as the routing key's position.
+    done: a future or function notified once, when the item is stored or never will be. last, sent_s: as in `Append`,
+    once it is in flight alone.
     """
 
     data: Buffer
@@ -60,7 +60,7 @@ class Pending(msgspec.Struct):
 
 
 class Append(msgspec.Struct):
-    """What one append of several carries: the events `first` to `last`, sent last at `sent_s` by the loop's clock."""
+    """An append of several items: events `first` to `last`, last sent at loop time `sent_s`."""
 
     first: int
     last: int
@@ -78,12 +78,12 @@ class InFlight:
     """Events of one writer.
 
     Attributes:
-        held_bytes: of all that is queued or in flight.
-        added, settled: how many items came in and went out.
-        last_stored: number of the last event that is known to be stored, -1 if none.
-        first_queued: of what was never sent, what came first; None if there is nothing.
-        queued_behind: the others. Many writers have one item at a time, and do not touch this then.
-        oldest, newest: the appends in flight that were sent first and last, None if there are none.
+        held_bytes: total size of all queued and in-flight items.
+        added, settled: numbers of items added and of items returned to the caller.
+        last_stored: number of the last event known to be stored, -1 if none.
+        first_queued: the first item never sent, or None.
+        queued_behind: the other items never sent. Unused by the many writers that have one item at a time.
+        oldest, newest: the first and last append in flight, or None.
     """
 
     __slots__ = (
@@ -106,10 +106,10 @@ class InFlight:
         self.oldest: Pending | Append | None = None
         self.newest: Pending | Append | None = None
         self._behind: deque[Pending | Append] = deque()
-        """The appends in flight but for the oldest: many writers have one, and do not touch this then."""
+        """The appends in flight except the oldest. Unused by the many writers that have one."""
         self._last_taken = 0
         self._sent_before = 0
-        """The last number that was in flight when the writer was set up; the store may have had it twice."""
+        """The last number in flight at the latest set-up; the store may have received it twice."""
         self.held_bytes = 0
         self.added = 0
         self.settled = 0
@@ -125,7 +125,7 @@ class InFlight:
 
     @property
     def queued(self) -> bool:
-        """Whether something was never sent."""
+        """Whether any item was never sent."""
         return self.first_queued is not None
 
     @property
@@ -141,7 +141,7 @@ class InFlight:
         return self.oldest is not None and self.oldest.first > self._sent_before
 
     def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> Pending | Append:
-        """The next append of what is queued; it is in flight from now on. One item is taken whatever its size."""
+        """Moves the next append from the queue to the appends in flight. Takes at least one item, whatever its size."""
         item = self.first_queued
         if item is None:
             raise IndexError("nothing is queued")
@@ -161,7 +161,7 @@ class InFlight:
         return append
 
     def _with_others(self, item: Pending, most_events: int, most_bytes: int) -> Pending | Append:
-        """An append of the first item and those that follow it; the item where none does."""
+        """Joins the first item with those that fit behind it; returns the item itself if none does."""
         queue, items, size, events = self.queued_behind, [item], len(item.data), item.events
         following: Pending | None = queue.popleft()
         while following is not None and events < most_events:
@@ -187,7 +187,7 @@ class InFlight:
             self.oldest = self._behind.popleft()
 
     def carried(self) -> Pending:
-        """The first of what was never sent was stored by other means; it goes out, and takes no number."""
+        """Removes the first item never sent, which was stored by other means and takes no event number."""
         item = self.first_queued
         if item is None:
             raise IndexError("nothing is queued")
@@ -197,8 +197,8 @@ class InFlight:
         return item
 
     def acknowledged_alone(self, number: int, previous: int) -> Pending | None:
-        """The item that an ack covers, if it is one alone in its append and nothing is wrong with the ack; else nothing
-        was done. So it is with nearly every ack where many writers have few appends in flight each."""
+        """Fast path of `acknowledged`: the item that a valid ack covers, if it is alone in its append, else None and no
+        change. Applies to nearly every ack if many writers have few appends in flight each."""
         item = self.oldest
         if type(item) is not Pending or item.last != number or number - previous < item.events:
             return None
@@ -212,7 +212,7 @@ class InFlight:
         return item
 
     def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
-        """What an ack covers, and its bytes; the ack before it was `previous`. Raises BadAck."""
+        """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
         append = self.oldest
         if append is not None and append.last == number and previous < append.first:  # nearly every ack
             if append is self.newest:
@@ -226,19 +226,19 @@ class InFlight:
             return items, size
         lowest = self._last_taken + 1 if append is None else append.first
         if previous >= number:
-            raise BadAck(f"acknowledges event {number}, and {previous} before it")
+            raise BadAck(f"acknowledges event {number} after event {previous}")
         if lowest <= previous:
-            raise BadAck(f"acknowledged event {previous} before, of which event {lowest} was not part")
+            raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
         if number > self._last_taken:
-            raise BadAck(f"acknowledges event {number}, the last sent is {self._last_taken}")
+            raise BadAck(f"acknowledges event {number}, but the last sent is {self._last_taken}")
         return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
-        """What a set-up acknowledges: the store has this writer's events up to `last`. Raises OtherWriter."""
+        """Returns the items that a set-up acknowledges: the store has events up to `last`. Raises OtherWriter."""
         if last > self._last_taken:
             if self.oldest is not None:
-                raise OtherWriter(f"has event {last}, the last sent is {self._last_taken}")
-            self._last_taken = last  # a writer of this id has written before
+                raise OtherWriter(f"has event {last}, but the last sent is {self._last_taken}")
+            self._last_taken = last  # a writer with this id has written before
         self._sent_before = self._last_taken
         return self._release(last)
 
@@ -267,7 +267,7 @@ class InFlight:
         return stored, size
 
     def take_all(self) -> list[Pending]:
-        """Hands out everything that is not acknowledged, in order."""
+        """Removes and returns all unacknowledged items, in order."""
         taken = [item for append in self.sent for item in append.items]
         if self.first_queued is not None:
             taken.append(self.first_queued)

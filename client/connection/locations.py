@@ -1,4 +1,4 @@
-"""Where a segment lives and which token it takes: what writers, readers and requests ask before they connect."""
+"""Locates segments: which store serves a segment, and which delegation token it requires."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from segstore.client.errors import ClientError, TokenExpired, WrongStore
 
 
 class Locations(Protocol):
-    """Knows, or asks, where segments live. May raise any ClientError."""
+    """Looks up where segments live. Lookups may raise any ClientError."""
 
     async def endpoint_of(self, segment: str) -> Endpoint:
-        """The store that owns the segment, as far as is known."""
+        """Returns the store believed to own the segment."""
 
     def forget(self, segment: str, endpoint: Endpoint) -> None:
-        """The segment is not there: ask anew the next time, unless that was done meanwhile."""
+        """Reports a wrong location: the next lookup asks again, unless the location has changed meanwhile."""
 
     async def token_for(self, segment: str) -> str:
-        """A delegation token for the segment, "" where none is needed."""
+        """Returns a delegation token for the segment; "" if none is needed."""
 
     def expired(self, segment: str, token: str) -> None:
-        """That token is not taken any more: get another the next time."""
+        """Reports that a token is no longer accepted: the next lookup gets another."""
 
 
 def learn(
     locations: Locations, segment: str, error: ClientError, endpoint: Endpoint | None, token: str, *, in_doubt: bool
 ) -> None:
-    """What a failure at a store says of the token and of where the segment lives: it is asked for anew the next time.
+    """Invalidates the cached token or location if a store's failure shows that it is wrong.
 
     in_doubt: the store may be the wrong one although it did not say so.
     """
@@ -39,9 +39,9 @@ def learn(
 
 
 class FixedStore:
-    """Every segment lives in one store and takes one token: for work on a store without a controller.
+    """Locates all segments in one store, with one token: for working with a store without a controller.
 
-    token: the token, or what gets one: it is then asked again before a token ends and when the store refuses it.
+    token: the token, or a source of tokens, which is called again before a token expires or if the store refuses it.
     """
 
     def __init__(self, endpoint: Endpoint, token: str | TokenSource = "") -> None:
@@ -52,7 +52,7 @@ class FixedStore:
         return self._endpoint
 
     def forget(self, segment: str, endpoint: Endpoint) -> None:
-        """There is no other."""
+        """No-op: there is only one store."""
 
     async def token_for(self, segment: str) -> str:
         return self._token if isinstance(self._token, str) else await self._token.get()

@@ -1,20 +1,19 @@
-"""Which node to ask, and for how long a connection to it may take: pure state over nodes and a clock's readings.
+"""Node selection and connection-setup timeouts, as pure state over nodes and clock readings.
 
     DISCONNECTED ──connecting()──▶ CONNECTING ──ready()──▶ READY
           ▲                            │                     │
           └───────disconnected()───────┴─────────────────────┘
 
-There is no state for a timeout: an attempt that took too long is cancelled and is DISCONNECTED. Only nodes in
-CONNECTING are timed. Each consecutive failure to set up doubles that node's timeout and its back-off; READY resets
-both.
+There is no timeout state: an attempt that takes too long is cancelled and its node becomes DISCONNECTED. Only nodes in
+CONNECTING are timed. Each consecutive set-up failure doubles that node's timeout and back-off; READY resets both.
 
-Invariants: `timed` holds exactly the nodes in CONNECTING; a timeout is never above its maximum. Times are milliseconds
-of any monotonic clock, given by the caller, as is the `Random` of the jitter. Nothing here does I/O; a transition that
-the table lacks is a `ValueError`, a defect of the caller.
+Invariants: `timed` holds exactly the nodes in CONNECTING; a timeout never exceeds its maximum. The caller passes times,
+in milliseconds of any monotonic clock, and the `Random` for the jitter. Nothing here does I/O; a transition that the
+table lacks is a caller's bug and raises `ValueError`.
 
 Follows KIP-601, `ClusterConnectionStates` and `NetworkClient.leastLoadedNode` (Kafka). Deliberate differences: nodes
-are looked at in the order given (Kafka starts at a random one); the choice among disconnected nodes is by failed
-attempts, as the text has it; `least_recently_tried` is what shipped.
+are considered in the order given (Kafka starts at a random one); disconnected nodes are chosen by failed attempts, as
+the KIP says, while `least_recently_tried` is what Kafka shipped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ N = TypeVar("N", bound=Hashable)
 
 
 class NodeState(Enum):
-    """Where the connection to a node stands."""
+    """The connection state of a node."""
 
     DISCONNECTED = auto()
     CONNECTING = auto()
@@ -38,7 +37,7 @@ class NodeState(Enum):
 
 
 class Event(Enum):
-    """What happens to it."""
+    """An event that changes a node's state."""
 
     CONNECTING = auto()
     READY = auto()
@@ -54,12 +53,12 @@ TRANSITIONS: Final = {
 
 
 class SetupHistory:
-    """How setting up connections to one node went: its next timeout, and when it may be tried again.
+    """The set-up history of one node, which determines its next timeout and back-off.
 
     Attributes:
-        failures: consecutive failed set-ups and lost connections, which set the back-off.
-        failed_setups: consecutive set-ups that did not become ready, which set the timeout.
-        last_attempt_ms: when the last one began; None before the first.
+        failures: consecutive failed set-ups and lost connections; determines the back-off.
+        failed_setups: consecutive failed set-ups; determines the timeout.
+        last_attempt_ms: start of the last attempt; None before the first.
     """
 
     __slots__ = (
@@ -84,7 +83,7 @@ class SetupHistory:
         self.timeout_ms = timeouts.delay_ms(1, random)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long its back-off still lasts."""
+        """The remaining back-off."""
         return max(self._retry_at_ms - now_ms, 0.0)
 
     def began(self, now_ms: float) -> None:
@@ -113,7 +112,7 @@ class _Node:
 
 
 class NodeStates(Generic[N]):
-    """The nodes of a cluster, as one client sees them."""
+    """The states of a cluster's nodes, as seen by one client."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class NodeStates(Generic[N]):
     def __iter__(self) -> Iterator[N]:
         return iter(self._nodes)
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def _move(self, node: N, event: Event) -> _Node:
         entry = self._nodes[node]
@@ -142,7 +141,7 @@ class NodeStates(Generic[N]):
         return entry
 
     def connecting(self, node: N, now_ms: float) -> float:
-        """A set-up begins; returns how many milliseconds it may take."""
+        """Starts a set-up; returns its timeout in milliseconds."""
         entry = self._move(node, Event.CONNECTING)
         entry.history.began(now_ms)
         timeout_ms = entry.history.timeout_ms
@@ -150,13 +149,13 @@ class NodeStates(Generic[N]):
         return timeout_ms
 
     def ready(self, node: N) -> None:
-        """Its connection is set up."""
+        """Records that the node's connection is set up."""
         entry = self._move(node, Event.READY)
         del self._timed[node]
         entry.history.succeeded()
 
     def disconnected(self, node: N, now_ms: float) -> None:
-        """Its connection or the attempt at one is gone, whatever the reason; requests in flight on it are over."""
+        """Records that the connection or the attempt ended, for any reason, along with its requests in flight."""
         was_connecting = self._nodes[node].state is NodeState.CONNECTING
         entry = self._move(node, Event.DISCONNECTED)
         self._timed.pop(node, None)
@@ -164,15 +163,15 @@ class NodeStates(Generic[N]):
         entry.history.failed(now_ms, while_setting_up=was_connecting)
 
     def sent(self, node: N) -> None:
-        """A request is in flight."""
+        """Records that a request was sent."""
         self._nodes[node].in_flight += 1
 
     def answered(self, node: N) -> None:
-        """A request is no longer in flight; one that a disconnect took with it no longer counts."""
+        """Records that a request is no longer in flight; a no-op if a disconnect has already ended it."""
         entry = self._nodes[node]
         entry.in_flight = max(entry.in_flight - 1, 0)
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def state(self, node: N) -> NodeState:
         return self._nodes[node].state
@@ -185,31 +184,31 @@ class NodeStates(Generic[N]):
 
     @property
     def timed(self) -> frozenset[N]:
-        """The nodes whose set-up is timed: those in CONNECTING."""
+        """The nodes whose set-up is being timed: those in CONNECTING."""
         return frozenset(self._timed)
 
     def timed_out(self, now_ms: float) -> list[N]:
-        """The nodes whose set-up has taken too long by now; the caller cancels them and says `disconnected`."""
+        """Returns the nodes whose set-up has timed out; the caller cancels it and calls `disconnected`."""
         return [node for node, deadline in self._timed.items() if now_ms >= deadline]
 
     def can_connect(self, node: N, now_ms: float) -> bool:
-        """Whether it is disconnected and past its back-off."""
+        """Whether the node is disconnected and past its back-off."""
         entry = self._nodes[node]
         return entry.state is NodeState.DISCONNECTED and entry.history.wait_ms(now_ms) <= 0
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long until some disconnected node is past its back-off."""
+        """The time until the first disconnected node is past its back-off."""
         waits = [
             entry.history.wait_ms(now_ms) for entry in self._nodes.values() if entry.state is NodeState.DISCONNECTED
         ]
         return min(waits, default=0.0)
 
     def least_loaded(self, now_ms: float) -> N | None:
-        """The node to ask next, or None.
+        """Returns the node to ask next, or None.
 
-        A connected one with the fewest requests in flight, at once if there are none; else one that is connecting, the
-        last in the list; else a disconnected one past its back-off, with the fewest failed attempts and of those the
-        one tried longest ago.
+        Prefers the connected node with the fewest requests in flight (the first idle one ends the search); then the
+        last connecting node; then, among disconnected nodes past their back-off, the one with the fewest failed
+        attempts, and of these the one tried longest ago.
         """
         best: N | None = None
         fewest = 0

@@ -1,14 +1,13 @@
-"""What one connection sends: commands and appends gather here and leave in one write a turn of the event loop.
+"""The send buffer of one connection: batches commands and appends into one write per loop iteration.
 
-Users that append ask for a turn, so what was written in one turn of the loop travels together, and all users of a
-connection are held back while its peer does not read.
+Users request a turn to append. All turns of a loop iteration go into one write, and no user gets a turn while the peer
+is not reading.
 
-Invariants: what was sent first is written first; a flow that asked gets one turn, unless it was closed before; memory
-for what waits to be written is bounded by `write_buffer_bytes` and what one turn adds. After `close` nothing is
-written and no timer is left.
+Invariants: sends are written in order; each request gets one turn, unless its flow is closed first; unwritten data is
+bounded by `write_buffer_bytes` plus what one turn adds. After `close` nothing is written and no timer is left.
 
-With `append_batching` "turn" an append is a block of its own and no block is ever left open, so its frames are made
-here; "blocks" leaves them to `AppendBlockEncoder`, which both agree with.
+With `append_batching` "turn" each append is its own block and no block stays open, so its frames are built here;
+"blocks" leaves framing to `AppendBlockEncoder`, which both modes agree with.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _END_HEAD: Final = Layout(">ii16siii")  # without data
 _END: Final = Layout(f">{_END_HEAD.size}sqq")
 _HEADER_BYTES: Final = 8
 _LARGE_BYTES: Final = 4096
-"""A payload of so many bytes is cheaper to hand over by itself than to copy."""
+"""From this size, passing a payload on by reference is cheaper than copying it."""
 _BLOCK_CODE: Final = AppendBlock.code
 _END_CODE: Final = AppendBlockEnd.code
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
@@ -48,7 +47,7 @@ class Timer(Protocol):
 
 
 class Timers(Protocol):
-    """Time and timers, as an event loop has them."""
+    """The clock and timers of an event loop."""
 
     def time(self) -> float: ...
 
@@ -56,7 +55,7 @@ class Timers(Protocol):
 
 
 class Counters(msgspec.Struct):
-    """What happened since the pool was made."""
+    """Event counters since the pool was created."""
 
     connections_opened: int = 0
     connections_failed: int = 0
@@ -72,13 +71,13 @@ class Outbox:
     """The sending side of a connection.
 
     Attributes:
-        bytes_in_flight: appended bytes that were not acknowledged, of all flows.
-        closed: whether nothing is written any more.
-        now_s: the loop's time at which the turn under way began.
-        most_bytes: what one turn of a writer may add.
-        batch_events, batch_bytes: the limits of one append.
-        turns: the flows that asked for one, each once; who adds one sees to it that `turn_due` is set.
-        turn_due: whether it is arranged that they get them, and that what was sent is written.
+        bytes_in_flight: appended bytes of all flows not yet acknowledged.
+        closed: whether the outbox is closed and writes nothing more.
+        now_s: loop time at the start of the current turn.
+        most_bytes: limit on what one turn of a writer may add.
+        batch_events, batch_bytes: limits of one append.
+        turns: flows that requested a turn, each once; adding one requires setting `turn_due`.
+        turn_due: whether turns, and the write after them, are scheduled.
     """
 
     __slots__ = (
@@ -112,14 +111,14 @@ class Outbox:
         timers: Timers,
         fail: Callable[[Flow, Exception], None],
     ) -> None:
-        """fail: ends a flow whose turn went wrong."""
+        """fail: called to end a flow whose turn raised."""
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self.now_s = self._loop.time()
         self._blocks = settings.append_batching == "blocks"
         self.most_bytes = max(settings.write_buffer_bytes, 1)
-        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes)  # a larger event goes its own way
+        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes)  # larger ones go elsewhere
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
@@ -141,7 +140,7 @@ class Outbox:
 
     @property
     def paused(self) -> bool:
-        """Whether the peer has too much to read."""
+        """Whether writing is paused because the peer is not reading fast enough."""
         return self._writable is not None
 
     # --- the connection's ---------------------------------------------------------------------------------------------
@@ -161,16 +160,16 @@ class Outbox:
             self.schedule()
 
     def forget(self, flow_id: int) -> None:
-        """A flow was closed."""
+        """Removes a closed flow from the pending turns."""
         self._sizings.pop(flow_id, None)
 
     def drain(self) -> None:
-        """Writes all that was sent."""
+        """Writes everything sent so far."""
         self._out += self._encoder.flush()
         self.write()
 
     def close(self) -> None:
-        """Drops what is not written yet."""
+        """Closes the outbox and drops what is not yet written."""
         self.closed = True
         if self._block_timer is not None:
             self._block_timer.cancel()
@@ -183,31 +182,31 @@ class Outbox:
     # --- its users' ---------------------------------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
-        """Any command but an append."""
+        """Queues any command except an append."""
         parts = self._encoder.command(command)
-        if len(parts) > 1:  # a payload is by itself
+        if len(parts) > 1:  # payloads are separate parts
             self._large = True
         self._out += parts
         self.schedule()
 
     def turn_now(self, flow: Flow) -> None:
-        """As `ask_turn`, but the flow's turn comes before this returns if nothing waits to be written and nothing is in
-        flight: who waits for one append alone gains a turn of the loop, and where there is more to send it gathers."""
+        """Like `ask_turn`, but runs the turn immediately if nothing is queued or in flight: a single append then saves
+        a loop iteration, while under load appends still batch."""
         if self.turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
             self.turns.append(flow)
             self.schedule()
         else:
             self.turns.append(flow)
-            self.turn_due = True  # nothing schedules another one meanwhile
+            self.turn_due = True  # keeps others from scheduling a write meanwhile
             self._turn()
 
     async def writable(self) -> None:
-        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
+        """Waits until writing is not paused or the connection has ended. The caller sets a deadline."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
     def schedule(self) -> None:
-        """Arranges for the turns."""
+        """Schedules the pending turns."""
         if not self.turn_due and not self.closed:
             self.turn_due = True
             self._loop.call_soon(self._turn)
@@ -218,11 +217,11 @@ class Outbox:
             self.now_s = self._loop.time()
             for flow in turns:
                 flow.asked = False
-                turn = flow.turn  # a method that is called where it lies is looked up more slowly
+                turn = flow.turn  # a local is faster to call than an attribute
                 try:
                     if turn is not None and not flow.closed:
                         turn()
-                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                     self._fail(flow, error)
         self.turn_due = False
         if self.closed:
@@ -234,7 +233,7 @@ class Outbox:
             self.schedule()
 
     def write(self) -> None:
-        """Hands what was sent to the socket."""
+        """Passes everything queued to the socket."""
         transport, out = self._transport, self._out
         if not out or transport is None or transport.is_closing():
             return
@@ -265,10 +264,10 @@ class Outbox:
 
 
 class Appends:
-    """The appends of one writer on one flow, after its SetupAppend was sent there.
+    """Sends one writer's appends on one flow, after its SetupAppend was sent there.
 
     Attributes:
-        outbox: of the flow's connection.
+        outbox: the outbox of the flow's connection.
     """
 
     __slots__ = (
@@ -295,7 +294,7 @@ class Appends:
         self._of_this_size(0, 1)
 
     def _of_this_size(self, size: int, count: int) -> None:
-        """Makes what is the same in the frames of all appends of so many bytes and events: many are like the last."""
+        """Precomputes the frame parts shared by all appends of this size and count: most are like the previous one."""
         largest = self.outbox._largest
         if size > largest:
             raise FrameTooLarge(
@@ -308,7 +307,7 @@ class Appends:
         self._pack = _packer(size) if size < _LARGE_BYTES else None
 
     def send(self, append: Pending | Append) -> int:
-        """Sends an append; how many bytes it has. Raises Closed, FrameTooLarge."""
+        """Sends an append; returns its payload size. Raises Closed, FrameTooLarge."""
         flow, outbox, last = self._flow, self.outbox, append.last
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
@@ -344,11 +343,11 @@ class Appends:
         return size
 
     def set_sizing(self, sizing: BlockSizing) -> None:
-        """What decides the sizes of the flow's append blocks from now on."""
+        """Sets the policy for the sizes of the flow's append blocks."""
         self.outbox._sizings[self._flow.flow_id] = sizing
 
     def close(self) -> None:
-        """Forgets the writer; what was held of its appends goes out."""
+        """Removes the writer; its buffered appends are sent."""
         outbox = self.outbox
         if not outbox.closed:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
@@ -358,12 +357,12 @@ class Appends:
 
 @cache
 def _packer(size: int) -> Callable[[bytes, bytes, bytes, int, int], bytes]:
-    """An append of one event of so many bytes: the block's head, the event, the end's head, number, request id."""
+    """Returns a packer for one-event appends of a fixed size: block header, event, end header, number, request id."""
     return Layout(f">{_BLOCK.size}s{size}s{_END_HEAD.size}sqq").pack
 
 
 def _gathered(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes; small ones that follow each other are joined."""
+    """Joins runs of small parts; the bytes stay the same."""
     out: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

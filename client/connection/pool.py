@@ -1,14 +1,14 @@
-"""The pool: few connections to each store, shared by all writers, readers and requests of a client.
+"""The connection pool: a few connections to each store, shared by all writers, readers and requests of a client.
 
-`choose` decides purely which connection a new user gets; the pool then acts. A user counts from the moment at which it
-chose, not from that at which the connection is there, so N first users at once open min(N, maximum) connections.
+`choose` is a pure function that picks the connection for a new user; the pool then acts. A user counts as soon as it
+has chosen, before its connection is ready, so N simultaneous first users open min(N, maximum) connections.
 
-Invariants: never more than `max_connections_per_store` pooled connections to one store, those being set up included; a
-flow number has one user at a time in the whole pool; each set-up has a deadline, and one that missed it leaves no
-socket; after `aclose`, which can be called twice, no task, timer or socket is left and every flow was told.
+Invariants: there are at most `max_connections_per_store` pooled connections to a store, including those being set up; a
+flow number has one user at a time in the whole pool; each set-up has a deadline and leaves no socket if it misses it;
+after `aclose`, which can be called twice, no task, timer or socket is left and every flow has been notified.
 
-Follows `ConnectionPoolImpl` (Pravega's client) and, for set-ups, KIP-601. Deliberate differences: Java counts a user
-only once its connection is complete, which puts all first users on one.
+Follows `ConnectionPoolImpl` (Pravega's client) and, for set-ups, KIP-601. Deliberate difference: Java counts a user
+only once its connection is complete, so all simultaneous first users share one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLOSE_S: Final = 2.0
 
 
 class Endpoint(NamedTuple):
-    """Where a store listens."""
+    """The host and port of a store."""
 
     host: str
     port: int
@@ -45,11 +45,11 @@ class Endpoint(NamedTuple):
 
 
 class Candidate(Protocol):
-    """What the choice looks at."""
+    """The properties of a connection that `choose` considers."""
 
     @property
     def users(self) -> int:
-        """Flows that are open or were promised a place."""
+        """Open flows plus flows waiting for the connection."""
 
     @property
     def bytes_in_flight(self) -> int: ...
@@ -62,10 +62,10 @@ C = TypeVar("C", bound=Candidate)
 
 
 def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
-    """The connection that a new user gets, or None if one is to be opened.
+    """Returns the connection for a new user, or None if one must be opened.
 
-    Of those that are usable the one with the fewest flows (`least_busy`: the fewest bytes in flight, then flows), if
-    it carries none or there are `maximum`.
+    Takes the usable connection with the fewest flows (`least_busy`: the fewest bytes in flight, then flows) if it
+    carries no flow or there are `maximum` connections.
     """
     usable = [each for each in candidates if each.usable]
     if not usable:
@@ -78,7 +78,7 @@ def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_f
 
 
 class PoolMetrics(msgspec.Struct, frozen=True):
-    """The state of a pool and what happened since it was made, as plain numbers."""
+    """The state of a pool and its counters since creation, as plain numbers."""
 
     connections: int
     connecting: int
@@ -96,7 +96,7 @@ class PoolMetrics(msgspec.Struct, frozen=True):
 
 
 class _Entry:
-    """A connection of the pool, being set up or there."""
+    """A pooled connection, ready or being set up."""
 
     __slots__ = ("connection", "idle_since", "ready_at", "started_at", "task", "users")
 
@@ -118,7 +118,7 @@ class _Entry:
 
 
 class _Store:
-    """One endpoint: its pooled connections, those without flows, and how set-ups went."""
+    """One endpoint: its pooled and unpooled connections and its set-up history."""
 
     __slots__ = ("failed_at", "history", "lost", "pooled", "single")
 
@@ -131,12 +131,12 @@ class _Store:
 
 
 class ConnectionPool(ClosedAfter):
-    """Connections to stores.
+    """A pool of connections to stores.
 
     Attributes:
         settings: as given.
-        counters: what happened, live.
-        unseen_bytes: of events that were given to writers of streams since one of these last let the loop go on.
+        counters: live counters.
+        unseen_bytes: bytes passed to stream writers since one of them last yielded to the event loop.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ConnectionPool(ClosedAfter):
         random: Random | None = None,
         timers: Timers | None = None,
     ) -> None:
-        """Inside a running event loop. `tls`: connect with TLS. `timers`: the loop's, unless a test has its own."""
+        """Requires a running event loop. tls: connect with TLS. timers: the loop's by default; tests pass their own."""
         self.settings = settings or ClientSettings()
         self.counters = Counters()
         self.unseen_bytes = 0
@@ -166,16 +166,16 @@ class ConnectionPool(ClosedAfter):
     # --- users ------------------------------------------------------------------------------------------------------
 
     def lease(self) -> int:
-        """A flow number to keep over several connections; `release` gives it back."""
+        """Reserves a flow number for use across connections; `release` returns it."""
         return self._ids.take()
 
     def release(self, flow_id: int) -> None:
         self._ids.give_back(flow_id)
 
     async def flow(self, endpoint: Endpoint, handler: FlowHandler, *, flow_id: int | None = None) -> Flow:
-        """A flow on a pooled connection to the store, once that is ready.
+        """Opens a flow on a pooled connection to the store; waits until the connection is ready.
 
-        flow_id: a leased number; without one the flow gets a number of its own while it is open.
+        flow_id: a leased number; by default the flow gets its own while it is open.
         Raises ConnectFailed, ConnectTimedOut, IncompatibleVersion, Closed.
         """
         self._check_open()
@@ -187,7 +187,7 @@ class ConnectionPool(ClosedAfter):
         return await self._join(store, entry, handler, own_id, leased=flow_id is not None)
 
     async def unpooled(self, endpoint: Endpoint, handler: FlowHandler) -> Flow:
-        """A fresh connection for one user, without flows; closing the flow closes it. Raises as `flow`."""
+        """Opens a new connection for one user, without flows; closing the flow closes it. Raises as `flow`."""
         self._check_open()
         store = self._store(endpoint)
         entry = self._open(endpoint, store, store.single)
@@ -206,7 +206,7 @@ class ConnectionPool(ClosedAfter):
 
         try:
             if entry.task is not None:
-                # The set-up goes on for its other users, and for the next one, whoever stops waiting.
+                # The set-up continues for its other users and the next one, even if this user is cancelled.
                 try:
                     failed = await asyncio.shield(entry.task)
                 except asyncio.CancelledError:
@@ -245,7 +245,7 @@ class ConnectionPool(ClosedAfter):
         return entry
 
     async def _set_up(self, endpoint: Endpoint, store: _Store, entry: _Entry) -> ClientError | None:
-        """Sets one connection up, or gives the error for those who wait."""
+        """Sets up one connection; returns the error for its waiters if that fails."""
         try:
             if (wait_ms := store.history.wait_ms(self._now_ms())) > 0:
                 await asyncio.sleep(wait_ms / 1000)
@@ -254,7 +254,7 @@ class ConnectionPool(ClosedAfter):
             await self._connect(endpoint, store, entry, store.history.timeout_ms)
         except ClientError as error:
             self.counters.connections_failed += 1
-            # Several set-ups that were under way together fail for one reason: it counts once.
+            # Concurrent set-ups to one store fail for the same reason, which counts once.
             if entry.started_at >= store.failed_at:
                 store.failed_at = self._now_ms()
                 store.history.failed(store.failed_at, while_setting_up=True)
@@ -299,13 +299,13 @@ class ConnectionPool(ClosedAfter):
             raise ConnectFailed(f"no connection to {name}: {cause}", endpoint=name) from cause
         finally:
             if not ready:
-                connection.end(ConnectFailed(f"the set-up of a connection to {name} was given up", endpoint=name))
+                connection.end(ConnectFailed(f"the connection set-up to {name} was abandoned", endpoint=name))
 
     def _now_ms(self) -> float:
         return self._timers.time() * 1000
 
     def _drop(self, store: _Store, entry: _Entry) -> None:
-        """Takes an entry out; its connection, if there is one, is closed."""
+        """Removes an entry and closes its connection, if it has one."""
         for among in (store.pooled, store.single):
             if entry in among:
                 among.remove(entry)
@@ -313,7 +313,7 @@ class ConnectionPool(ClosedAfter):
             entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))
 
     def _ended(self, store: _Store, entry: _Entry) -> None:
-        """A connection has ended, for whatever reason; its socket closes when what was sent is written."""
+        """Handles the end of a connection, for any reason; its socket closes once all sent data is written."""
         connection = entry.connection
         assert connection is not None
         if connection.opened:
@@ -332,7 +332,7 @@ class ConnectionPool(ClosedAfter):
     # --- pruning ----------------------------------------------------------------------------------------------------
 
     def prune(self, idle_s: float | None = None) -> int:
-        """Closes pooled connections that carried no flow for `idle_s` (the setting's); returns how many."""
+        """Closes pooled connections without flows for `idle_s` (default: the setting); returns their number."""
         longest = self.settings.idle_connection_s if idle_s is None else idle_s
         now = self._timers.time()
         closed = 0
@@ -353,7 +353,7 @@ class ConnectionPool(ClosedAfter):
         if any(entry.users == 0 for store in self._stores.values() for entry in store.pooled):
             self._arm_prune()
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------
 
     def _entries(self) -> Iterable[_Entry]:
         for store in self._stores.values():
@@ -361,7 +361,7 @@ class ConnectionPool(ClosedAfter):
             yield from store.single
 
     def connections_to(self, endpoint: Endpoint) -> int:
-        """Pooled connections to a store, those being set up included."""
+        """Returns the number of pooled connections to a store, including those being set up."""
         store = self._stores.get(endpoint)
         return 0 if store is None else len(store.pooled)
 
@@ -386,12 +386,12 @@ class ConnectionPool(ClosedAfter):
             bytes_out=counters.bytes_out,
         )
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def aclose(self, timeout_s: float = _CLOSE_S) -> None:
-        """Closes every connection and fails what is pending; what was sent before is written for up to `timeout_s`.
+        """Closes all connections and fails pending operations; sent data is flushed for up to `timeout_s`.
 
-        Can be called twice, also while it runs; cancelled, it cuts what is left.
+        Can be called twice, also concurrently. If cancelled, it aborts the remaining connections.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)

@@ -1,4 +1,4 @@
-"""The controller's API over gRPC, on all of a cluster's nodes."""
+"""The controller's gRPC API, called on any node of the cluster."""
 
 from segstore.client.controller.channels import (
     ControllerChannels,

@@ -1,12 +1,11 @@
-"""Calls to the controller over several nodes: one gRPC channel a node, and a choice of node above gRPC.
+"""Controller calls over several nodes: one gRPC channel per node, with node selection above gRPC.
 
-gRPC's own reconnecting and retrying are kept out of the way: a channel that is not ready any more is closed, its node
-is DISCONNECTED, and `NodeStates` says which node is asked next and how long its set-up may take.
+gRPC's own reconnects and retries are bypassed: a channel that is no longer ready is closed, its node becomes
+DISCONNECTED, and `NodeStates` chooses the next node and its set-up timeout.
 
-Invariants: every call ends by its deadline; a set-up that took too long leaves no channel; after `aclose`, which can be
-called twice, no task and no channel is left. A call that is lost because its node shuts down or its connection breaks
-is repeated at another node if its method is repeatable; otherwise it fails with OutcomeUnknown. Follows KIP-601 (seed
-601.5).
+Invariants: every call ends by its deadline; a timed-out set-up leaves no channel; after `aclose`, which can be called
+twice, no task or channel is left. A call that is lost because its node shuts down or its connection breaks is repeated
+at another node if its method is repeatable; otherwise it fails with OutcomeUnknown. Follows KIP-601 (seed 601.5).
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ _ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANC
 
 
 class Answer(NamedTuple):
-    """A response, and the node that gave it."""
+    """A response and the node that sent it."""
 
     message: Any
     node: Endpoint
 
 
 class _Search:
-    """For a node to ask: since when and for how long, for how long if all refuse, and how many were tried."""
+    """The search for a ready node: its start, its limits (also if all nodes refuse), and the attempts so far."""
 
     __slots__ = ("began_s", "limit_ms", "method", "refused_ms", "tried")
 
@@ -74,7 +73,7 @@ class ControllerChannels:
     """Channels to the nodes of one controller.
 
     Attributes:
-        states: what is known of the nodes.
+        states: connection states of the nodes.
     """
 
     def __init__(
@@ -87,9 +86,9 @@ class ControllerChannels:
         random: Random | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """tls_roots: PEM of the authorities to trust; None is gRPC's own. Inside a running event loop.
+        """Requires a running event loop.
 
-        credentials: None for those of the settings.
+        tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: None uses those of the settings.
         """
         self._settings = settings
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
@@ -109,23 +108,23 @@ class ControllerChannels:
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._set_ups: dict[Endpoint, asyncio.Task[None]] = {}
         self._silent: set[Endpoint] = set()
-        """Nodes that could not be connected to since they were ready last, of which this was logged."""
+        """Nodes whose failure to connect has been logged since they were last ready."""
         self._refusing: set[Endpoint] = set()
-        """Nodes of which the last connection was refused; one that only did not answer may be slow."""
+        """Nodes that refused the last connection attempt; a node that merely did not answer may be slow."""
         self._closing: set[asyncio.Task[None]] = set()
         self._calls: set[Any] = set()
         self._last_failure = "no node was tried"
         self._closed = False
 
     async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
-        """The response to one unary call, as `ask` gives it, wherever it came from."""
+        """Makes one unary call and returns the response. Raises as `ask`."""
         return (await self.ask(method, request, timeout_ms=timeout_ms)).message
 
     async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
-        """The answer to one unary call, whose own status field is the caller's to read.
+        """Makes one unary call and returns the answer; the caller checks the status field in it.
 
-        Raises NoNodeAvailable, PeerRefused (until the deadline), RequestTimedOut, NoSuchStream (not found),
-        TokenRefused, RequestRejected, OutcomeUnknown, Closed.
+        Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
+        found), TokenRefused, RequestRejected, OutcomeUnknown, Closed.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
@@ -160,10 +159,10 @@ class ControllerChannels:
                     continue
                 if not _was_refused(error):
                     self._check_repeatable(method, node, request, error)
-                unavailable += 1  # the node is there, and says so of what it was asked for
+                unavailable += 1  # the node is up; it is the requested service that is unavailable
                 pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
                 if self._loop.time() + pause_s >= deadline:
-                    said = f"{node} cannot do {method} and says: {error.details()}"
+                    said = f"{node} failed {method}: {error.details()}"
                     raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from error
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
@@ -181,7 +180,7 @@ class ControllerChannels:
 
     @staticmethod
     def _check_repeatable(method: str, node: Endpoint, request: Message, cause: BaseException) -> None:
-        """Raises OutcomeUnknown for a method that must not be repeated."""
+        """Raises OutcomeUnknown if the method must not be repeated."""
         if METHODS[method].repeatable:
             return
         stream = _stream_of(request)
@@ -210,7 +209,7 @@ class ControllerChannels:
         return self._loop.time() * 1000
 
     async def _ready_node(self, search: _Search) -> Endpoint:
-        """A connected node, the least loaded; connects to one if there is none."""
+        """Returns the least loaded connected node; connects to one if there is none."""
         try:
             async with asyncio.timeout_at(search.began_s + search.limit_ms / 1000):
                 while True:
@@ -223,7 +222,7 @@ class ControllerChannels:
                     if chosen is None:
                         wait_ms = max(self.states.wait_ms(self._now_ms()), 1)
                         if self._is_vain(search, wait_ms):
-                            raise self._nobody(search, refused=True)
+                            raise self._unreachable(search, refused=True)
                         await asyncio.sleep(wait_ms / 1000)
                     elif self.states.state(chosen) is NodeState.READY:
                         return chosen
@@ -231,14 +230,14 @@ class ControllerChannels:
                         search.tried += 1
                         await asyncio.shield(self._set_up(chosen))
         except TimeoutError as cause:
-            raise self._nobody(search) from cause
+            raise self._unreachable(search) from cause
 
     def _is_vain(self, search: _Search, wait_ms: float) -> bool:
-        """Whether all nodes refuse connections, and would have for as long as a call waits for that to end."""
+        """Whether all nodes refuse connections, and waiting again would exceed the limit for that case."""
         over_ms = (self._loop.time() - search.began_s) * 1000 + wait_ms
         return over_ms >= search.refused_ms and self._refusing.issuperset(self.states)
 
-    def _nobody(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
+    def _unreachable(self, search: _Search, *, refused: bool = False) -> NoNodeAvailable:
         elapsed_ms = (self._loop.time() - search.began_s) * 1000
         times = f"{search.tried} attempt{'' if search.tried == 1 else 's'}"
         return NoNodeAvailable(
@@ -261,7 +260,7 @@ class ControllerChannels:
         return task
 
     async def _connect(self, node: Endpoint, timeout_ms: float) -> None:
-        # gRPC gives an attempt as long as its shortest back-off, and a closed channel's attempt lives on till then.
+        # gRPC lets an attempt take at least its minimum back-off, and the attempt outlives a closed channel until then.
         whole_ms = max(int(timeout_ms), 1)
         backoffs = [(f"grpc.{which}_reconnect_backoff_ms", whole_ms) for which in ("initial", "min", "max")]
         options = (*_OPTIONS, *backoffs)
@@ -274,7 +273,7 @@ class ControllerChannels:
             async with asyncio.timeout(timeout_ms / 1000):
                 ready = await _becomes_ready(channel)
             if not ready:
-                speaks = "gRPC without TLS" if self._tls is None else "gRPC with TLS and a certificate that is trusted"
+                speaks = "gRPC without TLS" if self._tls is None else "gRPC with TLS and a trusted certificate"
                 self._last_failure = f"{node} could not be connected to, or does not speak {speaks}"
                 self._refusing.add(node)
         except TimeoutError:
@@ -288,17 +287,17 @@ class ControllerChannels:
                 self._refusing.discard(node)
                 self.states.ready(node)
             else:
-                # Once, or who waits would read it many times a second.
+                # Log once: waiting callers retry many times a second.
                 if not self._closed and node not in self._silent:
                     self._silent.add(node)
-                    log.warning("controller %s; it is tried again while calls wait", self._last_failure)
+                    log.warning("controller %s; retrying while calls wait", self._last_failure)
                 self.states.disconnected(node, self._now_ms())
                 await channel.close(None)
 
     def _lost(self, node: Endpoint) -> None:
         channel = self._channels.pop(node, None)
         if channel is None:
-            return  # another call on it noticed first
+            return  # already detected by another call
         self.states.disconnected(node, self._now_ms())
         # A node that shuts down cleanly answers its calls in flight.
         drained = _close(channel, self._settings.request_timeout_ms / 1000)
@@ -307,7 +306,7 @@ class ControllerChannels:
         task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Cancels set-ups and closes the channels; calls in flight fail."""
+        """Cancels pending set-ups and closes the channels; calls in flight fail. Can be called twice."""
         self._closed = True
         tasks = [*self._set_ups.values()]
         for task in tasks:
@@ -321,7 +320,7 @@ class ControllerChannels:
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
-    """Whether a channel's first attempt to connect succeeds; there is no second."""
+    """Whether the channel's first attempt to connect succeeds; it makes no second."""
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
@@ -336,7 +335,7 @@ async def _close(channel: grpc.aio.Channel, grace_s: float) -> None:
 
 
 def _was_refused(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the node, which is still connected, has not applied the call."""
+    """Whether a still connected node refused the call without applying it."""
     trailing: Any = error.trailing_metadata() or ()
     return error.code() is grpc.StatusCode.UNAVAILABLE and OUTCOME_UNKNOWN not in tuple(trailing)
 
@@ -366,7 +365,7 @@ def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:
 
 
 def _stream_of(request: Message) -> str | None:
-    """The stream that a request is about."""
+    """The stream that a request concerns, if any."""
     info = getattr(request, "streamInfo", request)
     scope, stream = getattr(info, "scope", ""), getattr(info, "stream", "")
     return f"{scope}/{stream}" if isinstance(scope, str) and scope and stream else None

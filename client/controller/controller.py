@@ -1,7 +1,7 @@
-"""The controller, as a client uses it: scopes and streams, the segments of a stream, where they live, their tokens.
+"""The controller client: scopes, streams, segments of a stream, their locations and delegation tokens.
 
-Each method is one call (lists: one a page); names and ids become `SegmentRange`s here and protobuf stays inside.
-Follows `ControllerImpl` (Pravega's client) for what is sent and how answers are read.
+Each method makes one call (listings: one per page). Protobuf types stay internal; segments are returned as
+`SegmentRange`s. Requests and the reading of answers follow `ControllerImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Access = Literal["READ", "WRITE", "READ_WRITE"]
 
 _TABLE_SUFFIX: Final = "_kvtable"
 _MAX_KEY_BYTES: Final = 256
-"""Of a table segment's keys of one length (`AttributeId.MAX_LENGTH` of Pravega's store)."""
+"""Maximum length of fixed-length table keys (`AttributeId.MAX_LENGTH` of Pravega's store)."""
 _POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
-"""How often a scale that takes time is asked for."""
+"""Poll interval for a scale in progress."""
 _NO_TIME: Final = -(2**63)
 _MASK: Final = 2**64 - 1
 
 
 class TableConfig(BaseModel):
-    """What a key-value table is made with, for good.
+    """The immutable configuration of a key-value table.
 
-    partitions: how many table segments share its keys. primary_key_bytes, secondary_key_bytes: lengths of all keys; 0
-    for no secondary keys; both together at most 256, above which stores make no segment, and controllers try in vain
-    until the request's time is up. rollover_bytes: of the segments' storage; 0 is the server's, and what a controller
-    gives back, whatever it was.
+    partitions: number of table segments that share its keys.
+    primary_key_bytes, secondary_key_bytes: lengths of all keys, secondary 0 for none; together at most 256, because
+    stores refuse longer keys and controllers then retry until the request times out.
+    rollover_bytes: rollover size of the segments' storage; 0 for the server's default. Controllers always return 0.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,12 +63,12 @@ class TableConfig(BaseModel):
     def _stores_can_have_it(self) -> Self:
         length = self.primary_key_bytes + self.secondary_key_bytes
         if length > _MAX_KEY_BYTES:
-            raise ValueError(f"keys of a table have at most {_MAX_KEY_BYTES} bytes in both parts, not {length}")
+            raise ValueError(f"table keys have at most {_MAX_KEY_BYTES} bytes in both parts together, not {length}")
         return self
 
 
 class TransactionStatus(Enum):
-    """How a transaction stands. UNKNOWN: there is none of this id, or it ended too long ago."""
+    """The status of a transaction. UNKNOWN: no transaction has this id, or it ended too long ago."""
 
     UNKNOWN = "UNKNOWN"
     OPEN = "OPEN"
@@ -79,7 +79,7 @@ class TransactionStatus(Enum):
 
 
 class Successor(NamedTuple):
-    """A segment that follows others, and the ids of those."""
+    """A successor segment and the ids of its predecessors."""
 
     segment: SegmentRange
     predecessors: tuple[int, ...]
@@ -92,16 +92,16 @@ def _range(each: Any) -> SegmentRange:
 
 
 def name_of(scope: str, stream: str, segment_id: int) -> str:
-    """The qualified name of a segment."""
+    """Returns the qualified name of a segment."""
     epoch, number = split_segment_id(segment_id)
     return segment_name(scope, stream, number, epoch)
 
 
 class Controller:
-    """Calls to the controller.
+    """The controller's operations.
 
-    Errors are those of `ControllerChannels.ask`, and for a status NoSuchStream, NoSuchTable, StreamSealed,
-    TransactionOver and RequestRejected, with the node that gave it.
+    Methods raise the errors of `ControllerChannels.ask` and, depending on the status in the answer, NoSuchStream,
+    NoSuchTable, StreamSealed, TransactionOver or RequestRejected, which name the node that sent it.
     """
 
     def __init__(self, channels: ControllerChannels) -> None:
@@ -111,21 +111,21 @@ class Controller:
     # --- scopes and streams -----------------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
-        """Returns whether it was created; False if it exists."""
+        """Creates a scope; returns False if it exists."""
         answer = await self._ask("createScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_EXISTS", f"scope {scope}")
 
     async def delete_scope(self, scope: str) -> bool:
-        """Returns whether it was deleted; False if there is none."""
+        """Deletes a scope; returns False if there is none."""
         answer = await self._ask("deleteScope", m.ScopeInfo(scope=scope))
         return _created(answer, "SCOPE_NOT_FOUND", f"scope {scope}")
 
     def list_scopes(self) -> AsyncIterator[str]:
-        """All scopes, page by page."""
+        """Iterates over all scopes, page by page."""
         return self._pages("listScopes", m.ScopesRequest, None, lambda page: page.scopes)
 
     def list_streams(self, scope: str) -> AsyncIterator[str]:
-        """All streams of a scope, page by page."""
+        """Iterates over all streams of a scope, page by page."""
         method, request = "listStreamsInScope", m.StreamsInScopeRequest
         return self._pages(method, request, scope, lambda page: [each.stream for each in page.streams])
 
@@ -161,12 +161,12 @@ class Controller:
                 seen, look_until = token, 2 * look_until
 
     async def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
-        """A stream with a fixed number of segments; returns whether it was created, False if it exists.
+        """Creates a stream with a fixed number of segments; returns False if it exists.
 
-        Raises ValueError for fewer than 1, of which a controller would say only that it failed.
+        Raises ValueError for fewer than 1, for which a controller would report only a failure.
         """
         if segments < 1:
-            raise ValueError(f"a stream has at least 1 segment, not {segments}")
+            raise ValueError(f"a stream needs at least 1 segment, not {segments}")
         config = m.StreamConfig(
             streamInfo=m.StreamInfo(scope=scope, stream=stream),
             scalingPolicy=m.ScalingPolicy(scaleType=m.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
@@ -180,7 +180,7 @@ class Controller:
         _succeeded(await self._ask("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
 
     async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """cut: segment id → offset; what lies before is gone."""
+        """Deletes all data before a cut: segment id → offset."""
         request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
         _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
 
@@ -193,12 +193,11 @@ class Controller:
         *,
         wait_ms: float = 0,
     ) -> list[SegmentRange]:
-        """Seals segments and puts new ones over the same range in their place; returns the new ones.
+        """Seals segments and replaces them by new ones over the same key range; returns the new ones.
 
-        wait_ms: how long to wait until that is done; 0: the scale may still be under way when this returns, and a
-        controller refuses another one until it is over. Raises RequestRejected, also where fewer segments would be left
-        than the stream was made with (PRECONDITION_FAILED), and RequestTimedOut for a scale that was begun and takes
-        longer.
+        wait_ms: how long to wait for completion. With 0 the scale may still be in progress on return; the controller
+        refuses another one until it has finished. Raises RequestRejected, also if fewer segments would be left than the
+        stream was created with (PRECONDITION_FAILED), and RequestTimedOut if the scale started but takes longer.
         """
         request = m.ScaleRequest(
             streamInfo=_info(scope, stream),
@@ -212,7 +211,7 @@ class Controller:
         return [_range(each) for each in started.segments]
 
     async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
-        """Until the scale that left an epoch is done."""
+        """Waits until the scale that started from an epoch has finished."""
         name, asked, random = f"{scope}/{stream}", 0, Random()
         request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
         try:
@@ -222,13 +221,13 @@ class Controller:
                     await asyncio.sleep(_POLLS.delay_ms(asked, random) / 1000)
         except TimeoutError as cause:
             raise RequestTimedOut(
-                f"the scale of {name} that leaves epoch {epoch} was begun but is not done after {wait_ms:.0f} ms",
+                f"the scale of {name} from epoch {epoch} was started but has not finished after {wait_ms:.0f} ms",
                 stream=name,
                 limit=wait_ms,
             ) from cause
         if status != "SUCCESS":
             raise RequestRejected(
-                f"the scale of {name} that leaves epoch {epoch} was begun, and then the controller says {status}",
+                f"the scale of {name} from epoch {epoch} was started, but then the controller reported {status}",
                 endpoint=str(answer.node),
                 stream=name,
                 status=status,
@@ -237,23 +236,23 @@ class Controller:
     # --- segments ---------------------------------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        """The segments that take events, [] for a sealed stream."""
+        """Returns the open segments; [] for a sealed stream."""
         answer = await self._call("getCurrentSegments", _info(scope, stream))
         return [_range(each) for each in answer.segmentRanges]
 
     async def head(self, scope: str, stream: str) -> dict[int, int]:
-        """Where the stream begins: segment id → offset."""
+        """Returns the stream's head as a cut: segment id → offset."""
         answer = await self._call("getSegments", m.GetSegmentsRequest(streamInfo=_info(scope, stream), timestamp=0))
         return {each.segmentId.segmentId: each.offset for each in answer.segments}
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """The successors of a segment; [] if it has none (yet). Raises ProtocolViolation for one of no later epoch."""
+        """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if one is not of a later epoch."""
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         answer = await self._ask("getSegmentsImmediatelyFollowing", request)
         found = [Successor(_range(each.segment), tuple(each.value)) for each in answer.message.segments]
         epoch, _ = split_segment_id(segment_id)
         for successor in found:
-            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could lead in a circle
+            if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could loop forever
                 raise ProtocolViolation(
                     f"{answer.node} says that {successor.segment.name} follows "
                     f"{name_of(scope, stream, segment_id)}, which is not of an earlier epoch",
@@ -264,14 +263,14 @@ class Controller:
         return found
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
-        """The segments of an epoch."""
+        """Returns the segments of an epoch."""
         request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
         return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
-        """Its id, and the segments beside which its own exist now."""
+        """Creates a transaction; returns its id and the stream segments that its own segments belong to."""
         answer = await self._call(
             "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
         )
@@ -279,14 +278,14 @@ class Controller:
         return UUID(int=bits), [_range(each) for each in answer.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
-        """Prolongs a lease; returns the controller's word for how that went."""
+        """Extends a lease; returns the status that the controller reports."""
         request = m.PingTxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction), lease=lease_ms)
         return _status(await self._call("pingTransaction", request))
 
     async def commit_transaction(
         self, scope: str, stream: str, transaction: UUID, writer: str = "", timestamp: int | None = None
     ) -> None:
-        """Asks for it; the events are there when its status is COMMITTED. Raises TransactionOver."""
+        """Requests a commit; the events are readable once its status is COMMITTED. Raises TransactionOver."""
         request = m.TxnRequest(
             streamInfo=_info(scope, stream),
             txnId=_transaction(transaction),
@@ -296,7 +295,7 @@ class Controller:
         _ended(await self._ask("commitTransaction", request), scope, stream, transaction, "committed")
 
     async def abort_transaction(self, scope: str, stream: str, transaction: UUID) -> None:
-        """Raises TransactionOver."""
+        """Aborts a transaction. Raises TransactionOver."""
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
         _ended(await self._ask("abortTransaction", request), scope, stream, transaction, "aborted")
 
@@ -308,7 +307,7 @@ class Controller:
     # --- key-value tables -------------------------------------------------------------------------------------------
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
-        """Returns whether it was created; False if it exists, whatever its configuration."""
+        """Creates a table; returns False if one exists, whatever its configuration."""
         request = m.KeyValueTableConfig(
             scope=scope,
             kvtName=table,
@@ -320,17 +319,17 @@ class Controller:
         return _created(await self._ask("createKeyValueTable", request), "TABLE_EXISTS", f"table {scope}/{table}")
 
     async def delete_table(self, scope: str, table: str) -> bool:
-        """With all that is in it. Returns whether it was deleted; False if there is none."""
+        """Deletes a table and its contents; returns False if there is none."""
         answer = await self._ask("deleteKeyValueTable", _table(scope, table))
         return _created(answer, "TABLE_NOT_FOUND", f"table {scope}/{table}")
 
     def list_tables(self, scope: str) -> AsyncIterator[str]:
-        """All key-value tables of a scope, page by page."""
+        """Iterates over all key-value tables of a scope, page by page."""
         method, request = "listKeyValueTablesInScope", m.KVTablesInScopeRequest
         return self._pages(method, request, scope, lambda page: [each.kvtName for each in page.kvtables])
 
     async def table_config(self, scope: str, table: str) -> TableConfig:
-        """Raises NoSuchTable."""
+        """Returns a table's configuration. Raises NoSuchTable."""
         answer = await self._ask("getKeyValueTableConfiguration", _table(scope, table))
         config = _succeeded(answer, f"table {scope}/{table}").config
         return TableConfig(
@@ -341,7 +340,7 @@ class Controller:
         )
 
     async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
-        """The table's partitions. Raises NoSuchTable."""
+        """Returns the table's partitions. Raises NoSuchTable."""
         try:
             answer = await self._call("getCurrentSegmentsKeyValueTable", _table(scope, table))
         except NoSuchStream as error:
@@ -354,15 +353,15 @@ class Controller:
             for number in (each.segmentId.segmentId,)
         ]
 
-    # --- where things are -------------------------------------------------------------------------------------------
+    # --- locations and tokens ---------------------------------------------------------------------------------------
 
     async def endpoint_of(self, scope: str, stream: str, segment_id: int) -> Endpoint:
-        """The store that owns a segment."""
+        """Returns the endpoint of the store that owns a segment."""
         answer = await self._call("getURI", m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id))
         return Endpoint(answer.endpoint, answer.port)
 
     async def delegation_token(self, scope: str, stream: str, access: Access) -> str:
-        """ "" where the controller gives none."""
+        """Returns a delegation token; "" if the controller issues none."""
         request = m.StreamInfo(scope=scope, stream=stream, accessOperation=m.StreamInfo.AccessOperation.Value(access))
         token: str = (await self._call("getDelegationToken", request)).delegationToken
         return token
@@ -388,7 +387,7 @@ def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str)
         raise NoSuchStream(f"stream {scope}/{stream}: {status}", **facts)
     if status != "SUCCESS":
         raise TransactionOver(
-            f"transaction {transaction} of {scope}/{stream} cannot be {how}: the controller says {status}",
+            f"transaction {transaction} of {scope}/{stream} cannot be {how}: the controller reports {status}",
             transaction=transaction,
             **facts,
         )
@@ -401,7 +400,7 @@ def _status(message: Any) -> str:
 
 
 def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
-    """The message, if its status is that of success. what: "scope a", "stream a/b" or "table a/b"."""
+    """Returns the message if its status is success, else raises. what: "scope a", "stream a/b" or "table a/b"."""
     status = _status(answer.message)
     if status == success:
         return answer.message
@@ -409,7 +408,7 @@ def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
     facts: dict[str, Any] = {"endpoint": str(answer.node), "status": status}
     if kind != "scope":
         facts["stream"] = name
-    said = f"{what}: the controller says {status}"
+    said = f"{what}: the controller reports {status}"
     if status == "TABLE_NOT_FOUND":
         raise NoSuchTable(said, **facts)
     if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
@@ -427,16 +426,16 @@ def _created(answer: Answer, exists: str, what: str) -> bool:
 
 
 class ControllerLocations:
-    """Where segments live, as the controller says, and the tokens for them. Answers are kept until they prove wrong.
+    """Segment locations and tokens from the controller. Locations are cached until they prove wrong.
 
-    Tokens are of one access, per stream, and are renewed before they expire.
+    Tokens are cached per stream, grant one kind of access, and are renewed before they expire.
     """
 
     def __init__(self, controller: Controller, access: Access, *, now_s: Callable[[], float] = time.time) -> None:
         self._controller = controller
         self._access: Access = access
         self._now_s = now_s
-        # Segments of transactions live where their parents do, and would else fill memory one by one.
+        # Keyed by parent: transaction segments live where their parents do, and would fill the cache one by one.
         self._endpoints: dict[tuple[str, str, int], Endpoint] = {}
         self._tokens: dict[tuple[str, str], TokenCache] = {}
 
@@ -470,8 +469,8 @@ class ControllerLocations:
 
 
 def parts_of(segment: str) -> tuple[str, str, int]:
-    """Scope, stream and id in a segment's qualified name. Raises RequestRejected for other names."""
+    """Returns scope, stream and id of a segment's qualified name. Raises RequestRejected for other names."""
     parsed = SegmentName.parse(segment)
     if parsed.stream is None or parsed.segment_id is None:
-        raise RequestRejected(f"{segment} is no segment of a stream", segment=segment)
+        raise RequestRejected(f"{segment} is not a stream segment", segment=segment)
     return parsed.scope or "", parsed.stream, parsed.segment_id

@@ -1,4 +1,4 @@
-"""Reader groups and the readers in them."""
+"""Reader groups and their readers."""
 
 from segstore.client.groups.group import (
     GroupStart,

@@ -1,12 +1,12 @@
-"""The entries of a reader group's table as the official client writes them: keys, values, segments, configuration.
+"""Codec for the entries of a reader group's table, in the official client's format.
 
-A key is the CBOR text "NNouter/inner", NN the length of `outer` in two digits; without "/inner" it stands for the
-version of the whole map `outer`. A value is a CBOR map of a type's name and an array of bytes, which are CBOR again.
-The bytes written are those that serde_cbor makes: definite lengths, shortest heads.
+A key is the CBOR text "NNouter/inner", where NN is the two-digit length of `outer`; without "/inner" it holds the
+version of the whole map `outer`. A value is a CBOR map of a type name and an array of bytes, which are CBOR again.
+Values are encoded as serde_cbor does: definite lengths, shortest heads.
 
-Invariants: nothing is allocated by a length that the remaining bytes cannot hold; nesting is bounded. Refused
-(`ValueError`, with the place): floats, tags, indefinite lengths, what is left behind a value, keys that are none.
-Follows `InternalKey`, `Value`, `ReaderGroupConfigVersioned` and `Offset` of pravega-client-rust.
+Invariants: no length is trusted beyond the remaining bytes; nesting is bounded. Refused (`ValueError`, with the
+position): floats, tags, indefinite lengths, trailing bytes, malformed keys. Follows `InternalKey`, `Value`,
+`ReaderGroupConfigVersioned` and `Offset` of pravega-client-rust.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _head(kind: int, number: int) -> bytes:
     for size, code in ((1, 24), (2, 25), (4, 26), (8, 27)):
         if number < 1 << 8 * size:
             return bytes([kind << 5 | code]) + number.to_bytes(size)
-    raise ValueError(f"{number} is above what CBOR can hold")
+    raise ValueError(f"{number} is too large for CBOR")
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):
@@ -40,7 +40,7 @@ class Pairs(tuple[tuple[Any, Any], ...]):
     __slots__ = ()
 
     def named(self, *names: str) -> list[Any]:
-        """The values of text keys. Raises ValueError if one is not there."""
+        """Returns the values of text keys. Raises ValueError if a key is missing."""
         found = {key: value for key, value in self if isinstance(key, str)}
         missing = [name for name in names if name not in found]
         if missing:
@@ -49,7 +49,7 @@ class Pairs(tuple[tuple[Any, Any], ...]):
 
 
 def cbor_encode(value: Any) -> bytes:
-    """Integers, text, bytes, None, booleans, lists, dicts and `Pairs`."""
+    """Encodes integers, text, bytes, None, booleans, lists, dicts and `Pairs`. Raises ValueError for other types."""
     match value:
         case bool() | None:
             return bytes([_SIMPLE << 5 | {False: 20, True: 21, None: 22}[value]])
@@ -65,7 +65,7 @@ def cbor_encode(value: Any) -> bytes:
             return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(each) for key, each in pairs)
         case list() | tuple():
             return _head(_ARRAY, len(value)) + b"".join(map(cbor_encode, value))
-    raise ValueError(f"{type(value).__name__} has no form in CBOR here")
+    raise ValueError(f"{type(value).__name__} cannot be encoded as CBOR here")
 
 
 class _Decoder:
@@ -75,7 +75,7 @@ class _Decoder:
 
     def _take(self, size: int) -> bytes:
         if size > len(self.data) - self.at:
-            raise ValueError(f"{size} bytes are due at {self.at}, {len(self.data) - self.at} are there")
+            raise ValueError(f"{size} bytes expected at {self.at}, only {len(self.data) - self.at} left")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -88,7 +88,7 @@ class _Decoder:
         if kind == _SIMPLE and number in _CONSTANTS:
             return _CONSTANTS[number]
         if number > 27 or kind in (_TAG, _SIMPLE):
-            raise ValueError(f"byte {first:#04x} at {start} begins nothing that is known here")
+            raise ValueError(f"byte {first:#04x} at {start} starts no supported type")
         if number >= 24:
             number = int.from_bytes(self._take(1 << number - 24))
         if kind == _UINT:
@@ -101,15 +101,15 @@ class _Decoder:
             try:
                 return self._take(number).decode()
             except UnicodeDecodeError as error:
-                raise ValueError(f"text at {start} is no UTF-8: {error.reason}") from error
+                raise ValueError(f"text at {start} is not UTF-8: {error.reason}") from error
         items = number if kind == _ARRAY else 2 * number
         if items > len(self.data) - self.at:
-            raise ValueError(f"{items} items are due at {start}, {len(self.data) - self.at} bytes are there")
+            raise ValueError(f"{items} items expected at {start}, only {len(self.data) - self.at} bytes left")
         got = self._items(items, depth + 1)
         return got if kind == _ARRAY else Pairs(zip(got[::2], got[1::2], strict=True))
 
     def _items(self, count: int, depth: int) -> list[Any]:
-        """Bytes of values come as arrays of small numbers: these are read here, which is most of the work."""
+        """Decodes array items, with a fast path for the arrays of small numbers that hold the bytes of values."""
         got: list[Any] = []
         data, last = self.data, len(self.data) - 1
         while len(got) < count:
@@ -126,11 +126,11 @@ class _Decoder:
 
 
 def cbor_decode(data: bytes) -> Any:
-    """What was encoded; maps come as `Pairs`. Raises ValueError."""
+    """Decodes one value; maps become `Pairs`. Raises ValueError."""
     decoder = _Decoder(data)
     value = decoder.value()
     if decoder.at != len(data):
-        raise ValueError(f"{len(data) - decoder.at} bytes are left behind a value of {decoder.at}")
+        raise ValueError(f"{len(data) - decoder.at} trailing bytes after a value of {decoder.at}")
     return value
 
 
@@ -143,14 +143,14 @@ def encode_key(outer: str, inner: str | None) -> bytes:
 
 
 def decode_key(data: bytes) -> tuple[str, str | None]:
-    """The names of the map and of the entry in it, None for the map's version. Raises ValueError."""
+    """Returns the names of the map and of its entry, None for the map's version. Raises ValueError."""
     text = cbor_decode(data)
     if not isinstance(text, str) or not text[:2].isascii() or not text[:2].isdigit():
-        raise ValueError(f"{text!r:.80} is no key of a reader group")
+        raise ValueError(f"{text!r:.80} is not a reader group key")
     rest = text[2:].encode()
     size = int(text[:2])
     if len(rest) < size or rest[size : size + 1] not in (b"", b"/"):
-        raise ValueError(f"{text!r:.80} is no key of a reader group: {size} bytes of a name are due")
+        raise ValueError(f"{text!r:.80} is not a reader group key: a name of {size} bytes is expected")
     return rest[:size].decode(), rest[size + 1 :].decode() if rest[size:] else None
 
 
@@ -158,36 +158,36 @@ _OCTETS: Final = [cbor_encode(each) for each in range(256)]
 
 
 def encode_value(kind: str, data: bytes) -> bytes:
-    """The same as `cbor_encode({"type_id": kind, "data": list(data)})`."""
+    """Equivalent to `cbor_encode({"type_id": kind, "data": list(data)})`."""
     head = _head(_MAP, 2) + cbor_encode("type_id") + cbor_encode(kind) + cbor_encode("data")
     return head + _head(_ARRAY, len(data)) + b"".join([_OCTETS[each] for each in data])
 
 
 VERSION_VALUE: Final = encode_value("blob", b"\0")
-"""What stands at the key of a whole map: only its version counts."""
+"""The value at the key of a whole map, whose version is all that matters."""
 
 
 def decode_value(value: bytes) -> tuple[str, bytes]:
-    """A type's name and the bytes. Raises ValueError."""
+    """Returns the type name and the bytes. Raises ValueError."""
     kind, numbers = _pairs(cbor_decode(value)).named("type_id", "data")
     try:
         data = bytes(numbers) if isinstance(numbers, list) else numbers
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are no type and bytes") from error
+        raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are not a type and bytes") from error
     if not isinstance(kind, str) or not isinstance(data, bytes):
-        raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are no type and bytes")
+        raise ValueError(f"{kind!r:.80} and {numbers!r:.80} are not a type and bytes")
     return kind, data
 
 
 def _pairs(value: Any) -> Pairs:
     if not isinstance(value, Pairs):
-        raise ValueError(f"{value!r:.80} is no map")
+        raise ValueError(f"{value!r:.80} is not a map")
     return value
 
 
 def _number(value: Any, lowest: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value < 1 << 63:
-        raise ValueError(f"{value!r:.80} is no offset or number")
+        raise ValueError(f"{value!r:.80} is not an offset or number")
     return value
 
 
@@ -197,19 +197,19 @@ def _number(value: Any, lowest: int = 0) -> int:
 def _name(value: Any) -> str:
     (name,) = _pairs(value).named("name")
     if not isinstance(name, str):
-        raise ValueError(f"{name!r:.80} is no name")
+        raise ValueError(f"{name!r:.80} is not a name")
     return name
 
 
 def check_segment(name: str) -> None:
-    """Raises ValueError for a name that no segment of a stream has."""
+    """Raises ValueError unless the name can be a stream segment's."""
     _segment(name)
 
 
 def _segment(name: str) -> Pairs:
     parsed = SegmentName.parse(name)
     if parsed.stream is None or parsed.segment_id is None:
-        raise ValueError(f"{name!r:.200} is no segment of a stream")
+        raise ValueError(f"{name!r:.200} is not a stream segment")
     number = Pairs((("number", parsed.segment_id), ("tx_id", None)))
     return Pairs((*_stream(parsed.scope or "", parsed.stream), ("segment", number)))
 
@@ -237,12 +237,12 @@ def _read(value: Any) -> int:
 
 
 def decode_offset(data: bytes) -> int:
-    """Where a segment goes on. Raises ValueError."""
+    """Returns the offset at which reading of a segment continues. Raises ValueError."""
     return _read(cbor_decode(data))
 
 
 def encode_offsets(offsets: Mapping[str, int]) -> bytes:
-    """offsets: qualified name of a segment → where it goes on."""
+    """offsets: qualified segment name → offset at which reading continues."""
     return cbor_encode(Pairs((_segment(name), {"read": offset}) for name, offset in offsets.items()))
 
 
@@ -256,10 +256,10 @@ def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
 
 
 def decode_predecessors(data: bytes) -> list[int]:
-    """Ids of the segments that must end first. Raises ValueError."""
+    """Returns the ids of the segments that must be read to their ends first. Raises ValueError."""
     found = cbor_decode(data)
     if not isinstance(found, list):
-        raise ValueError(f"{found!r:.80} is no list of segments")
+        raise ValueError(f"{found!r:.80} is not a list of segments")
     return [_number(_pairs(each).named("number")[0]) for each in found]
 
 
@@ -267,10 +267,10 @@ def decode_predecessors(data: bytes) -> list[int]:
 
 
 class GroupConfig(NamedTuple):
-    """What a group was made with.
+    """The configuration that a group was created with.
 
-    streams: (scope, stream) → where it began: "head", "tail", or segment id → offset.
-    refresh_ms: how often readers record where they are, at the latest.
+    streams: (scope, stream) → start: "head", "tail", or segment id → offset.
+    refresh_ms: maximum interval at which readers record their positions.
     """
 
     streams: Mapping[tuple[str, str], str | Mapping[int, int]]
@@ -301,7 +301,7 @@ def encode_config(config: GroupConfig) -> bytes:
 
 
 def decode_config(data: bytes) -> GroupConfig:
-    """Raises ValueError. Ends of streams are not kept: no client writes them."""
+    """Raises ValueError. End cuts are ignored: no client writes them."""
     (fields,) = _pairs(cbor_decode(data)).named("V1")
     refresh_ms, starts = _pairs(fields).named("group_refresh_time_millis", "starting_stream_cuts")
     streams: dict[tuple[str, str], str | Mapping[int, int]] = {}
@@ -309,7 +309,7 @@ def decode_config(data: bytes) -> GroupConfig:
         scope, stream = _pairs(key).named("scope", "stream")
         if isinstance(cut, str):
             if cut not in _NAMES:
-                raise ValueError(f"{cut!r:.80} is no start of a stream")
+                raise ValueError(f"{cut!r:.80} is not the start of a stream")
             streams[_name(scope), _name(stream)] = _NAMES[cut]
         else:
             (positions,) = _pairs(_pairs(cut).named("V1")[0]).named("positions")

@@ -1,15 +1,15 @@
-"""Reader groups: readers, in any number of processes, that share the segments of some streams.
+"""Reader groups: readers, in any number of processes, that share the segments of one or more streams.
 
     async with pravega.reader_group("scope", "group", streams=["stream"]) as group:
         async with group.reader("reader-1") as reader:
             async for event in reader:
                 print(event.data, event.position)
 
-A group is a table at the stores; the official client of Python and Rust makes and uses the same, so its readers and
-these share a group. Whoever comes first makes it, with where to begin; whoever comes later joins it.
+A group's state is a table segment in the format of the official Python and Rust clients, so their readers and these can
+share a group. The first client to open a group creates it with its starting positions; later ones join it.
 
-Invariant: a group that is there is never made anew: where it is stays as it was. Refused: a group over no stream, or
-over more segments than one update of the table takes. Follows `ReaderGroup` (pravega-client-rust).
+Invariant: an existing group is never re-created, so its positions are kept. Refused: a group without streams, or with
+more segments than one table update can hold. Follows `ReaderGroup` (pravega-client-rust).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from segstore.client.stream import tail_of
 from segstore.wire.names import SegmentName
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
-"""Where a group begins: all its streams at the head or the tail, or each stream so or at a cut: segment id → offset."""
+"""Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
 
 
 class ReaderGroup(OpenedBefore, ClosedAfter):
     """A reader group. Use with `async with`, or `open` and `aclose`.
 
     Attributes:
-        scope, name: of the group.
+        scope, name: the group's scope and name.
     """
 
     def __init__(
@@ -56,16 +56,17 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         refresh_ms: int = 3000,
         random: Random | None = None,
     ) -> None:
-        """streams: to make the group with if it is not there, in its scope or as "scope/stream".
+        """streams: the streams of a new group, as names in its scope or as "scope/stream".
 
-        from_: where it then begins; streams that a mapping lacks begin at the head. refresh_ms: how often its readers
-        then record where they are. locations: for segments that are read; table_locations: for the group's table.
+        from_: where a new group starts; streams missing from a mapping start at the head. refresh_ms: how often readers
+        of a new group record their positions. locations: used for the stream segments. table_locations: used for the
+        group's table.
         """
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
         for each in from_.values() if isinstance(from_, Mapping) else [from_]:
             if each not in ("head", "tail") and not isinstance(each, Mapping):
-                raise ValueError(f"the group {scope}/{name} begins at 'head', 'tail' or a cut, not {each!r}")
+                raise ValueError(f"the group {scope}/{name} must start at 'head', 'tail' or a cut, not {each!r}")
         self.scope: Final = scope
         self.name: Final = name
         self._pool = pool
@@ -77,7 +78,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         self._refresh_ms = refresh_ms
         self._random = random or Random()
         if isinstance(from_, Mapping) and not {_full(scope, each) for each in from_} <= set(self._streams):
-            raise ValueError(f"the group {scope}/{name} begins in streams that it is not over: {', '.join(from_)}")
+            raise ValueError(f"the group {scope}/{name} has starts for other streams than its own: {', '.join(from_)}")
         self._table = self._new_table()
 
     def _new_table(self, *, recovers: bool = False) -> GroupTable:
@@ -85,11 +86,11 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         return GroupTable(self._pool, locations, self.scope, self.name, recovers=recovers, random=self._random)
 
     async def open(self) -> None:
-        """Makes the group if it is not there and streams were given.
+        """Opens the group; creates it if it does not exist and streams were given.
 
-        Raises NoSuchReaderGroup if it is not there and none were, or if it was deleted and a store (such as a real
-        Pravega's, for minutes) has not forgotten its name yet, NoSuchStream, EntryRefused for too many segments, and
-        what calls to the controller and requests raise.
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
+        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; EntryRefused for too many
+        segments; and the errors of controller calls and requests.
         """
         try:
             made = await self._table.create() if self._streams else True
@@ -99,8 +100,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
                 if made:
                     raise
                 raise NoSuchReaderGroup(
-                    f"the reader group {self.scope}/{self.name} was deleted, and its store neither has it nor makes it"
-                    " anew yet; another name can be taken at once",
+                    f"the reader group {self.scope}/{self.name} was deleted, and its store cannot create it again yet;"
+                    " another name can be used at once",
                     segment=self._table.segment,
                 ) from missing
             if state.config is None:
@@ -111,7 +112,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def _create(self) -> None:
         if not self._streams:
-            raise NoSuchReaderGroup(f"there is no reader group {self.scope}/{self.name}")
+            raise NoSuchReaderGroup(f"reader group {self.scope}/{self.name} does not exist")
         starts = {each: self._start_of(*each) for each in self._streams}
         cuts = await asyncio.gather(*[self._cut(scope, stream, start) for (scope, stream), start in starts.items()])
         offsets = {
@@ -138,19 +139,19 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     # --- readers ----------------------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> GroupReader:
-        """A reader of the group, to be opened; its name is its own while it is online."""
+        """Returns an unopened reader; its name must be unique in the group while it is online."""
         table = self._new_table(recovers=True)
         return GroupReader(self._pool, self._controller, self._locations, table, name, random=self._random)
 
     async def readers(self) -> list[str]:
-        """The readers that are online, of whichever client."""
+        """Returns the names of all online readers, including those of other clients."""
         return sorted((await self._state()).readers)
 
     async def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
-        """Puts a reader offline that cannot do so itself; returns whether it was online.
+        """Takes a failed reader offline; returns whether it was online.
 
-        What it had is read on by others from where the reader recorded to be, or from `positions`: segment → offset,
-        where the user knows better. A reader that is alive after all ends with ReaderOffline.
+        Other readers continue its segments from the positions that it recorded, or from `positions` (segment → offset)
+        if given. If the reader is still alive, it ends with ReaderOffline.
         """
         was_online = False
 
@@ -164,24 +165,24 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             await self._table.change(quit_it)
         return was_online
 
-    # --- where it is ------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------
 
     async def _state(self) -> GroupState:
         state = await self._table.fetch()
         if state.config is None:
-            raise NoSuchReaderGroup(f"there is no reader group {self.scope}/{self.name}")
+            raise NoSuchReaderGroup(f"reader group {self.scope}/{self.name} does not exist")
         return state
 
     async def streams(self) -> list[str]:
-        """The streams of the group, as "scope/stream"."""
+        """Returns the group's streams, as "scope/stream"."""
         config = (await self._state()).config
         assert config is not None
         return sorted(f"{scope}/{stream}" for scope, stream in config.streams)
 
     async def cuts(self) -> dict[str, dict[int, int]]:
-        """Where the group is, as its readers recorded: "scope/stream" → segment id → offset.
+        """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
 
-        It can be where another group begins.
+        The result can be passed as `from_` of another group.
         """
         found: dict[str, dict[int, int]] = {}
         for segment, offset in sorted((await self._state()).positions().items()):
@@ -190,14 +191,14 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
                 found.setdefault(f"{parsed.scope}/{parsed.stream}", {})[parsed.segment_id] = offset
         return found
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def delete(self) -> None:
-        """Deletes the group; its readers end. Raises NoSuchReaderGroup."""
+        """Deletes the group, which ends its readers. Raises NoSuchReaderGroup."""
         await self._table.delete()
 
     async def aclose(self) -> None:
-        """Frees what this object holds; the group and its readers go on. Can be called twice."""
+        """Releases this object's resources; the group and its readers continue. Can be called twice."""
         self._table.close()
 
 

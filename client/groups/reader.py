@@ -1,15 +1,14 @@
-"""A reader of a group: reads the segments that are its own, and shares them with the others as these come and go.
+"""A reader in a reader group: reads the segments assigned to it and rebalances them with the other readers.
 
-An event counts as handled when the next one is asked for, or when the reader goes offline without an error. What the
-group records of a reader is behind the last event that was handled; so an event is read again if its reader ends before
-the record (at least once), and never skipped. It is recorded every `refresh_ms` of the group, when segments are given
-up and taken as well.
+An event counts as handled once the next one is requested, or once the reader goes offline without an error. The group
+records each reader's position after its last handled event; so if a reader dies before that, events are read again
+(at-least-once), and none is skipped. Positions are recorded, and segments rebalanced, every `refresh_ms` of the group.
 
-Invariants: a segment is not given up, nor are its successors begun, while its last event is in the user's hands, so the
-events of each routing key come in order whoever reads them; what is kept for the user is at most `read_ahead_bytes` and
-one read of each segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventReader`
-(pravega-client-rust) in what it writes to the group. Deliberate difference: of a segment that was truncated it reads on
-where the segment begins now, and counts what it passed over; the official client goes to the successors.
+Invariants: a segment is not released, nor are its successors started, while the user holds its last event, so events of
+each routing key stay in order across readers; the read-ahead buffer holds at most `read_ahead_bytes` plus one read per
+segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventReader` (pravega-client-rust) in
+what it writes to the group. Deliberate difference: it continues a truncated segment at its new start and counts the
+skipped bytes; the official client goes to the successors.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, ReadAhead
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 200
-"""So many segments are taken or given up with one change at the most."""
+"""Maximum number of segments acquired or released by one change."""
 
 Following = list[tuple[str, tuple[int, ...]]]
 
 
 class Position(NamedTuple):
-    """A place in a segment, by the segment's qualified name."""
+    """An offset in a segment, which is given by its qualified name."""
 
     segment: str
     offset: int
 
 
 class GroupEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, where its header starts, and the segment by its qualified name."""
+    """An event, the offset of its header, and the qualified name of its segment."""
 
     data: bytes
     offset: int
@@ -66,12 +65,12 @@ class GroupEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def position(self) -> Position:
-        """Behind it."""
+        """The position after this event."""
         return Position(self.segment, self.offset + EVENT_HEADER_BYTES + len(self.data))
 
 
 class _End(NamedTuple):
-    """Position after a segment's last event. in_vain: no event of the segment was read here."""
+    """The position after a segment's last event. in_vain: whether this reader read no event of the segment."""
 
     segment: str
     in_vain: bool
@@ -81,8 +80,8 @@ class GroupReader(OpenedBefore):
     """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
-        name: of the reader, unique in its group while it is online.
-        truncated_bytes: that were gone before they could be read.
+        name: the reader's name, unique in its group while it is online.
+        truncated_bytes: number of bytes truncated before they could be read.
     """
 
     def __init__(
@@ -103,13 +102,13 @@ class GroupReader(OpenedBefore):
         self._random = random or Random()
         self._successors = Successors(controller, pool.settings, self._random)
         self._positions: dict[str, int] = {}
-        """Of the segments that are being read: behind the last event that was handled."""
+        """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes)
         self._in_hand: tuple[str, int] | None = None
-        """The segment of the event that the user has, and the offset behind it."""
+        """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
-        """Segments that are not read any more, and the group does not know it yet."""
+        """Segments that are finished, but not yet recorded as such in the group."""
         self._ended: list[_End] = []
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
@@ -120,25 +119,25 @@ class GroupReader(OpenedBefore):
 
     @property
     def segments(self) -> list[str]:
-        """The segments that this reader reads now."""
+        """The segments that this reader is reading."""
         return sorted(self._positions)
 
     @property
     def positions(self) -> dict[str, int]:
-        """Of each segment that this reader reads now: behind the last event that was handled."""
+        """The position after the last handled event of each segment being read."""
         return dict(self._positions)
 
     async def open(self) -> None:
-        """Comes online and takes its share. Raises ReaderExists, NoSuchReaderGroup, and what requests raise.
+        """Joins the group and acquires segments. Raises ReaderExists, NoSuchReaderGroup, and the errors of requests.
 
-        Cancelled, it goes offline again before it ends, if that takes no longer than `close_timeout_ms`.
+        If cancelled, it leaves the group again, within `close_timeout_ms`.
         """
         if self._closed or self._keeper is not None:
-            raise Closed(f"the reader {self.name} was opened before", reader=self.name)
+            raise Closed(f"the reader {self.name} was already opened", reader=self.name)
 
         def join(state: GroupState) -> float:
             if state.config is None:
-                raise NoSuchReaderGroup(f"there is no reader group {state.group}")
+                raise NoSuchReaderGroup(f"reader group {state.group} does not exist")
             state.join(self.name)
             state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
             return state.config.refresh_ms
@@ -156,18 +155,18 @@ class GroupReader(OpenedBefore):
             raise
         self._begin_with_new()
         self._keeper = asyncio.get_running_loop().create_task(
-            self._keep_on(refresh_ms / 1000), name=f"keeping the reader {self.name}"
+            self._sync_until_read(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
 
     async def _take_back(self, joining: asyncio.Task[float]) -> None:
-        """Whoever waited for it to join does so no more: sees how that ends, and goes offline if it has joined."""
+        """Undoes a cancelled `open`: waits for the join to end, and goes offline if it succeeded."""
         try:
             async with asyncio.timeout(self._pool.settings.close_timeout_ms / 1000):
                 await asyncio.wait([joining])
                 if not joining.cancelled() and joining.exception() is None:
                     await self._table.change(lambda state: state.quit(self.name, {}))
         except (ClientError, TimeoutError) as problem:
-            log.warning("the reader %s, which was cancelled, may be online in its group: %r", self.name, problem)
+            log.warning("the reader %s, cancelled while joining, may be online in its group: %r", self.name, problem)
         finally:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
@@ -175,7 +174,7 @@ class GroupReader(OpenedBefore):
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def _begin_with_new(self) -> int:
-        """Begins to read what is this reader's and not read yet, whichever change brought it; returns how many."""
+        """Starts reading all segments of this reader that are not being read yet; returns their number."""
         mine = self._table.state.segments_of(self.name)
         new = {segment: offset for segment, offset in mine.items() if segment not in self._positions}
         for segment, offset in new.items():
@@ -204,7 +203,7 @@ class GroupReader(OpenedBefore):
                         offset = begins
                         pause_s = attempts.failed(truncated)
                     except SegmentMissing:
-                        break  # all of it was truncated; if the stream is gone, the request for successors fails
+                        break  # fully truncated; if the stream is gone, the request for successors fails
                     else:
                         break
                 await asyncio.sleep(pause_s)
@@ -222,7 +221,7 @@ class GroupReader(OpenedBefore):
         await self._ahead.fill(segment, reader, decoder, self._wake)
 
     async def _stop(self, segments: Iterable[str]) -> None:
-        """Stops reading segments that will be given up, and drops what was not handed out."""
+        """Stops reading segments about to be released, and drops their unread events."""
         stopped = set(segments)
         tasks = [self._tasks.pop(segment) for segment in stopped]
         self._given_up.update((segment, self._positions.pop(segment)) for segment in stopped)
@@ -233,24 +232,24 @@ class GroupReader(OpenedBefore):
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    async def _keep_on(self, refresh_s: float) -> None:
-        """Tells the group how far it is, each time that is due or a segment has ended, until the group is read."""
+    async def _sync_until_read(self, refresh_s: float) -> None:
+        """Syncs with the group, periodically and whenever a segment has ended, until the whole group is read."""
         try:
             while not self._over:
-                with suppress(TimeoutError):  # which is being due by time
+                with suppress(TimeoutError):  # the period is over
                     async with asyncio.timeout(refresh_s):
                         await self._due.wait()
                 self._due.clear()
                 await self._keep()
         except ClientError as error:
             self._error = self._error or error
-        except Exception as cause:  # noqa: BLE001 — else nobody would hear of it
+        except Exception as cause:  # noqa: BLE001 — reported by `read`, or it would be lost
             self._error = self._error or _wrapped(f"the reader {self.name} failed", cause, None)
         finally:
             self._wake.set()
 
     async def _keep(self) -> None:
-        """Records positions, ends what has ended, and gives up or takes segments."""
+        """Records positions and finished segments, and releases or acquires segments."""
         ended = self._ended[:_AT_ONCE]
         following = {each.segment: await self._following(each) for each in ended}
         state = await self._table.fetch()
@@ -278,7 +277,7 @@ class GroupReader(OpenedBefore):
             self._due.set()
 
     async def _give_up(self, count: int) -> None:
-        """Stops so many segments of which no event is in the user's hands."""
+        """Stops reading `count` segments of which the user holds no event."""
         busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[:count])
@@ -290,11 +289,11 @@ class GroupReader(OpenedBefore):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> GroupEvent | None:
-        """The next event; None when all streams of the group are sealed and read to their ends.
+        """Returns the next event; None when all streams of the group are sealed and read to their ends.
 
-        The event that was read before counts as handled. Raises ReaderOffline if somebody put this reader offline,
-        NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and what reading a segment raises.
-        One read at a time.
+        Marks the previous event as handled. Only one call may be pending. Raises ReaderOffline if another client took
+        this reader offline, NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and the
+        errors of `SegmentReader.read`.
         """
         self._handled()
         ahead = self._ahead
@@ -305,7 +304,7 @@ class GroupReader(OpenedBefore):
                     self._ended.append(end)
                     self._due.set()
                 continue
-            ahead.advance()  # nothing is there, and what was read before is not held while it waits
+            ahead.advance()  # buffer is empty; release the previous read before waiting
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
             if self._error is not None:
@@ -338,10 +337,10 @@ class GroupReader(OpenedBefore):
     # --- end --------------------------------------------------------------------------------------------------------
 
     async def reader_offline(self, *, handled: bool = True) -> None:
-        """Gives its segments back to the group and closes; nothing if that was done, by whom ever.
+        """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
 
-        handled: whether the event that was read last is; if not, it will be read again. Raises RequestTimedOut, and
-        what requests raise: then the group still counts it as online.
+        handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
+        errors of requests; the group then still counts the reader as online.
         """
         if self._closed:
             return
@@ -351,22 +350,22 @@ class GroupReader(OpenedBefore):
         limit_ms = self._pool.settings.close_timeout_ms
         facts = {"segment": self._table.segment, "reader": self.name}
         try:
-            async with within(limit_ms, f"the reader {self.name} did not get offline", **facts):
+            async with within(limit_ms, f"the reader {self.name} did not go offline", **facts):
                 await self._table.fetch()
                 await self._table.change(lambda state: state.quit(self.name, positions))
         except (ReaderOffline, NoSuchReaderGroup):
-            return  # somebody else said so
+            return  # another client took it offline
         finally:
             self._table.close()
 
     async def aclose(self) -> None:
-        """As `reader_offline`."""
+        """Same as `reader_offline`."""
         await self.reader_offline()
 
     async def abort(self) -> dict[str, int]:
-        """Stops reading without a word to the group, as a crash does; returns its positions.
+        """Stops reading without notifying the group, like a crash; returns its positions.
 
-        What it had is for others after `ReaderGroup.reader_offline`.
+        Its segments become available to others after `ReaderGroup.reader_offline`.
         """
         self._closed = True
         keeper, self._keeper = self._keeper, None

@@ -1,14 +1,14 @@
-"""What a reader group has agreed on: who reads which segment, from where, and what comes after. Pure.
+"""The shared state of a reader group: segment assignments, offsets and successors. Pure.
 
-A group is a few maps in one table, which the official client reads and writes as well: the readers that are online with
-the segments of each and their offsets, the segments that nobody reads, and successors with the predecessors that still
-have to end. Each method makes one change that the group agrees on; `changes` says what has to be written for it.
+A group consists of maps in one table, shared with the official client: online readers with their segments and offsets,
+unassigned segments, and future segments with the predecessors that must be read first. Each method makes one change
+that the group agrees on; `changes` returns the entries to write for it.
 
-Invariants: a segment is with one reader, with nobody, or waits for its predecessors, never two of these; a reader that
-is not online changes nothing. What is removed becomes a tombstone and stays: the official client remembers the versions
-of tombstones and could not write a key again that is truly gone. Follows `ReaderGroupState` (pravega-client-rust).
-Deliberate difference: a reader also gives up a segment when another has two fewer, where the official client does only
-above the average, rounded up.
+Invariants: a segment is assigned to one reader, unassigned, or waiting for predecessors, never two of these; an offline
+reader changes nothing. Removed entries become tombstones: the official client remembers their versions and could not
+write a key again that was really deleted. Follows `ReaderGroupState` (pravega-client-rust). Deliberate difference: a
+reader also releases a segment if another reader has at least two fewer; the official client does so only above the
+average, rounded up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ASSIGNED: Final = "assigned_segments"
 UNASSIGNED: Final = "unassigned_segments"
 FUTURE: Final = "future_segments"
 DISTANCE: Final = "distance_to_tail"
-"""Kept by the official client for each reader, and not used by it."""
+"""The official client writes this for each reader but does not use it."""
 
 _ONLY: Final = "default"
 _GONE: Final = encode_value(TOMBSTONE, cbor_encode({}))
@@ -48,7 +48,7 @@ _UNKNOWN_DISTANCE: Final = encode_value("u64", cbor_encode((1 << 64) - 1))
 
 
 class Share(NamedTuple):
-    """How many segments a reader should take of those that nobody reads, and how many it should give up."""
+    """How many unassigned segments a reader should acquire, and how many of its own it should release."""
 
     acquire: int
     release: int
@@ -59,10 +59,10 @@ class GroupState:
 
     Attributes:
         group: "scope/name", for errors.
-        config: None before the group was made.
-        readers: who is online → segment → offset.
+        config: None until the group is created.
+        readers: online reader → segment → offset.
         unassigned: segment → offset.
-        future: segment → ids of the segments that must end first.
+        future: segment → ids of the predecessors that must be read first.
     """
 
     def __init__(self, group: str) -> None:
@@ -75,7 +75,7 @@ class GroupState:
         self._touched: dict[tuple[str, str], None] = {}
 
     def copy(self) -> Self:
-        """A copy to change, with no changes yet."""
+        """Returns a copy for making changes, with none recorded yet."""
         made = type(self)(self.group)
         made.config = self.config
         made.readers = {name: dict(segments) for name, segments in self.readers.items()}
@@ -87,9 +87,9 @@ class GroupState:
     # --- to and from the table --------------------------------------------------------------------------------------
 
     def take(self, outer: str, inner: str, value: bytes | None) -> None:
-        """An entry of the table as it is now, None if it is gone. Maps that are not known are left be.
+        """Applies an entry read from the table; value None if it was removed. Unknown maps are ignored.
 
-        Raises ValueError for a value that is none, and for what is to be a segment and is none.
+        Raises ValueError for a malformed value or segment name.
         """
         kind, data = (TOMBSTONE, b"") if value is None else decode_value(value)
         gone = kind == TOMBSTONE
@@ -107,7 +107,7 @@ class GroupState:
             (self._distances.discard if gone else self._distances.add)(inner)
 
     def changes(self) -> list[tuple[str, str, bytes]]:
-        """What was changed since `copy`: map, key and value."""
+        """Returns the changes since `copy`: map, key and value."""
         return [(outer, inner, self._value(outer, inner)) for outer, inner in self._touched]
 
     def _value(self, outer: str, inner: str) -> bytes:
@@ -129,7 +129,7 @@ class GroupState:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def create(self, config: GroupConfig, start: Mapping[str, int]) -> bool:
-        """Makes the group if it is not there; returns whether it was made. start: segment → offset."""
+        """Creates the group unless it exists; returns whether it was created. start: segment → offset."""
         if self.config is not None:
             return False
         self.config = config
@@ -139,16 +139,16 @@ class GroupState:
         return True
 
     def join(self, reader: str) -> None:
-        """A reader comes online, without segments. Raises ReaderExists."""
+        """Adds an online reader without segments. Raises ReaderExists."""
         if reader in self.readers:
-            raise ReaderExists(f"the reader {reader} of {self.group} is online already", reader=reader)
+            raise ReaderExists(f"the reader {reader} of {self.group} is already online", reader=reader)
         self.readers[reader] = {}
         self._distances.add(reader)
         self._touch(ASSIGNED, reader)
         self._touch(DISTANCE, reader)
 
     def quit(self, reader: str, positions: Mapping[str, int]) -> None:
-        """A reader goes offline; its segments are for others, at these positions or at the last recorded ones.
+        """Removes a reader and unassigns its segments, at `positions` or else the last recorded ones.
 
         Raises ReaderOffline.
         """
@@ -161,7 +161,7 @@ class GroupState:
             self._touch(DISTANCE, reader)
 
     def record(self, reader: str, positions: Mapping[str, int]) -> None:
-        """Where a reader is. Positions of segments that are not its own are passed over. Raises ReaderOffline."""
+        """Records a reader's positions; ignores segments of others. Raises ReaderOffline."""
         mine = self.segments_of(reader)
         moved = {segment: at for segment, at in positions.items() if mine.get(segment, at) != at}
         if moved:
@@ -169,7 +169,7 @@ class GroupState:
             self._touch(ASSIGNED, reader)
 
     def acquire(self, reader: str, count: int) -> dict[str, int]:
-        """Gives a reader so many of the segments that nobody reads; returns them. Raises ReaderOffline."""
+        """Assigns up to `count` unassigned segments to a reader; returns them. Raises ReaderOffline."""
         mine = self.segments_of(reader)
         taken = dict(sorted(self.unassigned.items())[:count])
         for segment, offset in taken.items():
@@ -181,7 +181,7 @@ class GroupState:
         return taken
 
     def release(self, reader: str, segments: Mapping[str, int]) -> None:
-        """Takes segments from a reader, for others to read from these offsets on. Raises ReaderOffline."""
+        """Unassigns segments of a reader, at the given offsets. Raises ReaderOffline."""
         mine = self.segments_of(reader)
         for segment, offset in segments.items():
             if mine.pop(segment, None) is not None:
@@ -189,9 +189,9 @@ class GroupState:
                 self._touch(ASSIGNED, reader)
 
     def end(self, reader: str, segment: str, following: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """A reader has read a segment to its end.
+        """Records that a reader has read a segment to its end.
 
-        following: its successors, each with the ids of its predecessors; each can be read when all of these have ended.
+        following: its successors, each with the ids of its predecessors, all of which must be read first.
         Raises ReaderOffline.
         """
         mine = self.segments_of(reader)
@@ -217,10 +217,10 @@ class GroupState:
         self.unassigned[segment] = offset
         self._touch(UNASSIGNED, segment)
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def segments_of(self, reader: str) -> dict[str, int]:
-        """Raises ReaderOffline."""
+        """Returns a reader's segments and offsets. Raises ReaderOffline."""
         if reader not in self.readers:
             raise ReaderOffline(f"the reader {reader} of {self.group} is not online", reader=reader)
         return self.readers[reader]
@@ -231,14 +231,14 @@ class GroupState:
         return self.config is not None and not (self.unassigned or self.future or any(self.readers.values()))
 
     def positions(self) -> dict[str, int]:
-        """Where the group is: each segment that is read or can be → offset."""
+        """Returns the group's positions: each assigned or unassigned segment → offset."""
         found = dict(self.unassigned)
         for segments in self.readers.values():
             found.update(segments)
         return found
 
     def share(self, reader: str) -> Share:
-        """What a reader should do so that no two readers are two segments apart. Raises ReaderOffline."""
+        """Returns what a reader should do so that readers differ by at most one segment. Raises ReaderOffline."""
         mine = len(self.segments_of(reader))
         others = sorted(len(segments) for name, segments in self.readers.items() if name != reader)
         got = 0

@@ -1,11 +1,11 @@
-"""The table in which a reader group's state is kept: reads what is new, changes it only if nobody was faster.
+"""The table that stores a reader group's state: reads deltas, and writes conditionally on what was read.
 
-Entries come as deltas of the table's log. A change writes, all or none, the entries that it touches and the versions of
-the maps they are in, each on condition that it has the version that was read; so a change is made of the newest state
-of every map that it touches, or it is made anew.
+Entries are read as deltas of the table's log. A change atomically writes the entries that it touches and the version
+keys of their maps, each conditional on the version last read; so a change is always made from the newest state of every
+map that it touches, or is retried.
 
-Invariants: what is held of an entry never becomes older; a change that was carried out while its reply was lost is not
-made twice. Refused: entries that are not of a reader group (ProtocolViolation). Follows `Synchronizer` and `Table`
+Invariants: a cached entry never goes back to an older version; a change whose reply was lost is not applied twice.
+Refused: entries that do not belong to a reader group (ProtocolViolation). Follows `Synchronizer` and `Table`
 (pravega-client-rust).
 """
 
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 100
-"""So often others may be faster before a change gives up."""
+"""Maximum number of conflicts with other clients before a change gives up."""
 
 _Key = tuple[str, str | None]
 
 
 def table_name(scope: str, group: str) -> str:
-    """The table segment of a group."""
+    """Returns the name of a group's table segment."""
     return segment_name(scope, f"{group}_kvtable", 0, 0)
 
 
@@ -50,7 +50,7 @@ class GroupTable:
     """The table of one group.
 
     Attributes:
-        state: as of the last `fetch` or `change`; not to be changed in place.
+        state: the state as of the last `fetch` or `change`; must not be modified in place.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class GroupTable:
         recovers: bool = False,
         random: Random | None = None,
     ) -> None:
-        """recovers: it is a reader's, which goes on for longer than a user's call."""
+        """recovers: used by a reader, which retries for longer than a user's call."""
         self._group = f"{scope}/{group}"
         self._random = random or Random()
         self._requests = SegmentRequests(pool, locations, recovers=recovers, random=self._random)
@@ -85,7 +85,7 @@ class GroupTable:
     # --- the table --------------------------------------------------------------------------------------------------
 
     async def create(self) -> bool:
-        """Makes the table if it is not there; returns whether it was made."""
+        """Creates the table unless it exists; returns whether it was created."""
         try:
             await self._table.create()
         except SegmentExists:
@@ -99,22 +99,22 @@ class GroupTable:
             try:
                 await self._table.delete()
             except SegmentMissing as missing:
-                if not missing.details.get("retried"):  # else this very call may have deleted it
+                if not missing.details.get("retried"):  # a retried call may itself have deleted it
                     raise self._missing() from missing
 
     def _missing(self) -> NoSuchReaderGroup:
-        return NoSuchReaderGroup(f"there is no reader group {self._group}", segment=self._table.name)
+        return NoSuchReaderGroup(f"reader group {self._group} does not exist", segment=self._table.name)
 
     # --- its state --------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> GroupState:
-        """Reads what is new. Raises NoSuchReaderGroup, ProtocolViolation, and what requests raise."""
+        """Reads new entries; returns the state. Raises NoSuchReaderGroup, ProtocolViolation, and errors of requests."""
         async with self._lock:
             await self._fetch()
             return self.state
 
     async def _fetch(self) -> int:
-        """Returns how many entries were new."""
+        """Reads new entries; returns their number."""
         new, from_scratch = 0, False
         while True:
             asked = self._position
@@ -145,7 +145,7 @@ class GroupTable:
                 return new
 
     def _take(self, item: Item, *, anyway: bool = False) -> bool:
-        """Takes an entry as it is in the table; returns whether that was new. anyway: even if what is held is newer."""
+        """Applies an entry read from the table; returns whether it was new. anyway: even if the cached one is newer."""
         try:
             key = outer, inner = decode_key(item.key)
             if not anyway and item.version <= self._versions.get(key, NOT_EXISTS):
@@ -160,10 +160,10 @@ class GroupTable:
         return True
 
     async def change(self, decide: Callable[[GroupState], T]) -> T:
-        """Carries out what `decide` does to a copy of the state, and returns what it returns.
+        """Applies `decide` to a copy of the state, writes its changes, and returns its result.
 
-        It is called again, with a newer state, when somebody else was faster; an error that it raises changes nothing.
-        Raises NoSuchReaderGroup, RetriesExhausted, and what requests raise.
+        On a conflict with another client it is called again with the newer state. If it raises, nothing changes.
+        Raises NoSuchReaderGroup, RetriesExhausted, and the errors of requests.
         """
         async with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
@@ -177,13 +177,13 @@ class GroupTable:
                     return decided
                 await asyncio.sleep(self._backoff.delay_ms(min(attempt, 4), self._random) / 1000 if attempt > 1 else 0)
         raise RetriesExhausted(
-            f"a change of {self._group} was made {_ATTEMPTS} times, and others were faster each time",
+            f"a change of {self._group} was tried {_ATTEMPTS} times and conflicted with other clients each time",
             segment=self._table.name,
             actual=_ATTEMPTS,
         )
 
     async def _write(self, values: dict[_Key, bytes]) -> bool:
-        """Writes entries that nobody has changed meanwhile; if somebody has, reads what is new and returns False."""
+        """Writes entries if none has changed meanwhile; else reads the new entries and returns False."""
         items = [Item(encode_key(*key), self._versions.get(key, NOT_EXISTS), value) for key, value in values.items()]
         try:
             versions = await self._table.update(items)
@@ -193,7 +193,7 @@ class GroupTable:
         except ConditionFailed as failed:
             before = {key: self._versions.get(key, NOT_EXISTS) for key in values}
             if not await self._fetch():
-                await self._look_up(items)  # an entry was removed, which no delta tells
+                await self._look_up(items)  # an entry was removed, which deltas do not show
             ours = failed.details.get("retried") and all(
                 self._versions.get(key, NOT_EXISTS) > before[key] for key in values
             )
@@ -207,10 +207,10 @@ class GroupTable:
             self._take(Item(item.key, NOT_EXISTS) if found is None else found, anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
-        """Whether the table has these values: then the update whose reply was lost was carried out."""
+        """Whether the table has these values, that is, an update whose reply was lost was applied."""
         found = await self._table.get([each.key for each in items])
         return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))
 
     def close(self) -> None:
-        """Frees its flows. Can be called twice."""
+        """Releases the flows. Can be called twice."""
         self._requests.close()

@@ -1,4 +1,4 @@
-"""One segment: its writer, its reader, conditional appends."""
+"""Access to a single segment: writer, reader and conditional appends."""
 
 from segstore.client.segment.conditional import (
     ConditionalWriter,

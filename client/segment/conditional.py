@@ -1,10 +1,10 @@
-"""Appends on condition that the segment ends where its writer thinks it does.
+"""Conditional appends: each is stored only if the segment ends at the offset that its writer expects.
 
-One at a time, each of them until it is known whether it was stored: a writer that is set up again after a lost
-connection hears from the store how far its numbers have come.
+Appends are sent one at a time, each until its outcome is known: after a lost connection, set-up returns the last event
+number that the store has from this writer.
 
-Invariants: an append is stored at most once; `False` means that nothing of it was; calls wait for each other, in order.
-Follows `ConditionalOutputStreamImpl` (Pravega's client) and `ByteWriter` of the Rust client.
+Invariants: an append is stored at most once; `False` means that no part of it was stored; concurrent calls run in
+order. Follows `ConditionalOutputStreamImpl` (Pravega's client) and `ByteWriter` of the Rust client.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from segstore.wire import (
 )
 
 _Make = Callable[[int, int], Command]
-"""Of a number of the writer's and a request id the append."""
+"""Makes the append from an event number and a request id."""
 
 
 class ConditionalWriter:
-    """Conditional appends of one writer id, one after another."""
+    """Sends conditional appends under one writer id, one at a time."""
 
     def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, random: Random) -> None:
         self._pool = pool
@@ -56,7 +56,7 @@ class ConditionalWriter:
         self._closed = False
 
     async def write_event(self, data: bytes, expected_offset: int) -> bool:
-        """Stores an event, which a header of 8 bytes precedes. Returns whether the segment ended there.
+        """Stores an event with its 8-byte header; returns False, storing nothing, unless the segment ended there.
 
         Raises Closed, SegmentOver, TokenRefused, RetriesExhausted.
         """
@@ -64,7 +64,7 @@ class ConditionalWriter:
         return await self._write(lambda number, id_: ConditionalAppend(self._id, number, expected_offset, event, id_))
 
     async def write_bytes(self, data: bytes, expected_offset: int) -> bool:
-        """As `write_event`, for bytes as they are."""
+        """Like `write_event`, for raw bytes without a header."""
         return await self._write(lambda number, id_: ConditionalBlockEnd(self._id, number, expected_offset, data, id_))
 
     async def _write(self, make: _Make) -> bool:
@@ -82,7 +82,7 @@ class ConditionalWriter:
                         pause_s = attempts.failed(error)
                     await asyncio.sleep(pause_s)
             except BaseException:
-                self._drop()  # what was sent may still be stored: the next set-up asks
+                self._drop()  # the append may still be stored: the next set-up will tell
                 raise
 
     async def _write_once(self, number: int, make: _Make) -> bool:
@@ -109,7 +109,7 @@ class ConditionalWriter:
             raise
 
     async def _set_up(self, endpoint: Endpoint, token: str) -> int:
-        """A client that may append; returns the last number that the store has of this writer."""
+        """Sets up the writer on a new flow; returns the last event number that the store has from it."""
         pooled = self._pool.settings.enable_connection_pooling
         client = await RawClient.open(self._pool, endpoint, pooled=pooled)
         try:
@@ -127,7 +127,7 @@ class ConditionalWriter:
     def _failure(self, reply: Command, endpoint: Endpoint) -> ClientError:
         error = failure(reply, endpoint=str(endpoint), segment=self._segment)
         if isinstance(error, ProtocolViolation):
-            # Answers of an older set-up may come late: another connection tells.
+            # Replies to an older set-up may arrive late; a new connection gives a definite answer.
             return PeerRefused(error.message, endpoint=error.endpoint, segment=self._segment)
         return error
 
@@ -137,6 +137,6 @@ class ConditionalWriter:
             client.close()
 
     def close(self) -> None:
-        """Ends it at once; what waits raises Closed. Can be called twice."""
+        """Closes the writer immediately; pending calls raise Closed. Can be called twice."""
         self._closed = True
         self._drop()

@@ -1,28 +1,29 @@
-"""The machine behind a `SegmentWriter`: its states, its turns on the connection, replies, and what goes wrong.
+"""The state machine behind a `SegmentWriter`: its states, its sends, the replies and the failures that it handles.
 
     CONNECTING ─▶ SETTING_UP ─▶ OPEN        lost, wrong host, token expired: back to CONNECTING
-         any of these ─▶ OVER               sealed or gone: the unacknowledged events are handed over, in order
+         any of these ─▶ OVER               sealed or missing: the owner takes over unacknowledged events, in order
          any of these ─▶ FAILED, CLOSED
 
-An event waits in the queue until the writer is open and it is its turn on the connection; then it gets its number and
-is in flight until an ack covers it. SetupAppend (`WriterSetup`) is answered with the last number that the store has of
-this writer: an implicit ack; what lies above is sent again, before anything new: its first append alone, and the others
-when that is acknowledged. The writer keeps one writer id and one request id.
+An event is queued until the writer is open and gets a turn on the connection. It then gets its number and is in flight
+until an ack covers it. The reply to SetupAppend (`WriterSetup`) holds the last number that the store has from this
+writer, an implicit ack; all later events are resent before any new ones: the first append alone, the others once it is
+acknowledged. The writer keeps one writer id and one request id.
 
-What is too large for an append is handed to `carry` when all before it is acknowledged, and all behind it waits until
-it is stored. If the segment is over meanwhile, that waits too: who carries may have stored it before.
+Events too large for an append are passed to `carry` once all earlier events are acknowledged, and later events wait
+until they are stored. If the segment is sealed meanwhile, that is handled afterwards: `carry` may have stored the event
+before.
 
-A store that refuses the number of an append that was sent once, or has numbers that were never sent, has them of
-another writer with this one's id: then the writer has failed (`WriterFenced`).
+If a store refuses the number of an append that was sent only once, or has numbers that were never sent, another writer
+is using this one's id, and the writer fails (`WriterFenced`).
 
-Invariants: who waits for an event hears of it exactly once; when nothing was acknowledged for `request_timeout_ms` the
-writer is set up anew, and when that failed `retry`'s number of times without progress, all that waits fails. Cancelling
-who waits never takes back an event.
+Invariants: each event's waiter is notified exactly once; if nothing is acknowledged for `request_timeout_ms` the writer
+is set up again, and if that fails `retry`'s number of times without progress, all waiters fail. Cancelling a waiter
+never withdraws an event.
 
-Buffers: payloads are the caller's and must not change until they are stored. Follows `SegmentOutputStreamImpl`
-(Pravega's client). Deliberate differences: events written in one turn of the loop travel as one append (see
-`append_batching`); after a reconnect the oldest append goes alone; attempts are counted until an ack or a set-up made
-progress.
+Buffers: payloads belong to the caller and must not change until they are stored. Follows `SegmentOutputStreamImpl`
+(Pravega's client). Deliberate differences: events written in one loop iteration are sent as one append (see
+`append_batching`); after a reconnect the oldest append is resent alone; attempts are counted until an ack or a set-up
+makes progress.
 """
 
 from __future__ import annotations
@@ -64,19 +65,19 @@ _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLO
 _EVENT_HEADER_BYTES: Final = 8
 
 Carry = Callable[[str, Any], Awaitable[None]]
-"""Stores what is too large for an append, of which only the length was looked at, at the end of a segment.
+"""Stores an event too large for an append at the end of a segment. The machine has only looked at its length.
 
 Raises ClientError, SegmentOver among them."""
 
 
 class WriterMachine:
-    """A writer of one segment without what its users call.
+    """The state machine of a segment writer, without its user-facing methods.
 
     Attributes:
-        segment, writer_id: whose and where.
-        state: where it stands.
-        segment_length: as the last ack said, -1 before the first.
-        set_ups: how often it was set up.
+        segment, writer_id: the segment and the writer's id.
+        state: the current state.
+        segment_length: as of the last ack, -1 before the first.
+        set_ups: number of successful set-ups.
     """
 
     __slots__ = (
@@ -118,11 +119,11 @@ class WriterMachine:
         carry: Carry | None = None,
         random: Random | None = None,
     ) -> None:
-        """Starts to set itself up at once.
+        """Starts set-up immediately.
 
-        on_over: called when the segment is sealed or gone, instead of failing what is not acknowledged; its owner takes
-        that with `take_pending`, now or later, and what is written until then waits for it.
-        carry: stores what is too large for an append; without it that is refused.
+        on_over: called if the segment is sealed or missing, instead of failing unacknowledged events. The owner
+        collects these with `take_pending`, now or later; events written until then are included.
+        carry: stores events too large for an append; without it they are refused.
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
@@ -142,22 +143,22 @@ class WriterMachine:
         self._appends: Appends | None = None
         self._events = InFlight()
         self._trying = False
-        """Only the first of the appends that are sent again is under way: the others wait for its ack."""
+        """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
         self._waits: AppendWaits | None = None
-        """Made when somebody waits, gone when nobody does: who writes without waiting never looks at it."""
+        """Exists only while there are waiters, so that writing without waiting costs nothing."""
         self._stumbled = True
-        """Attempts to set up may have failed since the last event was stored."""
+        """Whether set-up attempts may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id, random)
         self._setup.start(None)
 
-    # --- what is on the way -------------------------------------------------------------------------------------------
+    # --- pending events -----------------------------------------------------------------------------------------------
 
     @property
     def unsettled(self) -> int:
-        """Appends that are neither acknowledged nor failed nor handed over."""
+        """Number of items that are not acknowledged, failed or taken over."""
         return self._events.added - self._events.settled
 
     @property
@@ -165,7 +166,7 @@ class WriterMachine:
         return self._events.held_bytes < self._most_held or self._error is not None
 
     def take_pending(self) -> list[Pending]:
-        """What is not acknowledged, in order; it is no longer this writer's. For the owner of a writer that is OVER."""
+        """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
         taken = self._events.take_all()
         self._settle()
         return taken
@@ -178,14 +179,14 @@ class WriterMachine:
                 self._waits = None
 
     def _waiting(self) -> AppendWaits:
-        """For who is about to wait."""
+        """Returns the waits, created on demand."""
         waits = self._waits
         if waits is None:
             waits = self._waits = AppendWaits()
         return waits
 
     def _started(self) -> None:
-        """It was set up, or will not be."""
+        """Wakes waiters for start-up: the writer was set up, or never will be."""
         if self._waits is not None:
             self._waits.started()
 
@@ -197,7 +198,7 @@ class WriterMachine:
             flow.ask_turn()
 
     def _take_turn(self) -> None:
-        """Its turn on the connection: numbers and sends what is queued, up to what a turn may add."""
+        """Runs the writer's turn: numbers and sends queued items, up to the limit of a turn."""
         appends = self._appends
         if self._trying or appends is None:
             return
@@ -217,14 +218,14 @@ class WriterMachine:
                 self._ack_timer = self._loop.call_at(outbox.now_s + self._ack_limit_s, self._ack_due)
 
     async def _carry_one(self, item: Pending) -> None:
-        """Nothing is in flight, and nothing is sent until this ends."""
+        """Stores one large event. Nothing else is in flight or sent meanwhile."""
         error: ClientError | None = None
         assert self._carry is not None
         try:
             await self._carry(self.segment, item.data)
         except ClientError as problem:
             error = problem
-        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+        except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
             error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
             error.__cause__ = problem
         self._carrying = None
@@ -267,7 +268,7 @@ class WriterMachine:
 
     def on_reply(self, reply: Command) -> None:
         if type(reply) is DataAppended:
-            ours = reply.writer_id.int == self.writer_id.int  # `bytes` of a UUID are made anew each time
+            ours = reply.writer_id.int == self.writer_id.int  # UUID.bytes allocates on each access
             writer = self._writer_bytes if ours else reply.writer_id.bytes
             number, length = reply.event_number, reply.current_segment_write_offset
             self.on_ack(writer, number, reply.previous_event_number, reply.request_id, length)
@@ -281,14 +282,14 @@ class WriterMachine:
                     self._over(error)
                 elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
                     self._fail(self._fenced(error))
-                else:  # also a number that the store had from before a reconnect: the next set-up says so
+                else:  # may be a number stored before a reconnect: the next set-up will tell
                     self._lost(error)
         except BadAck as cause:
             self._refused(cause)
 
     def on_ack(self, writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
         flow = self._flow
-        if self.state is not _OPEN or flow is None:  # of a set-up before: the answer to the new one covers it
+        if self.state is not _OPEN or flow is None:  # ack of an earlier set-up; the next set-up reply covers it
             return
         events = self._events
         stored: list[Pending] | None = None
@@ -321,15 +322,15 @@ class WriterMachine:
         if self._trying:
             self._send_others()
         elif not flow.asked and events.oldest is None and events.first_queued is not None:
-            self._ask_turn()  # what is too large for an append has waited for this
+            self._ask_turn()  # a large event may have been waiting for this ack
 
     def on_lost(self, error: ClientError) -> None:
         self._lost(error)
 
     def _send_others(self) -> None:
-        """The first of the appends that are sent again was acknowledged: the others follow."""
+        """Resends the remaining appends after the first of them was acknowledged."""
         self._trying = False
-        if self.state is _OPEN:  # who heard of the first may have ended the writer
+        if self.state is _OPEN:  # a callback for the first may have closed the writer
             for append in self._events.sent:
                 self._send_again(append)
             self._ask_turn()
@@ -347,7 +348,7 @@ class WriterMachine:
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
             assert self._appends is not None
             self._appends.set_sizing(self._sizing)
-        # One alone first: the refusal of a first append is lost if the store closes because of a second.
+        # Resend one append alone: if the store closes the connection on a second, its refusal of the first is lost.
         oldest = self._events.oldest
         self._trying = oldest is not None
         if oldest is None:
@@ -359,7 +360,7 @@ class WriterMachine:
             self._stored(stored)
 
     def _progressed(self) -> None:
-        """An event was stored."""
+        """Resets failure counting after an event was stored."""
         self._stumbled = False
         self._setup.failures = 0
 
@@ -386,21 +387,21 @@ class WriterMachine:
                     done.set_result(None)
                 else:
                     done.set_exception(error)
-                    done.exception()  # who does not look at it hears of it when flushing or closing
+                    done.exception()  # marked as retrieved; flush and close report it too
             return
         try:
             done(error)
-        except Exception as problem:  # noqa: BLE001 — whatever it is, it is its owner's and not this segment's
+        except Exception as problem:  # noqa: BLE001 — the callback's failure must not affect the segment
             self._report(problem)
 
     def _report(self, problem: Exception) -> None:
-        context = {"message": f"who waited for an append to {self.segment} failed", "exception": problem}
+        context = {"message": f"the callback of an append to {self.segment} failed", "exception": problem}
         self._loop.call_exception_handler(context)
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
     def began(self, flow: Flow) -> bool:
-        """For its set-up: SetupAppend goes out on this flow."""
+        """See `SetUpOwner`."""
         if self.state in _ENDED:
             return False
         self._stumbled = True
@@ -411,7 +412,7 @@ class WriterMachine:
         return True
 
     def failed_once(self) -> bool:
-        """For its set-up: the attempt failed."""
+        """See `SetUpOwner`."""
         self._drop_flow()
         if self.state in _ENDED:
             return False
@@ -419,13 +420,13 @@ class WriterMachine:
         return True
 
     def gave_up(self, error: ClientError) -> None:
-        """For its set-up: no attempt follows."""
+        """See `SetUpOwner`."""
         if isinstance(error, SegmentOver):
             self._over(error)
         else:
             self._fail(error)
 
-    # --- trouble ------------------------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------------
 
     def _refused(self, cause: BadAck) -> None:
         if isinstance(cause, OtherWriter):
@@ -449,7 +450,7 @@ class WriterMachine:
 
     def _fenced(self, cause: Exception) -> WriterFenced:
         error = WriterFenced(
-            f"another writer appends to {self.segment} as {self.writer_id}, says {self._setup.endpoint}",
+            f"another writer appends to {self.segment} as {self.writer_id}, according to {self._setup.endpoint}",
             endpoint=str(self._setup.endpoint),
             segment=self.segment,
             request_id=self._setup.request_id,
@@ -469,7 +470,7 @@ class WriterMachine:
             flow.close()
 
     def _lost(self, error: ClientError) -> None:
-        """The flow is of no more use; what can be tried again is."""
+        """Abandons the flow and retries if the error allows it."""
         if self.state in _ENDED:
             return
         was = self.state
@@ -514,7 +515,7 @@ class WriterMachine:
             self._tell(item.done, self._again())
 
     def _again(self) -> ClientError:
-        """The error that ended the writer, as one more of its kind: several must not share one traceback."""
+        """Returns a copy of the error that ended the writer: waiters must not share one traceback."""
         error = self._error
         assert error is not None
         fresh = type(error)(error.message, **error.facts())

@@ -1,16 +1,16 @@
-"""Reads one segment from an offset on, whatever happens to connections.
+"""Reads one segment from an offset onwards, across reconnects.
 
-A read at the tail waits at the store. While its user works on what came, the next read is under way already. The reader
-keeps one request id; only a read that must be asked anew gets another.
+The store holds a read at the tail until there is data. While the user processes a chunk, the next read is already in
+flight. The reader keeps one request id; only a repeated read gets a new one.
 
-The store may refuse a token with the read's offset where the request id belongs (seed 36.30); the connection brings it
-here all the same. When a read was not answered for `read_timeout_ms` the reader asks where the segment ends: if nothing
-is there to read, the read still waits; if there is, the reply was lost and the read is repeated. So neither a lost
-reply nor a refusal that went elsewhere hangs it, and a store that never replies in time is not asked continuously.
-After an empty reply the read is repeated with a growing delay. Where data must be, an empty reply is a failure, and
-retried like others.
+A store may refuse a token with the read's offset in place of the request id (seed 36.30); the connection still routes
+the refusal here. If a read is not answered within `read_timeout_ms`, the reader asks for the segment's end: if there is
+nothing to read, it keeps waiting; else the reply was lost and the read is repeated. So neither a lost reply nor a
+misrouted refusal hangs the reader, and a store that never replies in time is not polled continuously. After an empty
+reply at the tail the read is repeated with a growing delay. An empty reply where there is data is a failure, and is
+retried as such.
 
-Invariants: chunks come in order without gap or overlap; cancelling a read loses nothing. Follows
+Invariants: chunks come in order without gaps or overlaps; cancelling a read loses nothing. Follows
 `AsyncSegmentInputStreamImpl` and `SegmentInputStreamImpl` (Pravega's client).
 """
 
@@ -46,10 +46,10 @@ _PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
 
 
 class Chunk(NamedTuple):
-    """What a read brought.
+    """The result of a read.
 
-    data: the segment's bytes from `offset` on, the reader's own copy; empty at the tail or the end. at_tail: no more
-    was there. end_of_segment: none will ever be.
+    data: the segment's bytes from `offset`, copied; empty at the tail or the end. at_tail: whether no more data was
+    available. end_of_segment: whether the segment is sealed and ends here.
     """
 
     offset: int
@@ -62,9 +62,9 @@ class SegmentReader(FreedAfter):
     """A reader of one segment.
 
     Attributes:
-        segment: its name.
-        offset: of the next chunk.
-        stale_replies: replies that were not to the read that waited.
+        segment: the segment's name.
+        offset: the offset of the next chunk.
+        stale_replies: number of replies that did not match the pending read.
     """
 
     def __init__(
@@ -78,8 +78,11 @@ class SegmentReader(FreedAfter):
         known_to: int = 0,
         random: Random | None = None,
     ) -> None:
-        """Connects with the first read. read_ahead: request the next chunk before it is needed. known_to: the store has
-        reported data up to this offset."""
+        """Connects on the first read.
+
+        read_ahead: whether to request the next chunk before it is needed. known_to: the store has reported data up to
+        this offset.
+        """
         self.segment: Final = segment
         self.offset = offset
         self.stale_replies = 0
@@ -99,7 +102,7 @@ class SegmentReader(FreedAfter):
         self._token = ""
         self._request_id = 0
         self._asked: int | None = None
-        """The offset of the read that is under way."""
+        """The offset of the pending read."""
         self._ready: deque[Chunk] = deque()
         self._error: ClientError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -110,9 +113,9 @@ class SegmentReader(FreedAfter):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> Chunk:
-        """The next chunk: data, or an empty one if the store says that it waited long enough, or that there is no more.
+        """Returns the next chunk; it is empty if the store's wait at the tail timed out, or at the segment's end.
 
-        Raises SegmentTruncated, SegmentMissing, TokenRefused, RetriesExhausted, Closed. One read at a time.
+        Only one call may be pending. Raises SegmentTruncated, SegmentMissing, TokenRefused, RetriesExhausted, Closed.
         """
         attempts = self._attempts
         while True:
@@ -147,7 +150,7 @@ class SegmentReader(FreedAfter):
         )
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """Chunks with data, to the end of the segment."""
+        """Iterates over non-empty chunks, to the end of the segment."""
         while True:
             chunk = await self.read()
             if chunk.data:
@@ -224,7 +227,7 @@ class SegmentReader(FreedAfter):
         self._asked_s = self._loop.time()
 
     async def _look_where_it_ends(self) -> None:
-        """The read was not answered for long: does it wait, or was its answer lost?"""
+        """Finds out whether an overdue read is waiting at the tail or its reply was lost."""
         flow = self._flow
         if flow is None or flow.closed or self._asked is None:
             return
@@ -237,7 +240,7 @@ class SegmentReader(FreedAfter):
                 info = await self._probe
         except TimeoutError as cause:
             raise RequestTimedOut(
-                f"{flow.endpoint} answers nothing about {self.segment}",
+                f"{flow.endpoint} does not answer requests about {self.segment}",
                 endpoint=flow.endpoint,
                 segment=self.segment,
                 request_id=self._request_id,
@@ -247,7 +250,7 @@ class SegmentReader(FreedAfter):
             self._probe = None
         if self._asked == asked and (info.write_offset > asked or info.is_sealed or info.start_offset > asked):
             raise ConnectionLost(f"{flow.endpoint} lost a read of {self.segment}", endpoint=flow.endpoint)
-        self._attempts.progress()  # it waits at the tail, and the store is there
+        self._attempts.progress()  # the read waits at the tail, and the store responds
 
     # --- replies ----------------------------------------------------------------------------------------------------
 
@@ -263,7 +266,7 @@ class SegmentReader(FreedAfter):
         else:
             error = failure(reply, endpoint=str(self._endpoint), segment=self.segment)
             if isinstance(error, SegmentSealed) and self._asked is not None:
-                self._take(Chunk(self._asked, b"", False, True))  # how a read that waits at the tail hears of it
+                self._take(Chunk(self._asked, b"", False, True))  # this is how a read at the tail learns of the seal
             else:
                 self._stop(error)
 
@@ -273,7 +276,7 @@ class SegmentReader(FreedAfter):
     def _take(self, chunk: Chunk) -> None:
         self._answered()
         if self._wake is not None and not self._wake.done() and not self._ready:
-            self._ask_ahead(chunk)  # its reader waits for it: the request leaves before that one works on it
+            self._ask_ahead(chunk)  # send the next request before the waiting reader processes this chunk
         self._ready.append(chunk)
         self._wake_up()
 
@@ -304,7 +307,7 @@ class SegmentReader(FreedAfter):
         self._asked = None
 
     def close(self) -> None:
-        """Frees its flow; a read under way raises Closed. Can be called twice."""
+        """Releases the flow; a pending read raises Closed. Can be called twice."""
         if not self._closed:
             self._closed = True
             self._drop_flow()

@@ -1,13 +1,12 @@
-"""Sets a segment writer up at the store that owns its segment, again and again, until that holds or must not.
+"""Sets up a segment writer at the store that owns its segment, and retries until that succeeds or must not.
 
-One attempt asks where the segment lives and with which token, takes a flow there, sends SetupAppend and waits for the
-answer, which its owner hands in. After a failure it learns (another store, another token), waits out the back-off and
-tries again; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
+An attempt looks up the segment's store and token, opens a flow there, sends SetupAppend and waits until its owner
+passes on the reply. After a failure it invalidates the location or token if that was the cause, waits for the back-off
+and retries; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
 
-Invariants: at most one attempt is under way; each has a deadline; an attempt ends in its owner's `opened` (the answer
-came), in `gave_up`, or in the next attempt. The flow number and the request id are the same for all of them, and
-pooled ones are given back by `aclose`, after which no task is left. Follows `SegmentOutputStreamImpl` (Pravega's
-client), seeds 36.4, 36.9, 36.23 and 36.26.
+Invariants: at most one attempt runs at a time; each has a deadline; an attempt ends in `answered`, in the owner's
+`gave_up`, or in the next attempt. All attempts use the same flow number and request id; `aclose` releases a pooled flow
+number and leaves no task. Follows `SegmentOutputStreamImpl` (Pravega's client), seeds 36.4, 36.9, 36.23 and 36.26.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from segstore.wire import SetupAppend, WireError
 from segstore.wire.request_id import FLOWS_DISABLED, pack
 
 RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
-"""After these another attempt may do better."""
+"""Errors after which another attempt may succeed."""
 _HELD_S: Final = 1.0
-"""A set-up that an idle writer loses sooner counts as a failed attempt."""
+"""If an idle writer loses its set-up sooner than this, the set-up counts as a failed attempt."""
 
 
 class SetUpOwner(FlowHandler, Protocol):
-    """The writer that is set up; it hears the replies of the flow."""
+    """The writer being set up, which handles the flow's replies."""
 
     def began(self, flow: Flow) -> bool:
-        """SetupAppend is about to go out on this flow; False if the writer has ended meanwhile."""
+        """Called before SetupAppend is sent on this flow; returns False if the writer has ended meanwhile."""
 
     def failed_once(self) -> bool:
-        """The attempt failed, its flow is of no more use; False if the writer has ended meanwhile."""
+        """Called when an attempt failed and its flow is abandoned; returns False if the writer has ended meanwhile."""
 
     def gave_up(self, error: ClientError) -> None:
-        """No attempt follows. The error may be SegmentOver."""
+        """Called when no attempt follows. The error may be SegmentOver."""
 
 
 class WriterSetup:
-    """What of a segment writer is about setting it up.
+    """The set-up part of a segment writer.
 
     Attributes:
-        request_id: of all its commands.
+        request_id: the request id of all the writer's commands.
         endpoint: the store of the last attempt.
         failures: number of consecutive failed attempts. The owner resets it when an event is stored.
     """
@@ -97,13 +96,13 @@ class WriterSetup:
         self._token = ""
         self.failures = 0
         self._attempts: Attempts | None = None
-        """While it is tried, and until there is progress after a failure."""
+        """The retry budget; set during attempts, and after a failure until there is progress."""
         self._idle_since_s: float | None = None
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, error: ClientError | None) -> None:
-        """Begins with an attempt, because of an error if there was one."""
+        """Starts attempts; error: the failure that made this necessary, if any."""
         loop = asyncio.get_running_loop()
         idle_since_s, self._idle_since_s = self._idle_since_s, None
         if idle_since_s is not None and loop.time() - idle_since_s >= _HELD_S:
@@ -113,23 +112,23 @@ class WriterSetup:
         self._task = loop.create_task(self._trying(error), name=f"setting up a writer of {self._segment}")
 
     def idle(self) -> None:
-        """The writer was set up with nothing to store. If it stays so for a while, that counts like a stored event."""
+        """Called when the writer is set up and has nothing to store. Staying so for a while counts as progress."""
         self._idle_since_s = asyncio.get_running_loop().time()
 
     def answered(self) -> None:
-        """The attempt under way has its answer, or is not wanted any more."""
+        """Ends the current attempt: its reply has arrived, or it is no longer needed."""
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
             answer.set_result(None)
 
     def refused(self, error: ClientError) -> None:
-        """The attempt under way has failed."""
+        """Fails the current attempt."""
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
             answer.set_exception(error)
 
     def timed_out(self, what: str) -> RequestTimedOut:
-        """The error for a store that did not do something in time."""
+        """Returns the error for a store that did not do something in time."""
         limit = self._pool.settings.request_timeout_ms
         return RequestTimedOut(
             f"{self.endpoint} {what} {self._segment} within {limit:.0f} ms",
@@ -140,17 +139,17 @@ class WriterSetup:
         )
 
     def release(self) -> None:
-        """Gives the flow number back; the owner has closed its flow."""
+        """Releases the flow number; the owner has closed its flow."""
         if self._flow_id != FLOWS_DISABLED:
             self._pool.release(self._flow_id)
 
     def cancel(self) -> None:
-        """Ends the attempt that is under way, without waiting for its end."""
+        """Cancels the current attempt without waiting for it to end."""
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """Ends the attempt that is under way."""
+        """Cancels the current attempt and waits for it to end."""
         self.cancel()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
@@ -182,7 +181,7 @@ class WriterSetup:
             rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
             rejected.__cause__ = problem
             owner.gave_up(rejected)
-        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+        except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
             failed = ProtocolViolation(f"setting up a writer of {self._segment} failed: {problem!r}")
             failed.__cause__ = problem
             owner.gave_up(failed.located(segment=self._segment))
@@ -192,7 +191,7 @@ class WriterSetup:
             self._task = None
 
     async def _wait_after(self, error: ClientError, attempts: Attempts) -> None:
-        """Learns from a failure and waits out its back-off; raises RetriesExhausted after too many."""
+        """Invalidates what the failure proved wrong and waits for the back-off. Raises RetriesExhausted."""
         learn(self._locations, self._segment, error, self.endpoint, self._token, in_doubt=self.failures > 0)
         pause_s = attempts.failed(error)
         self.failures = attempts.failures

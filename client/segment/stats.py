@@ -1,7 +1,7 @@
-"""Statistics of writers, added up by name (79.8).
+"""Statistics of writers, aggregated by writer name (seed 79.8).
 
-Each has a name and, by segment, what is known of those segment writers that have started. Writers of one name may have
-started different ones: what is added is found by name and by segment, never by its place in a list.
+Each writer has a name and, by segment, the statistics of the segment writers that it has started. Writers with the same
+name may have started different ones, so statistics are matched by name and segment, never by position.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 
 class SegmentWriterStats(msgspec.Struct, frozen=True):
-    """Of one segment: how many writers are set up there now, how often that was done, appends and bytes that are not
-    acknowledged, and the highest number that the segment is known to have stored, -1 if none."""
+    """Statistics for one segment: writers currently set up, set-ups so far, unacknowledged appends and bytes, and the
+    highest event number known to be stored, -1 if none."""
 
     connected: int
     set_ups: int
@@ -23,7 +23,7 @@ class SegmentWriterStats(msgspec.Struct, frozen=True):
 
 
 class WriterStats(msgspec.Struct, frozen=True):
-    """Of one name: events and their bytes that were accepted for writing, and what is known by segment."""
+    """Statistics for one name: accepted events and bytes, and statistics by segment."""
 
     name: str
     events: int
@@ -32,22 +32,22 @@ class WriterStats(msgspec.Struct, frozen=True):
 
     @property
     def connected(self) -> int:
-        """Segment writers that are set up now."""
+        """Number of segment writers currently set up."""
         return sum(each.connected for each in self.segments.values())
 
     @property
     def unsettled(self) -> int:
-        """Appends that are not acknowledged."""
+        """Number of unacknowledged appends."""
         return sum(each.unsettled for each in self.segments.values())
 
     @property
     def last_sequence(self) -> int:
-        """The highest over all segments, -1 if none."""
+        """The highest stored event number over all segments, -1 if none."""
         return max((each.last_sequence for each in self.segments.values()), default=-1)
 
 
 def add_up(stats: Iterable[WriterStats]) -> dict[str, WriterStats]:
-    """One for each name: counts are added, the highest number stays the highest."""
+    """Aggregates statistics by name: adds counts and takes the maximum of event numbers."""
     found: dict[str, WriterStats] = {}
     for each in stats:
         before = found.get(each.name)

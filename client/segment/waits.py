@@ -1,6 +1,6 @@
-"""Who waits for a segment writer: for all that was written before, or for room to write more.
+"""Futures awaiting a segment writer: flush, back-pressure and start-up.
 
-Invariant: each wait ends when what it is for has come, or with the writer. Nothing is made before somebody waits.
+Invariant: each wait ends when its condition holds or the writer ends. Futures are created only on demand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class AppendWaits:
     """The waits of one writer.
 
     Attributes:
-        some: whether there may be any.
+        some: whether there may be any waiters.
     """
 
     __slots__ = ("_flushes", "_room", "_start", "some")
@@ -28,27 +28,27 @@ class AppendWaits:
         self.some = False
 
     async def for_start(self) -> None:
-        """Returns when `started` was called."""
+        """Waits until `started` is called."""
         if self._start is None:
             self._start = asyncio.get_running_loop().create_future()
         self.some = True
         await asyncio.shield(self._start)
 
     def started(self) -> None:
-        """The writer was set up, or will not be."""
+        """Wakes `for_start`: the writer was set up, or never will be."""
         start, self._start = self._start, None
         if start is not None:
             start.set_result(None)
 
     async def for_room(self) -> None:
-        """Returns when there may be room."""
+        """Waits until there may be room."""
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         self.some = True
         await asyncio.shield(self._room)
 
     async def until_settled(self, count: int) -> None:
-        """Returns when so many items went out. Raises the writer's error."""
+        """Waits until `count` items in total are settled. Raises the writer's error."""
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._flushes is None:
             self._flushes = deque()
@@ -57,7 +57,7 @@ class AppendWaits:
         await flushed
 
     def settled(self, count: int, *, has_room: bool) -> None:
-        """So many items went out since the writer was made."""
+        """Wakes waiters; count: items settled since the writer was created."""
         flushes = self._flushes
         while flushes and flushes[0][0] <= count:
             _, flushed = flushes.popleft()
@@ -71,9 +71,9 @@ class AppendWaits:
             self.some = self._room is not None or self._start is not None
 
     def fail(self, error: Callable[[], ClientError]) -> None:
-        """The writer has ended; each wait for a flush gets an error of its own."""
+        """Ends all waits after the writer has ended; each flush gets its own error instance."""
         flushes, self._flushes = self._flushes, None
         for _, flushed in flushes or ():
             if not flushed.done():
                 flushed.set_exception(error())
-                flushed.exception()  # it may be that nobody waits any more
+                flushed.exception()  # marked as retrieved: the waiter may be gone

@@ -1,10 +1,10 @@
-"""Writes to one segment, each event once and in order, whatever happens to connections.
+"""Writes events to one segment, exactly once and in order, across reconnects.
 
-Here is what its users call; what happens then is `WriterMachine`'s.
+This module holds the methods for users; `WriterMachine` does the work.
 
-Invariants: who waits for an event hears of it exactly once; cancelling who waits never takes back an event; `aclose`
-returns within its deadline, and after it no task, timer or flow is left. Buffers: payloads are the caller's and must
-not change until they are stored. Follows `SegmentOutputStream` (Pravega's client).
+Invariants: each event's waiter is notified exactly once; cancelling a waiter never withdraws an event; `aclose` returns
+within its deadline and leaves no task, timer or flow. Buffers: payloads belong to the caller and must not change until
+they are stored. Follows `SegmentOutputStream` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class SegmentWriter(FlushedAfter, WriterMachine):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, data: Buffer, *, events: int = 1, tag: Any = None) -> asyncio.Future[None]:
-        """Queues one append; its future is done when it is stored, or has the error.
+        """Queues one append; returns a future that completes when it is stored, or has the error.
 
-        Never waits: see `room`. Raises EventTooLarge, and the error with which the writer ended.
+        Never waits: see `room`. Raises EventTooLarge, and the error that ended the writer.
         """
         done: asyncio.Future[None] = self._loop.create_future()
         self.append(data, done, events, tag)
@@ -42,16 +42,16 @@ class SegmentWriter(FlushedAfter, WriterMachine):
     def append(
         self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
     ) -> None:
-        """As `write`, for a future of the caller's, or a function: cheaper where there are many.
+        """Like `write`, with the caller's future or callback, which is cheaper for many appends.
 
-        done: the function is called once, inside the event loop's read: with None when it is stored, else with the
-        error. It may append again. What it raises goes to the loop's exception handler. now: nothing follows before it
-        is stored, so it leaves at once if nothing else is on its way on the connection.
+        done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
+        the error. It may append again; what it raises goes to the loop's exception handler. now: the caller sends
+        nothing else until this is stored, so send it immediately if the connection is idle.
         """
         size = len(data)
         if size > self._largest and self._carry is None:
             raise EventTooLarge(
-                f"{size} bytes for {self.segment}, {self._largest} are allowed",
+                f"{size} bytes for {self.segment}, the limit is {self._largest}",
                 segment=self.segment,
                 limit=self._largest,
                 actual=size,
@@ -73,7 +73,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
                 flow.ask_turn()
 
     def adopt(self, pending: Iterable[Pending]) -> None:
-        """Queues what another segment's writer did not get acknowledged, futures and all."""
+        """Queues another segment writer's unacknowledged items, including their futures."""
         for item in pending:
             if self._error is not None:
                 self._tell(item.done, self._again())
@@ -81,32 +81,32 @@ class SegmentWriter(FlushedAfter, WriterMachine):
                 self._events.add(item)
         self._ask_turn()
 
-    # --- looking and waiting ------------------------------------------------------------------------------------------
+    # --- state and waiting --------------------------------------------------------------------------------------------
 
     @property
     def held_bytes(self) -> int:
-        """Of events that are queued or in flight."""
+        """Total size of queued and in-flight events."""
         return self._events.held_bytes
 
     @property
     def last_number(self) -> int:
-        """Of the last event that is known to be stored, -1 if none."""
+        """Number of the last event known to be stored, -1 if none."""
         return self._events.last_stored
 
     @property
     def in_flight(self) -> int:
-        """Events that were sent and not acknowledged."""
+        """Number of events sent but not acknowledged."""
         return sum(append.last - append.first + 1 for append in self._events.sent)
 
     async def room(self) -> None:
-        """Returns when less than `max_in_flight_bytes` is held, or the writer has failed."""
+        """Waits until less than `max_in_flight_bytes` is held, or the writer has failed."""
         while not self.has_room:
             await self._waiting().for_room()
 
     async def started(self) -> None:
-        """Returns when it was set up for the first time, or is over before that. Raises the error with which it ended.
+        """Waits until the writer is set up for the first time. Raises the error if it ended before that.
 
-        Those who wait together wait for one start (seed 79.3).
+        Concurrent callers share one start (seed 79.3).
         """
         while not self.set_ups:
             if self._error is not None:
@@ -116,9 +116,9 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             await self._waiting().for_start()
 
     async def flush(self) -> None:
-        """Returns when everything written before is acknowledged or was handed over.
+        """Waits until everything written before is acknowledged or taken over by another writer.
 
-        Raises the error with which the writer ended.
+        Raises the error that ended the writer.
         """
         if self._error is not None:
             if not isinstance(self._error, Closed) or self.unsettled:
@@ -126,16 +126,16 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         elif self.unsettled:
             await self._waiting().until_settled(self._events.added)
 
-    # --- end ----------------------------------------------------------------------------------------------------------
+    # --- shutdown -----------------------------------------------------------------------------------------------------
 
     def fail(self, error: ClientError) -> None:
-        """Ends the writer and everything that waits for it, as its owner says."""
+        """Ends the writer and fails all waiters with the owner's error."""
         self._fail(error)
 
     async def aclose(self) -> None:
-        """Flushes for up to `close_timeout_ms`, then frees everything; what is left by then fails. Can be called twice.
+        """Flushes for up to `close_timeout_ms`, then releases all resources; unstored events fail. Can be called twice.
 
-        Raises what `flush` raises, RequestTimedOut if the time was not enough.
+        Raises what `flush` raises, and RequestTimedOut if the flush did not finish in time.
         """
         if self.state is WriterState.CLOSED:
             return
@@ -152,7 +152,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         return f"{self.unsettled} appends to {self.segment} were not acknowledged"
 
     def end(self) -> None:
-        """What of `abort` does not wait; `abort` is still to be called."""
+        """The synchronous part of `abort`, which must still be called."""
         if self.state is not WriterState.CLOSED:
             self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterEvent.CLOSED)
             if self.state is WriterState.FAILED:
@@ -161,7 +161,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             self._setup.cancel()
 
     async def abort(self) -> None:
-        """Frees everything at once; what is not acknowledged fails."""
+        """Releases all resources immediately; unacknowledged events fail."""
         self.end()
         await self._setup.aclose()
         if self._carrying is not None:

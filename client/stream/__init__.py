@@ -1,4 +1,4 @@
-"""Streams: writers and readers of events and bytes, transactions, revisioned streams and synchronizers."""
+"""Stream clients: event and byte readers and writers, transactions, revisioned streams and synchronizers."""
 
 from segstore.client.stream.byte_stream import (
     ByteReader,

@@ -1,4 +1,4 @@
-"""Byte streams: a stream of one segment, written and read as bytes without any frame.
+"""Byte streams: a stream with a single segment, written and read as bytes without framing.
 
     async with pravega.byte_writer("scope", "stream") as writer:
         await writer.append(b"…")
@@ -7,13 +7,13 @@
         await reader.seek(-100, os.SEEK_END)
         data = await reader.read(100)
 
-Invariants: what was appended is stored once and in order, whatever happens to connections; a part of up to
-`max_event_bytes` is stored whole or not at all, and what several writers append lies side by side in such parts;
-cancelling a read loses nothing. Refused: streams with more segments than one.
+Invariants: bytes are stored exactly once and in order, across reconnects; a part of up to `max_event_bytes` is stored
+whole or not at all, and writers' parts interleave only whole; cancelling a read loses nothing. Refused: streams with
+more than one segment.
 
-Follows `ByteStreamWriterImpl` and `ByteStreamReaderImpl` (Pravega's client): appends have no condition, sealing and
-truncating are the segment's. The official Rust and Python clients append on the condition that the segment ends where
-they believe it to, from 0 on; what they write is read here, and the other way round.
+Follows `ByteStreamWriterImpl` and `ByteStreamReaderImpl` (Pravega's client): appends are unconditional, sealing and
+truncation apply to the segment. The official Rust and Python clients append conditionally, at the offset where they
+believe the segment ends, starting at 0. Either can read what the other writes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from segstore.wire import SegmentSealed as SealedReply
 from segstore.wire import SegmentTruncated as TruncatedReply
 
 _MAX_READ_BYTES: Final = 2 * 1024 * 1024
-"""Stores answer with no more (36.28)."""
+"""Stores return at most this much per read (36.28)."""
 
 
 class _ByteStream:
-    """What writer and reader share.
+    """The common base of writer and reader.
 
     Attributes:
-        scope, stream: whose.
+        scope, stream: the stream's scope and name.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class _ByteStream:
 
     @property
     def segment(self) -> str:
-        """The name of its segment. Raises Closed before `open` and after the end."""
+        """The name of the stream's segment. Raises Closed unless open."""
         if self._closed or self._segment is None:
             state = "was closed" if self._closed else "is not open: `async with` opens it"
             raise Closed(f"the byte stream {self.scope}/{self.stream} {state}", stream=f"{self.scope}/{self.stream}")
@@ -82,7 +82,7 @@ class _ByteStream:
         name = f"{self.scope}/{self.stream}"
         if len(segment_ids) != 1:
             raise RequestRejected(
-                f"{name} has {len(segment_ids)} segments, a byte stream has one",
+                f"{name} has {len(segment_ids)} segments, but a byte stream has one",
                 stream=name,
                 limit=1,
                 actual=len(segment_ids),
@@ -93,23 +93,23 @@ class _ByteStream:
         return await self._requests.info(self.segment)
 
     async def head(self) -> int:
-        """The offset of the first byte that is still there. Raises as `SegmentRequests.ask`."""
+        """Returns the offset of the first byte that is not truncated. Raises as `SegmentRequests.ask`."""
         return (await self._info()).start_offset
 
     async def tail(self) -> int:
-        """The offset of the next byte that will be stored."""
+        """Returns the offset at which the next byte will be stored. Raises as `head`."""
         return (await self._info()).write_offset
 
 
 class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
-    """Appends bytes. Use with `async with`, or `open` and `aclose`."""
+    """Appends bytes to a byte stream. Use with `async with`, or `open` and `aclose`."""
 
     _writer: SegmentWriter | None = None
     _conditional: ConditionalWriter | None = None
     _sealed = False
 
     async def open(self) -> None:
-        """Raises NoSuchStream, StreamSealed, RequestRejected for a stream of several segments."""
+        """Opens the writer. Raises NoSuchStream, StreamSealed, and RequestRejected for a stream of several segments."""
         segments = await self._controller.current_segments(self.scope, self.stream)
         name = f"{self.scope}/{self.stream}"
         if not segments:
@@ -118,9 +118,9 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         self._writer = SegmentWriter(self._pool, self._locations, self._segment, random=self._random)
 
     async def append(self, data: Buffer) -> None:
-        """Returns when there is room for all of it; it is stored when `flush` returns. Buffers can be used again.
+        """Queues bytes; waits for room. They are stored once `flush` returns. The buffer is copied and may be reused.
 
-        Raises SegmentSealed, and the error with which an earlier append failed.
+        Raises SegmentSealed, and the error of an earlier failed append.
         """
         writer = self._open_writer()
         if self._sealed:
@@ -132,16 +132,16 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
             writer.write(view[start : start + part_bytes])
 
     async def append_at(self, offset: int, data: Buffer) -> bool:
-        """Stores bytes if the segment ends at `offset`, after what this writer appended before; returns whether it did.
+        """Stores bytes if the segment ends at `offset` once earlier appends are stored; returns whether it did.
 
-        So writers that do not know of each other never write over one another. False: nothing is stored, and `tail`
-        says where the segment ends. One at a time: further calls wait. Raises EventTooLarge, and what `flush` raises.
+        This lets independent writers append without interleaving. If False, nothing is stored, and `tail` returns where
+        the segment ends. Concurrent calls run one at a time. Raises EventTooLarge, and what `flush` raises.
         """
         await self.flush()
         limit = self._pool.settings.max_event_bytes
         if len(data) > limit:
             raise EventTooLarge(
-                f"{len(data)} bytes for {self.segment}, {limit} are allowed at an offset",
+                f"{len(data)} bytes for {self.segment}, the limit at an offset is {limit}",
                 segment=self.segment,
                 limit=limit,
                 actual=len(data),
@@ -151,23 +151,23 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         return await self._conditional.write_bytes(bytes(data), offset)
 
     async def flush(self) -> None:
-        """Returns when everything appended before is stored. Raises the error of what could not be."""
+        """Waits until all earlier appends are stored. Raises the error of a failed append."""
         await self._open_writer().flush()
 
     async def seal(self) -> None:
-        """Flushes, and ends the segment for all writers; readers come to an end there. Can be done twice."""
+        """Flushes, then seals the segment for all writers; readers end there. Can be called twice."""
         await self.flush()
         segment = self.segment
         self._sealed = True
         try:
             await self._requests.ask(segment, SealedReply, lambda id_, token: SealSegment(id_, segment, token))
         except SegmentSealed:
-            return  # by this request, whose reply was lost, or by somebody else
+            return  # by an earlier try whose reply was lost, or by another writer
 
     async def truncate(self, offset: int) -> None:
-        """What lies before the offset is gone. An offset before the head changes nothing.
+        """Deletes all bytes before the offset; a no-op for an offset before the head.
 
-        Raises RequestRejected for one that is negative or beyond the tail.
+        Raises RequestRejected for an offset that is negative or beyond the tail.
         """
         segment = self.segment
         if offset >= 0:
@@ -184,12 +184,12 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         )
 
     def _open_writer(self) -> SegmentWriter:
-        self.segment  # noqa: B018 — raises where there is none
+        self.segment  # noqa: B018 — raises unless open
         assert self._writer is not None
         return self._writer
 
     async def aclose(self) -> None:
-        """Flushes for up to `close_timeout_ms`, then frees all. Can be called twice. Raises what `flush` does."""
+        """Flushes for up to `close_timeout_ms`, then closes. Can be called twice. Raises what `flush` raises."""
         if self._closed:
             return
         try:
@@ -199,7 +199,7 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
             await self.abort()
 
     async def abort(self) -> None:
-        """Frees everything at once; what is not stored yet may or may not be."""
+        """Closes immediately; unacknowledged bytes may or may not be stored."""
         self._closed = True
         self._requests.close()
         if self._conditional is not None:
@@ -209,10 +209,10 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
 
 
 class ByteReader(ClosedAfter, _ByteStream):
-    """Reads bytes. Use with `async with`, and `async for` over what comes; or `open`, `read` and `aclose`.
+    """Reads bytes from a byte stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
-        position: of the next byte that `read` gives.
+        position: offset of the next byte to read.
     """
 
     def __init__(
@@ -226,9 +226,9 @@ class ByteReader(ClosedAfter, _ByteStream):
         from_: Literal["head", "tail"] | int = "head",
         random: Random | None = None,
     ) -> None:
-        """from_: where to begin; a number is an offset. Raises ValueError for another word, or a negative one."""
+        """from_: where to start; a number is an offset. Raises ValueError for other words or a negative offset."""
         if from_ not in ("head", "tail") and not (isinstance(from_, int) and from_ >= 0):
-            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or an offset, not {from_!r}")
+            raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or an offset, not {from_!r}")
         super().__init__(pool, controller, locations, scope, stream, random=random)
         self.position = 0
         self._from = from_
@@ -237,7 +237,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         self._ended = False
 
     async def open(self) -> None:
-        """Raises NoSuchStream, RequestRejected for a stream of several segments."""
+        """Opens the reader. Raises NoSuchStream, and RequestRejected for a stream of several segments."""
         self._segment = self._only(list(await self._controller.head(self.scope, self.stream)))
         if isinstance(self._from, int):
             await self.seek(self._from)
@@ -247,9 +247,9 @@ class ByteReader(ClosedAfter, _ByteStream):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self, most_bytes: int = _MAX_READ_BYTES) -> bytes:
-        """At least one byte and at most so many, b"" at the end of a sealed segment. Waits at the tail.
+        """Returns 1 to `most_bytes` bytes, b"" at the end of a sealed segment. Waits at the tail.
 
-        One read or seek at a time. Raises SegmentTruncated where the position lies before the head, and what
+        Only one read or seek may be pending. Raises SegmentTruncated if the position is before the head, and what
         `SegmentReader.read` raises.
         """
         segment = self.segment
@@ -269,7 +269,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         return data
 
     async def read_exactly(self, count: int) -> bytes:
-        """So many bytes; fewer only at the end of a sealed segment. Cancelled, it goes back to where it began."""
+        """Returns `count` bytes, fewer only at the end of a sealed segment. Cancelling restores the position."""
         start = self.position
         parts: list[bytes] = []
         missing = count
@@ -284,7 +284,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         return b"".join(parts)
 
     async def read_at(self, offset: int, count: int) -> bytes:
-        """So many bytes from an offset on, or as many as are there; it does not wait, and the position stays.
+        """Returns up to `count` bytes from an offset, without waiting for more. The position does not change.
 
         Raises SegmentTruncated, and what `tail` and `SegmentReader.read` raise.
         """
@@ -308,9 +308,9 @@ class ByteReader(ClosedAfter, _ByteStream):
     # --- moving -----------------------------------------------------------------------------------------------------
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves the position, as files do: from the beginning, the position or the tail; returns it.
+        """Moves the position like a file's, relative to offset 0, the position or the tail; returns it.
 
-        A position before the head, or beyond the tail, is found by the next read. Raises ValueError for a negative one.
+        A position before the head or beyond the tail shows at the next read. Raises ValueError for a negative one.
         """
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self.position}.get(whence)
         if base is None:
@@ -342,10 +342,10 @@ class ByteReader(ClosedAfter, _ByteStream):
             raise StopAsyncIteration
         return data
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """A read under way raises Closed. Can be called twice."""
+        """Closes the reader; a pending read raises Closed. Can be called twice."""
         self._closed = True
         self._requests.close()
         self._held = memoryview(b"")

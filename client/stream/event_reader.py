@@ -1,14 +1,14 @@
-"""Reads the events of a stream, without a reader group: from its head, its tail or a cut, to its end if it has one.
+"""Reads a stream's events without a reader group: from its head, its tail or a stream cut.
 
-All open segments are read side by side. A segment begins when all those that it follows were read to their ends, so the
-events of each routing key come in the order in which they were stored.
+All open segments are read concurrently. A segment is started once all its predecessors are read to their ends, so
+events of each routing key arrive in the order in which they were stored.
 
-An event of any size is assembled across reads, in memory that grows with what came; one that says that it has more
-than `max_large_event_bytes` ends the reading.
+Events are assembled across reads, in memory that grows with the data received. An event that declares more than
+`max_large_event_bytes` ends reading with an error.
 
-Invariants: what is kept for the user is at most `read_ahead_bytes`, and of each segment one read and the event that is
-not whole yet; cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Follows, in
-what it asks for, `EventStreamReaderImpl` (Pravega's client).
+Invariants: the read-ahead buffer holds at most `read_ahead_bytes`, plus one read and one incomplete event per segment;
+cancelling `read` loses nothing; after `aclose`, which can be called twice, no task is left. Its requests follow
+`EventStreamReaderImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.successors import Successors
 
 From = Literal["head", "tail"] | Mapping[int, int]
-"""Where to begin: a cut is segment id → offset."""
+"""Where to start reading; a cut is segment id → offset."""
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, where its header starts, and the segment."""
+    """An event, the offset of its header, and its segment."""
 
     data: bytes
     offset: int
@@ -44,7 +44,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 async def tail_of(
     pool: ConnectionPool, controller: Controller, locations: Locations, scope: str, stream: str
 ) -> dict[int, int]:
-    """Where a stream ends: segment id → offset, of the segments that take events."""
+    """Returns the end of a stream as a cut of its open segments: segment id → offset."""
     segments = await controller.current_segments(scope, stream)
     async with SegmentRequests(pool, locations) as requests:
         infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
@@ -52,7 +52,7 @@ async def tail_of(
 
 
 class _Turn(NamedTuple):
-    """Stands between events: from here on, some segments have given way to others."""
+    """A marker between events: from here, finished segments are replaced by their successors."""
 
     over: tuple[int, ...]
     begun: tuple[int, ...]
@@ -62,7 +62,7 @@ class EventReader(OpenedBefore, ClosedAfter):
     """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
-        scope, stream: whose.
+        scope, stream: the stream's scope and name.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class EventReader(OpenedBefore, ClosedAfter):
         from_: From = "head",
         random: Random | None = None,
     ) -> None:
-        """from_: "head", "tail", or a cut. Raises ValueError for another word."""
+        """from_: "head", "tail", or a cut. Raises ValueError for other words."""
         if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
-            raise ValueError(f"{scope}/{stream} is read from its 'head', its 'tail' or a cut, not {from_!r}")
+            raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or a cut, not {from_!r}")
         self.scope: Final = scope
         self.stream: Final = stream
         self._cut: dict[int, int] = {}
@@ -98,9 +98,9 @@ class EventReader(OpenedBefore, ClosedAfter):
         self._closed = False
 
     async def open(self) -> None:
-        """Finds where to begin. Raises NoSuchStream, and what calls to the controller and requests raise."""
+        """Finds the start and begins reading. Raises NoSuchStream, and the errors of controller calls and requests."""
         if self._opened or self._closed:
-            raise Closed(f"the reader of {self.scope}/{self.stream} was opened before")
+            raise Closed(f"the reader of {self.scope}/{self.stream} was already opened")
         self._opened = True
         try:
             start = await self._start()
@@ -130,7 +130,7 @@ class EventReader(OpenedBefore, ClosedAfter):
         )
 
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
-        """Reads one segment to its end and begins with those behind it."""
+        """Reads one segment to its end, then starts its successors."""
         try:
             limit, begun = self._pool.settings.max_large_event_bytes, reader.offset
             decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
@@ -152,7 +152,7 @@ class EventReader(OpenedBefore, ClosedAfter):
             self._wake.set()
 
     async def _check_stream(self, missing: SegmentMissing) -> None:
-        """Raises NoSuchStream if the segment is gone with its stream, as far as the controller can say now."""
+        """Raises NoSuchStream if the controller reports that the whole stream is gone."""
         try:
             await self._controller.current_segments(self.scope, self.stream)
         except NoSuchStream:
@@ -165,10 +165,10 @@ class EventReader(OpenedBefore, ClosedAfter):
                 request_id=missing.request_id,
             ) from missing
         except ClientError:
-            return  # that the segment is missing is what the reader tells
+            return  # the reader reports the missing segment instead
 
     def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
-        """A segment was read to its end: begins with those whose predecessors all were."""
+        """Handles the end of a segment: starts the successors whose predecessors have all ended."""
         self._ended.add(segment_id)
         self._following[segment_id] = {each.segment.segment_id for each in following}
         begun = tuple(
@@ -187,7 +187,7 @@ class EventReader(OpenedBefore, ClosedAfter):
 
     @property
     def cut(self) -> dict[int, int]:
-        """Where to go on: segment id → offset behind its last event that was handed out."""
+        """The position from which to resume: segment id → offset after its last returned event."""
         self._note_place()
         return dict(self._cut)
 
@@ -197,7 +197,7 @@ class EventReader(OpenedBefore, ClosedAfter):
             self._cut[segment_id] = offset
 
     async def read(self) -> StreamEvent | None:
-        """The next event, None at the end of a sealed stream.
+        """Returns the next event, None at the end of a sealed stream.
 
         Raises SegmentTruncated, SegmentMissing for a segment that truncation has deleted, NoSuchStream, EventTooLarge,
         TokenRefused, RetriesExhausted, ProtocolViolation, or Closed.
@@ -205,18 +205,18 @@ class EventReader(OpenedBefore, ClosedAfter):
         return self._ahead.current.pop() if await self._some() else None
 
     async def read_slice(self) -> list[StreamEvent]:
-        """The events, in order, that are there of the read of a segment whose events come next, at least one; none at
-        the end of a sealed stream. Cheaper than one by one where there are many. Raises as `read`.
+        """Returns all buffered events of the next segment read, in order: at least one, or [] at the end of a sealed
+        stream. Cheaper than `read` for many events. Raises as `read`.
         """
         return self._ahead.take() if await self._some() else []
 
     async def slices(self) -> AsyncIterator[list[StreamEvent]]:
-        """`read_slice`, to the end."""
+        """Iterates over `read_slice` to the end of a sealed stream."""
         while events := await self.read_slice():
             yield events
 
     async def _some(self) -> bool:
-        """Waits until the read-ahead has events; False at the end of a sealed stream."""
+        """Waits until events are buffered; returns False at the end of a sealed stream."""
         ahead = self._ahead
         while not ahead.current:
             self._note_place()
@@ -227,7 +227,7 @@ class EventReader(OpenedBefore, ClosedAfter):
                         del self._cut[segment_id]
                     self._cut.update(dict.fromkeys(turn.begun, 0))
                 continue
-            ahead.advance()  # nothing is there, and what was read before is not held while it waits
+            ahead.advance()  # buffer is empty; release the previous read before waiting
             if self._closed:
                 raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
             if self._error is not None:
@@ -251,10 +251,10 @@ class EventReader(OpenedBefore, ClosedAfter):
             raise StopAsyncIteration
         return event
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Stops reading; a read under way raises Closed."""
+        """Stops reading; a pending read raises Closed. Can be called twice."""
         self._closed = True
         tasks = tuple(self._tasks.values())
         for task in tasks:

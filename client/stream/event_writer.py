@@ -1,14 +1,14 @@
-"""Writes events to a stream: each to the segment of its routing key, in order, through scaling and whatever else.
+"""Writes events to a stream, each to the segment of its routing key, in order, also while the stream scales.
 
-When a segment is sealed its writer's unacknowledged events, and what is written for its range meanwhile, go to its
-successors, in order; what routes elsewhere goes on. So each routing key's events are stored in the order in which they
-were written, once.
+When a segment is sealed, its writer's unacknowledged events, and those written to its range meanwhile, go to its
+successors in order; other segments are not affected. So each routing key's events are stored exactly once, in the order
+in which they were written.
 
-Segment writers start when the stream's writer is opened, or with `lazy_start` one then and each other with the first
-event for it (PIP-79): sends wait for that start and share it, and its failure is theirs; a later send tries again.
+Segment writers start when the stream writer is opened; with `lazy_start` only one does, and each other starts with its
+first event (PIP-79). Concurrent sends share such a start and its failure; a later send tries again.
 
-Invariants: what was accepted by `submit` is stored, or its future has the error; an `open` that fails leaves nothing
-behind; flushing, closing and looking start no writer; a rerouting ends, by its own retries, in successors or in a
+Invariants: an event accepted by `submit` is stored, or its future has the error; a failed `open` leaves nothing behind;
+flushing, closing and inspecting start no segment writer; rerouting ends in successors or, after its retries, in a
 failure; after `aclose`, which can be called twice, no task is left. Follows `EventStreamWriterImpl`, `SegmentSelector`
 (Pravega's client) and `PartitionedProducerImpl` (Pulsar's).
 """
@@ -44,16 +44,16 @@ from segstore.wire.names import writer_id
 
 _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
-"""After so many bytes of events the loop gets to send and to read acknowledgements."""
+"""After this many bytes of events, the writer yields to the loop so that it can send and read acknowledgements."""
 
 
 class EventWriter(OpenedBefore, FlushedAfter):
     """A writer of one stream. Use with `async with`, or `open` and `aclose`.
 
     Attributes:
-        scope, stream: whose.
-        name: under which statistics add up; its writer id in each segment is made of it (79.8).
-        large_events: what its large events go through, and whether they are there exactly once (43.14).
+        scope, stream: the stream's scope and name.
+        name: the writer's name, by which statistics are aggregated; its writer ids are derived from it (79.8).
+        large_events: the writer of large events, which also tells whether these are exactly-once (43.14).
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class EventWriter(OpenedBefore, FlushedAfter):
         name: str | None = None,
         random: Random | None = None,
     ) -> None:
-        """lazy_start: each segment's writer starts with the first event for it; one starts with `open` (79.2).
+        """lazy_start: `open` starts one segment writer; the others start with their first event (79.2).
 
-        router: chooses the segment of an event; None for `HashedKey()`. name: None for one of its own making. At a time
-        one writer has a name: two would take each other's acknowledgements for their own. With `control_api` in the
-        settings a name that is given is registered there by `open`.
+        router: chooses the segment of an event; default `HashedKey()`. name: default a generated one. Two writers must
+        not use one name at a time: each would take the other's acknowledgements for its own. `open` registers an
+        explicit name if the settings have a `control_api`.
         """
         if name is not None and not name:
-            raise ValueError("the name of a writer cannot be empty")
+            raise ValueError("the writer's name cannot be empty")
         self.scope: Final = scope
         self.stream: Final = stream
         self.name: Final = name or uuid4().hex
@@ -97,7 +97,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
         self._inherited: set[int] = set()
-        """Segments whose writers got events of another: if one does not start, no send hears of those."""
+        """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._replaced: list[SegmentWriter] = []
         self._events = 0
         self._bytes = 0
@@ -108,10 +108,10 @@ class EventWriter(OpenedBefore, FlushedAfter):
         self._closed = False
 
     async def open(self) -> None:
-        """Asks for the stream's segments and starts their writers, or with `lazy_start` the first that is needed.
+        """Fetches the stream's segments and starts their writers, or with `lazy_start` only the first one needed.
 
-        Raises NoSuchStream, StreamSealed, what calls to the controller raise, and why a writer could not start; then
-        nothing is left, and this writer is closed.
+        Raises NoSuchStream, StreamSealed, the errors of controller calls, and the error of a writer that failed to
+        start. The writer is then closed.
         """
         if self._closed:
             raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
@@ -126,7 +126,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             if self._register and given.control_api is not None:
                 await register_writer(given.control_api, self.name, given.request_timeout_ms, given.control_api_token)
             version = -1
-            while version != router.version:  # who meets a sealed segment goes on with its successors
+            while version != router.version:  # a sealed segment was replaced by its successors
                 version = router.version
                 await self._start([router.route(self._choice.peek(router))] if self._lazy_start else router.segments)
         except BaseException:
@@ -144,23 +144,22 @@ class EventWriter(OpenedBefore, FlushedAfter):
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
-        """Returns when the event is stored. Cancelling the wait does not take the event back.
+        """Writes an event and waits until it is stored. Cancelling the wait does not withdraw the event.
 
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
-        when the segment's writer does not start.
+        if the segment's writer does not start.
         """
         done, ahead = self._accept(event, routing_key, now=True)
         if ahead is not None:
             await self._admitted(ahead)
-        await done  # nobody else has this future, so it may be cancelled
+        await done  # the future is not shared, so it may be cancelled
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
-        """Accepts the event, and returns when there is room for more; the future is done when it is stored, or has the
-        error.
+        """Accepts an event and waits for room; returns a future that completes when it is stored, or has the error.
 
-        Events are stored in the order of these calls, whoever makes them. Who does not look at futures hears of errors
-        from `flush` and `aclose`. Where the event goes, the router says. The first event of a segment waits until its
-        writer has started, or raises why it did not. A wait that is cancelled leaves the event accepted.
+        Events of a segment are stored in the order of these calls, across all callers. Errors are also reported by
+        `flush` and `aclose`. The router chooses the segment. The first event of a segment waits until its writer has
+        started, and raises the error if it does not. If the wait is cancelled, the event stays accepted.
         """
         done, ahead = self._accept(event, routing_key, now=False)
         if ahead is not None:
@@ -170,15 +169,15 @@ class EventWriter(OpenedBefore, FlushedAfter):
     def _accept(
         self, event: bytes, routing_key: str | None, *, now: bool
     ) -> tuple[asyncio.Future[None], SegmentWriter | None]:
-        """Gives the event its place in a queue: first of all, because waits end in any order. Also returns the writer
-        whose `_admitted` is to be waited for, if one is.
+        """Queues the event before any wait, because waits end in any order. Also returns the writer to pass to
+        `_admitted`, if the caller must wait.
 
-        now: its sender waits until it is stored, and so it need not wait for others to leave with.
+        now: the sender waits until the event is stored, so it is not delayed for batching.
         """
         size = len(event)
         if size > self._largest:
             raise EventTooLarge(
-                f"an event of {size} bytes for {self.scope}/{self.stream}, {self._largest} are allowed",
+                f"an event of {size} bytes for {self.scope}/{self.stream}, the limit is {self._largest}",
                 stream=f"{self.scope}/{self.stream}",
                 limit=self._largest,
                 actual=size,
@@ -195,7 +194,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         if size <= self._largest_append:
             data: Buffer = frame_event(event)
         else:
-            data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is looked at before it is carried
+            data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is used until it is written
         writer.append(data, done, 1, position, now=now)
         self._events += 1
         self._bytes += size
@@ -204,10 +203,10 @@ class EventWriter(OpenedBefore, FlushedAfter):
         return done, writer if unseen >= _SEE_BYTES or not writer.set_ups or not writer.has_room else None
 
     async def _admitted(self, writer: SegmentWriter) -> None:
-        """Returns when there is room for more, and the writer of the event that was accepted has started."""
+        """Waits until there is room for more and the accepted event's segment writer has started."""
         pool = self._pool
         if pool.unseen_bytes >= _SEE_BYTES:
-            # Else who never waits would fill all memory that is allowed before the first event leaves.
+            # Without this, a caller that never waits would fill the memory limit before the first event is sent.
             pool.unseen_bytes = 0
             await asyncio.sleep(0)
         while not writer.has_room:
@@ -215,7 +214,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         if not writer.set_ups:
             while self._replaced:
                 await self._replaced.pop().abort()
-            # The event is in its place in the queue: those that come after it while the writer starts stay behind it.
+            # The event is already queued, so events that arrive while the writer starts stay behind it.
             await writer.started()
 
     def _ranges(self) -> RangeRouter:
@@ -242,7 +241,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         return writer
 
     def _never_started(self, segment_id: int, writer: SegmentWriter) -> bool:
-        """Whether its start has failed, and who sent its events was told."""
+        """Whether the writer failed to start and the senders of its events have been notified."""
         return writer.state is WriterState.FAILED and not writer.set_ups and segment_id not in self._inherited
 
     # --- successors -------------------------------------------------------------------------------------------------
@@ -264,7 +263,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             router = self._router
             assert router is not None
             router.replace(segment.segment_id, [each.segment for each in successors])
-            # From here to the end nothing waits: what is written later comes after what is handed over.
+            # There is no await from here on, so later events are queued behind those taken over.
             by_target: dict[int, tuple[SegmentRange, list[Pending]]] = {}
             for item in writer.take_pending():
                 target = router.route(item.tag)
@@ -284,7 +283,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             failed.__cause__ = problem
             self._error = failed
             writer.fail(failed)
-        except Exception as problem:  # noqa: BLE001 — whatever it is, those who wait must hear of it
+        except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
             unknown = ProtocolViolation(f"finding the successors of {segment.name} failed: {problem!r}")
             unknown.__cause__ = problem
             self._error = unknown
@@ -295,7 +294,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             del self._writers[segment.segment_id]
             await writer.abort()
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------------
 
     @property
     def _started(self) -> list[SegmentWriter]:
@@ -303,17 +302,17 @@ class EventWriter(OpenedBefore, FlushedAfter):
 
     @property
     def is_connected(self) -> bool:
-        """Whether all segment writers that have started are set up at their stores now, and there is one."""
+        """Whether at least one segment writer has started and all that have are set up at their stores."""
         started = self._started
         return bool(started) and all(each.state is WriterState.OPEN for each in started)
 
     @property
     def last_sequence(self) -> int:
-        """The highest number of an event that any segment is known to have stored of this writer, -1 if none has."""
+        """The highest event number of this writer that any segment is known to have stored, -1 if none."""
         return max(self._last_sequence, *(each.last_number for each in self._started), -1)
 
     def stats(self) -> WriterStats:
-        """What was written so far, and how the segment writers stand that have started."""
+        """Returns statistics of accepted events and of the segment writers that have started."""
         segments = {
             each.segment: SegmentWriterStats(
                 int(each.state is WriterState.OPEN), each.set_ups, each.unsettled, each.held_bytes, each.last_number
@@ -322,10 +321,10 @@ class EventWriter(OpenedBefore, FlushedAfter):
         }
         return WriterStats(self.name, self._events, self._bytes, segments)
 
-    # --- flush and end ----------------------------------------------------------------------------------------------
+    # --- flush and shutdown -----------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Returns when everything written before is stored. Raises the error of what could not be."""
+        """Waits until all earlier events are stored. Raises the error of a failed event."""
         while True:
             rerouted = self._rerouted
             for segment_id, writer in list(self._writers.items()):
@@ -339,7 +338,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
                 return
 
     async def aclose(self) -> None:
-        """Flushes for up to `close_timeout_ms`, then frees all. Can be called twice. Raises what `flush` does."""
+        """Flushes for up to `close_timeout_ms`, then closes. Can be called twice. Raises what `flush` raises."""
         if self._closed:
             return
         name = f"{self.scope}/{self.stream}"
@@ -350,7 +349,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             await self.abort()
 
     async def abort(self) -> None:
-        """Frees everything at once; what is not stored yet may or may not be."""
+        """Closes immediately; unacknowledged events may or may not be stored."""
         self._closed = True
         reroutes = tuple(self._reroutes)
         for task in reroutes:
@@ -360,7 +359,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         replaced, self._replaced = self._replaced, []
         ended = [*writers.values(), *replaced]
         for writer in ended:
-            writer.end()  # all of them before the first wait, which may be cancelled
+            writer.end()  # end all before the first await, which may be cancelled
         await asyncio.gather(*reroutes, return_exceptions=True)
         for writer in ended:
             await writer.abort()

@@ -1,7 +1,7 @@
-"""Events in a segment: each is a type (0), a length and its bytes. Pure.
+"""The framing of events in a segment: type 0, length, payload. Pure.
 
-Invariant: the decoder's memory grows with the bytes that came, not with a length that was announced. Refused: a type
-other than 0, a negative length, an event above the limit. Follows `EventSegmentReaderImpl` (Pravega's client).
+Invariant: the decoder's memory grows with the bytes received, not with the declared length. Refused: a type other than
+0, a negative length, an event above the limit. Follows `EventSegmentReaderImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
 _PIECE_BYTES: Final = 65_536
 _ALIKE: Final = 8
-"""After so many events of one length in a row more are looked for."""
+"""After this many consecutive events of one length, further ones are decoded together."""
 _header = struct.Struct(">ii")
 
 
@@ -28,7 +28,7 @@ W = TypeVar("W")
 
 
 class FramedEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, where its header starts in the segment, and the segment."""
+    """An event, the offset of its header, and its segment."""
 
     data: bytes
     offset: int
@@ -36,23 +36,23 @@ class FramedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 def frame_header(length: int) -> bytes:
-    """What stands before an event of so many bytes."""
+    """Returns the header of an event of the given length."""
     return _header.pack(0, length)
 
 
 def frame_event(event: bytes) -> bytes:
-    """The event as its segment holds it. Raises TypeError for what is no bytes."""
+    """Returns the event with its header. Raises TypeError if it is not bytes."""
     try:
         return _header.pack(0, len(event)) + event
     except TypeError as error:
-        raise TypeError(f"an event is bytes, not {type(event).__name__}") from error
+        raise TypeError(f"an event must be bytes, not {type(event).__name__}") from error
 
 
 class EventAssembler(Generic[E]):
-    """Events of one segment, from chunks that follow one another.
+    """Assembles the events of one segment from consecutive chunks.
 
     Attributes:
-        offset: where the next event starts.
+        offset: offset of the next event's header.
     """
 
     __slots__ = ("_held", "_limit", "_make", "_need", "_pieces", "_segment", "_where", "offset")
@@ -60,7 +60,7 @@ class EventAssembler(Generic[E]):
     def __init__(
         self, segment: str, offset: int, limit_bytes: int, make: Callable[[bytes, int, W], E], where: W
     ) -> None:
-        """make: is given an event's bytes, where its header starts, and `where`; returns what `feed` is to give."""
+        """make: called with an event's bytes, its header's offset, and `where`; returns an item for `feed`."""
         self._segment = segment
         self._limit = limit_bytes
         self._make = make
@@ -72,11 +72,11 @@ class EventAssembler(Generic[E]):
 
     @property
     def partial(self) -> bool:
-        """Whether the beginning of an event is held."""
+        """Whether the start of an incomplete event is buffered."""
         return self._held > 0
 
     def feed(self, data: bytes) -> list[E]:
-        """Takes the next bytes; returns the events that are complete. Raises EventTooLarge, ProtocolViolation."""
+        """Takes the next bytes; returns the events they complete. Raises EventTooLarge, ProtocolViolation."""
         make, where = self._make, self._where
         out: list[E] = []
         if self._held:
@@ -84,7 +84,7 @@ class EventAssembler(Generic[E]):
             if len(data) < missing:
                 self._hold(data)
                 return []
-            if self._need > EVENT_HEADER_BYTES:  # the event that was begun: copied once, however large it is
+            if self._need > EVENT_HEADER_BYTES:  # incomplete event: copied once, however large
                 first, *others = self._pieces
                 pieces = [memoryview(first)[EVENT_HEADER_BYTES:], *others, memoryview(data)[:missing]]
                 out.append(make(b"".join(pieces), self.offset, where))
@@ -119,7 +119,7 @@ class EventAssembler(Generic[E]):
         return out
 
     def _alike(self, data: bytes, at: int, length: int, out: list[E]) -> int:
-        """Takes the events of this length that follow, which is cheaper together; returns where another begins."""
+        """Decodes a run of events of the same length together, which is cheaper; returns where the run ends."""
         step, header = EVENT_HEADER_BYTES + length, frame_header(length)
         whole = memoryview(data)[at : at + (len(data) - at) // step * step]
         events: list[bytes] = []
@@ -132,7 +132,7 @@ class EventAssembler(Generic[E]):
         return stop
 
     def _hold(self, data: bytes) -> None:
-        """Keeps a part of an event; small parts are put together, so that they cost no more than they hold."""
+        """Buffers a part of an event; joins small parts to bound the overhead per part."""
         self._held += len(data)
         if len(data) >= _PIECE_BYTES:
             self._pieces.append(data)
@@ -144,12 +144,12 @@ class EventAssembler(Generic[E]):
     def _refuse(self, kind: int, length: int, offset: int) -> None:
         if kind != 0 or length < 0:
             raise ProtocolViolation(
-                f"{self._segment} holds no event at {offset}: type {kind}, length {length}",
+                f"{self._segment} has no event at {offset}: type {kind}, length {length}",
                 segment=self._segment,
                 offset=offset,
             )
         raise EventTooLarge(
-            f"the event at {offset} of {self._segment} has {length} bytes, {self._limit} are allowed",
+            f"the event at {offset} of {self._segment} has {length} bytes, the limit is {self._limit}",
             segment=self._segment,
             limit=self._limit,
             actual=length,
@@ -158,7 +158,7 @@ class EventAssembler(Generic[E]):
 
 
 class EventDecoder(EventAssembler[FramedEvent]):
-    """An assembler of events that name their segment."""
+    """An assembler of `FramedEvent`s."""
 
     __slots__ = ()
 

@@ -1,20 +1,21 @@
-"""Events that no single append carries: through a transient segment that is merged into the target (PDP-43A).
+"""Writes events too large for one append through a transient segment that is merged into the target (PDP-43A).
 
     create a transient segment ─▶ set up a fresh writer of it ─▶ its chunks, pipelined, each at its offset
         ─▶ await every ack ─▶ merge into the target, with the counter ─▶ stored
 
-Whatever goes wrong on the way starts all of it again, with another transient segment. The merge raises a counter on the
-target, an attribute that only this writer knows, from the value that it must have: of several merges of one event one
-counts. When the fate of a merge is not known, the counter tells it; so the event is there once. A store that refuses
-the counter is written to without it: then an event whose merge was not answered may be there twice, `exactly_once` is
-False, a warning is logged and `unsure` counts such events.
+Any failure restarts the whole sequence with a new transient segment. The merge atomically increments a counter on the
+target, an attribute private to this writer, on condition of its expected value, so at most one merge of an event
+succeeds. If the outcome of a merge is unknown, the counter reveals it; so the event is stored exactly once. If a store
+refuses the counter, events are merged without it: an event whose merge was not answered may then be stored twice,
+`exactly_once` becomes False, a warning is logged, and `unsure` counts such events.
 
-The caller, who has the order of the target's events in hand, sees to it that nothing else of its own is under way.
+The caller is responsible for the order of the target's events: it must have no other append to it in flight.
 
-Invariants: the event is in the target whole or not at all; a `write` that returns has stored it; one that raises
-SegmentOver has not. Refused: peers older than transient segments; answers that name another segment than asked for.
-Follows `LargeEventWriter` (Pravega's client) and seeds 43.7 to 43.14. Deliberate differences: the counter; a transient
-segment that is sealed or missing is no reason to look for successors, only the target is; what was given up is deleted.
+Invariants: the target has the whole event or nothing of it; if `write` returns, the event is stored; if it raises
+SegmentOver, it is not. Refused: peers older than transient segments; replies that name another segment than requested.
+Follows `LargeEventWriter` (Pravega's client) and seeds 43.7 to 43.14. Deliberate differences: the counter; only a
+sealed or missing target leads to its successors, not a sealed or missing transient segment; abandoned transient
+segments are deleted.
 """
 
 from __future__ import annotations
@@ -72,15 +73,15 @@ from segstore.wire.names import is_transient, parent_of
 log = logging.getLogger(__name__)
 
 _NO_VALUE: Final = -(1 << 63)
-"""Of an attribute that is not there, and the last number of a writer that never wrote."""
+"""The value of a missing attribute, and the last event number of a writer that never wrote."""
 _REPLACE_IF_EQUALS: Final = 4
 _FIRST_VERSION: Final = 15
-"""The wire version that brought transient segments."""
+"""The wire version that introduced transient segments."""
 _AGAIN: Final = (Retriable, TokenExpired, ConditionFailed, SegmentExists)
 
 
 class LargeEvent:
-    """An event that is as long as with its envelope, which it gets when it is cut into chunks; so it is not copied."""
+    """An event whose length includes its envelope, which is only added when it is cut into chunks, to avoid a copy."""
 
     __slots__ = ("event",)
 
@@ -91,7 +92,7 @@ class LargeEvent:
         return EVENT_HEADER_BYTES + len(self.event)
 
     def chunks(self, chunk_bytes: int) -> Iterator[Buffer]:
-        """Its bytes with the envelope, in pieces of one length but for the last."""
+        """Yields the event with its envelope, in chunks of equal length except the last."""
         view = memoryview(self.event)
         envelope = frame_header(len(view))
         at = max(chunk_bytes - EVENT_HEADER_BYTES, 0)
@@ -103,17 +104,17 @@ class LargeEvent:
 
 
 class _CounterRefused(Exception):
-    """The store does not merge on the counter's condition."""
+    """The store does not support merging on the counter's condition."""
 
 
 class LargeEventWriter:
     """Writes large events for one stream writer.
 
     Attributes:
-        counter_id: of the attribute that counts this writer's large events, on each target.
-        exactly_once: False once a store has refused the counter: from then on it is at least once.
-        unsure: events that may be there twice, because a merge without the counter was not answered.
-        restarts: sequences that were begun anew.
+        counter_id: id of the attribute that counts this writer's large events on each target.
+        exactly_once: False once a store has refused the counter; from then on writes are at-least-once.
+        unsure: number of events that may be stored twice, because a merge without the counter was not answered.
+        restarts: number of restarted sequences.
     """
 
     def __init__(self, pool: ConnectionPool, locations: Locations, *, random: Random | None = None) -> None:
@@ -130,8 +131,8 @@ class LargeEventWriter:
     async def write(self, target: str, event: LargeEvent) -> None:
         """Stores an event at the end of the target.
 
-        Raises SegmentOver if the target takes no more, RetriesExhausted, TokenRefused, NotSupported, ProtocolViolation,
-        Closed. Cancelling it leaves the event there or not, whole in either case.
+        Raises SegmentOver if the target is sealed or missing, RetriesExhausted, TokenRefused, NotSupported,
+        ProtocolViolation, Closed. If cancelled, the whole event is stored or nothing of it.
         """
         attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
         what = f"an event of {len(event.event)} bytes for {target}"
@@ -142,7 +143,7 @@ class LargeEventWriter:
             except _CounterRefused as refused:
                 self.exactly_once = False
                 log.warning(
-                    "%s refuses the counter of large events on %s: from now on they are written at least once (%s)",
+                    "%s refuses the counter of large events on %s: they are now written at least once (%s)",
                     attempt.endpoint,
                     target,
                     refused,
@@ -167,7 +168,7 @@ class LargeEventWriter:
             attempt.merge_sent = False
             self.unsure += 1
             log.warning(
-                "a large event may be in %s twice: its merge was not answered (%s), and the store has no counter of it",
+                "a large event may be in %s twice: its merge was not answered (%s), and the store refuses the counter",
                 attempt.target,
                 error,
             )
@@ -195,19 +196,19 @@ class LargeEventWriter:
             case SegmentsMerged():
                 return
             case SegmentAttributeUpdated() if updates:
-                # Either a merge of an earlier sequence came through, or the condition is not understood.
+                # Either a merge of an earlier sequence succeeded, or the store does not understand the condition.
                 if await self._is_counted(sequence, attempt):
                     return
                 attempt.merge_sent = sent_before
-                raise _CounterRefused("the condition does not hold, and should")
+                raise _CounterRefused("the condition fails although it should hold")
             case OperationUnsupported() if updates:
                 attempt.merge_sent = sent_before
-                raise _CounterRefused("it does not serve the operation")
+                raise _CounterRefused("the operation is not supported")
             case ErrorMessage(error_code=ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION, message=text) if updates:
                 attempt.merge_sent = sent_before
                 raise _CounterRefused(text)
             case SegmentIsSealed() | NoSuchSegment():
-                # The reply names the source, whichever of the two it is about. A missing target raises here.
+                # The reply always names the source segment, even if the target is missing, which raises here.
                 if await self._is_counted(sequence, attempt) and updates:
                     return
                 attempt.merge_sent = sent_before
@@ -218,13 +219,13 @@ class LargeEventWriter:
         raise sequence.refused(reply)
 
     async def _is_counted(self, sequence: _Sequence, attempt: _Attempt) -> bool:
-        """Whether the event is in the target, as its counter there says. Raises SegmentMissing."""
+        """Whether the target has the event, according to the counter. Raises SegmentMissing."""
         value = await sequence.attribute(self.counter_id)
         return value != _NO_VALUE and value >= attempt.count
 
 
 class _Attempt:
-    """What is known of one event over all its sequences. counted: the counter before it; count: the one after."""
+    """State of one event across its sequences. counted: the counter before the event; count: after it."""
 
     __slots__ = ("count", "counted", "endpoint", "event", "merge_sent", "target", "token")
 
@@ -239,7 +240,7 @@ class _Attempt:
 
 
 class _Sequence:
-    """One flow, one transient segment and its writer: the steps of one attempt. One step at a time."""
+    """One attempt: its flow, its transient segment and writer. Its steps run one at a time."""
 
     def __init__(self, settings: ClientSettings, target: str, token: str) -> None:
         self._limit_ms = settings.request_timeout_ms
@@ -258,14 +259,14 @@ class _Sequence:
 
     @classmethod
     async def open(cls, pool: ConnectionPool, endpoint: Endpoint, target: str, token: str) -> Self:
-        """Raises as `ConnectionPool.flow`, and NotSupported."""
+        """Opens a flow to the store. Raises as `ConnectionPool.flow`, and NotSupported."""
         self = cls(pool.settings, target, token)
         pooled = pool.settings.enable_connection_pooling
         self._flow = flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
         if flow.hello.high_version < _FIRST_VERSION:
             flow.close()
             raise NotSupported(
-                f"{flow.endpoint} speaks wire version {flow.hello.high_version}, large events need {_FIRST_VERSION}",
+                f"{flow.endpoint} has wire version {flow.hello.high_version}, but large events need {_FIRST_VERSION}",
                 endpoint=flow.endpoint,
                 segment=target,
                 limit=_FIRST_VERSION,
@@ -285,7 +286,7 @@ class _Sequence:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     async def create(self) -> None:
-        """A transient segment, and its writer set up."""
+        """Creates a transient segment and sets up its writer."""
         writer_id, target, token = self._writer_id, self._target, self._token
         created = await self._ask(lambda id_: CreateTransientSegment(id_, writer_id, target, token))
         if type(created) is not SegmentCreated:
@@ -293,7 +294,7 @@ class _Sequence:
         name = created.segment
         if not is_transient(name) or parent_of(name) != target:
             raise ProtocolViolation(
-                f"{self.endpoint} answers with {name!r} to the wish for a transient segment of {target}",
+                f"{self.endpoint} answers the request for a transient segment of {target} with {name!r}",
                 endpoint=self.endpoint,
                 segment=target,
             )
@@ -309,7 +310,7 @@ class _Sequence:
             )
 
     async def append(self, event: LargeEvent, chunk_bytes: int) -> None:
-        """Sends all chunks, as fast as the peer reads, and waits until every one is acknowledged."""
+        """Sends all chunks, as fast as the peer reads, and waits until all are acknowledged."""
         flow, start, last = self.flow, 0, -1
         for last, chunk in enumerate(event.chunks(chunk_bytes)):
             await self._writable()
@@ -317,20 +318,20 @@ class _Sequence:
             start += len(chunk)
             flow.bytes_in_flight += len(chunk)
             flow.connection.outbox.bytes_in_flight += len(chunk)
-            await asyncio.sleep(0)  # the connection writes, and learns whether its peer reads
+            await asyncio.sleep(0)  # lets the connection write and detect back-pressure
         while self._acked < last:
             await self._wait(f"did not acknowledge chunk {self._acked + 1} of {self._transient}")
         flow.bytes_in_flight -= start
         flow.connection.outbox.bytes_in_flight -= start
 
     async def merge(self, updates: tuple[ConditionalAttributeUpdate, ...]) -> Command:
-        """What the store says to the merge, which may be a failure."""
+        """Requests the merge; returns the reply, which may be a failure."""
         self._merging = True
         target, source, token = self._target, self._transient, self._token
         return await self._ask(lambda id_: MergeSegments(id_, target, source, token, updates))
 
     async def attribute(self, attribute_id: UUID) -> int:
-        """An attribute of the target, -2^63 if it is not there. Raises SegmentMissing and the like."""
+        """Returns an attribute of the target, -2^63 if it is missing. Raises the errors of failure replies."""
         target, token = self._target, self._token
         reply = await self._ask(lambda id_: GetSegmentAttribute(id_, target, attribute_id, token))
         if type(reply) is not SegmentAttribute:
@@ -338,7 +339,7 @@ class _Sequence:
         return reply.value
 
     def refused(self, reply: Command) -> ClientError:
-        """The error for a reply that was not hoped for. That the transient segment is over means to start again."""
+        """Returns the error for a failure reply. A sealed or missing transient segment is Retriable."""
         error = failure(reply, endpoint=self.endpoint, segment=self._target)
         return self.gone() if isinstance(error, SegmentOver) and error.segment != self._target else error
 
@@ -358,7 +359,7 @@ class _Sequence:
         self.flow.send(command)
         try:
             while self._reply is None:
-                await self._wait(f"did not answer {command.type_name} about {self._target}")
+                await self._wait(f"did not answer {command.type_name} for {self._target}")
             return self._reply
         finally:
             self._asked = self._reply = None
@@ -373,7 +374,7 @@ class _Sequence:
         self._check()
 
     async def _wait(self, otherwise: str) -> None:
-        """Until something came. Raises what ended the sequence, RequestTimedOut."""
+        """Waits for the next event. Raises RequestTimedOut, and the error that ended the sequence."""
         self._check()
         self._wake = self._loop.create_future()
         try:
@@ -396,7 +397,7 @@ class _Sequence:
     def _check(self) -> None:
         if self._error is not None and self._reply is None:
             error = type(self._error)(self._error.message, **self._error.facts())
-            raise error from self._error  # others may have been told the same one
+            raise error from self._error  # the error instance may be shared with others
         if self.flow.closed and self._reply is None:
             raise ConnectionLost(f"the connection to {self.endpoint} is gone", endpoint=self.endpoint)
 
@@ -423,13 +424,13 @@ class _Sequence:
         self._error = self._error or error
         self._wake_up()
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """A transient segment that was given up is deleted, unless a merge may need it or its connection is gone."""
+        """Deletes an abandoned transient segment, unless a merge may still need it or the connection is lost."""
         flow = self.flow
         if not flow.closed:
             if self._transient and not self._merging and not flow.owns_connection:

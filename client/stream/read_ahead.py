@@ -1,9 +1,9 @@
-"""What a reader of several segments keeps for its user: events that were read and not handed out yet.
+"""The read-ahead buffer of a reader of several segments: events read but not yet returned to the caller.
 
-Each read's events stay together: handing one out is taking it from a list, and bytes are counted once a read.
+Events are buffered per read, so returning one is a list pop and bytes are counted once per read.
 
-Invariants: what came first goes out first, marks among it; bytes are held until the last event of their read was handed
-out or dropped; who adds waits in `room` while the limit or more is held; an event that was handed out is not kept.
+Invariants: events and marks leave in the order in which they were added; a read's bytes count until its last event is
+returned or dropped; producers wait in `room` while the limit is reached; returned events are not retained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segstore.client.stream.events import EventAssembler
 
 
 class Placed(Protocol):
-    """An event that knows where its header starts."""
+    """An event with the offset of its header."""
 
     @property
     def offset(self) -> int: ...
@@ -31,7 +31,7 @@ M = TypeVar("M")
 
 
 class _Read(NamedTuple, Generic[K, E]):
-    """The events of one read, the last first: which segment's, where the read began and ended."""
+    """The events of one read in reverse order, with their segment and the read's start and end offsets."""
 
     key: K
     events: list[E]
@@ -40,11 +40,11 @@ class _Read(NamedTuple, Generic[K, E]):
 
 
 class ReadAhead(Generic[K, E, M]):
-    """Events of type E from segments K in the order in which they came, and marks of type M between them.
+    """A buffer of events of type E from segments K, in arrival order, with marks of type M between them.
 
     Attributes:
-        current: what is left of the read of which events are handed out, the next one last: `current.pop()`.
-        held_bytes: of all reads of which something was not handed out.
+        current: remaining events of the current read in reverse order; `current.pop()` returns the next.
+        held_bytes: total size of reads with events not yet returned.
     """
 
     __slots__ = ("_limit", "_queue", "_read", "_room", "current", "held_bytes")
@@ -58,27 +58,27 @@ class ReadAhead(Generic[K, E, M]):
         self._room = asyncio.Event()
 
     def __bool__(self) -> bool:
-        """Whether something waits behind `current`."""
+        """Whether anything is buffered after `current`."""
         return bool(self._queue)
 
     @property
     def place(self) -> tuple[K, int] | None:
-        """Behind the event that was handed out last: its segment and offset; None between two reads."""
+        """Segment and offset after the last returned event; None between two reads."""
         if self._read is None:
             return None
         return self._read.key, self.current[-1].offset if self.current else self._read.end
 
     def add(self, key: K, events: list[E], begin: int, end: int) -> None:
-        """Takes events of one segment that lie, with their headers, between two offsets; the list is its own now."""
+        """Adds the events of one read, which spans `begin` to `end` in the segment. Takes ownership of the list."""
         if events:
             events.reverse()
             self._queue.append(_Read(key, events, end - begin, end))
             self.held_bytes += end - begin
 
     async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], came: asyncio.Event) -> None:
-        """Adds all events of a segment as they are read, while there is room; sets `came` each time.
+        """Adds all events of a segment as they are read, waiting for room; sets `came` each time.
 
-        Raises what reading does, ProtocolViolation for a segment that ends within an event.
+        Raises the errors of reading, and ProtocolViolation if the segment ends within an event.
         """
         async for chunk in reader:
             begin = decoder.offset
@@ -91,23 +91,23 @@ class ReadAhead(Generic[K, E, M]):
             )
 
     def mark(self, mark: M) -> None:
-        """Comes out of `advance` behind what was added before."""
+        """Adds a mark, which `advance` returns after all earlier events."""
         self._queue.append(mark)
 
     async def room(self) -> None:
-        """Returns when less than the limit is held."""
+        """Waits until less than the limit is held."""
         while self.held_bytes >= self._limit:
             self._room.clear()
             await self._room.wait()
 
     def take(self) -> list[E]:
-        """Hands out all of `current`, in order."""
+        """Removes and returns all of `current`, in order."""
         events = self.current[::-1]
         self.current.clear()
         return events
 
     def advance(self) -> M | None:
-        """All of `current` was handed out: returns the mark behind it, or fills it from the next read, if any."""
+        """Called when `current` is empty: returns the mark that follows, or refills `current` from the next read."""
         self._release()
         if not self._queue:
             return None
@@ -119,7 +119,7 @@ class ReadAhead(Generic[K, E, M]):
         return None
 
     def drop(self, whose: Callable[[K], bool], which: Callable[[M], bool]) -> None:
-        """Drops the events of segments, and the marks, for which these say so."""
+        """Drops the events of the segments, and the marks, that the predicates select."""
         if self._read is not None and whose(self._read.key):
             self._release()
         kept: deque[_Read[K, E] | M] = deque()

@@ -1,14 +1,14 @@
-"""A revisioned stream: one segment as a log whose end can be written to on condition that nobody else has.
+"""Revisioned streams: a single segment as a log with optimistic concurrency control.
 
-A revision is an offset between two entries. `write_conditionally` stores an entry only where the segment ends at the
-revision that was read last, so writers agree on an order without a lock; a mark, which is compared and set, says from
-where to read, and what lies before a revision can be truncated.
+A revision is an offset between two entries. `write_conditionally` stores an entry only if the segment ends at the given
+revision, so writers agree on an order without locks. A compare-and-set mark tells readers where to start, and entries
+before a revision can be truncated.
 
-Invariants: an entry is stored at most once whatever happens to connections: the store knows the writer's numbers, and a
-writer that is set up again hears whether its last one was stored. The three roles (raw requests, reader, writer) take
-their flows from the client's pool. Entries are framed as events. Refused: a revision of another segment, entries above
-the limit. Follows `RevisionedStreamClientImpl`, `ConditionalOutputStreamImpl` and `SegmentAttribute` (Pravega's
-client); a stream has one segment, number 0, as there.
+Invariants: an entry is stored at most once across reconnects, because a writer that is set up again learns from the
+store whether its last event number was stored. Raw requests, reader and writer take their flows from the client's pool.
+Entries are framed as events. Refused: revisions of other segments, entries above the limit. Follows
+`RevisionedStreamClientImpl`, `ConditionalOutputStreamImpl` and `SegmentAttribute` (Pravega's client); as there, a
+stream has one segment, number 0.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _NO_MARK: Final = -(1 << 63)
 
 
 class Revision(NamedTuple):
-    """A place between two entries of a segment."""
+    """A position between two entries of a segment."""
 
     segment: str
     offset: int
 
 
 class Entry(NamedTuple):
-    """An entry and the revision behind it."""
+    """An entry and the revision after it."""
 
     revision: Revision
     data: bytes
 
 
 class RevisionedStream(ClosedAfter):
-    """A revisioned stream. Use with `async with`, or `aclose` it; nothing is connected before it is needed.
+    """A revisioned stream. Use with `async with`, or call `aclose`; it connects on first use.
 
     Attributes:
         segment: the segment's name.
@@ -86,18 +86,18 @@ class RevisionedStream(ClosedAfter):
 
     def _offset(self, revision: Revision) -> int:
         if revision.segment != self.segment:
-            raise ValueError(f"{revision} is no revision of {self.segment}")
+            raise ValueError(f"{revision} is not a revision of {self.segment}")
         return revision.offset
 
     def attempts(self, what: str) -> Attempts:
-        """The attempts at an operation of several calls; `what` describes it in the error's sentence."""
+        """Returns the retry budget of an operation with several calls; `what` describes it in errors."""
         return Attempts(self._pool.settings, what, segment=self.segment, random=self._random)
 
     # --- revisions --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _there(self) -> Iterator[None]:
-        """Its segment has no successors: without it there is no stream."""
+        """Converts a missing segment to NoSuchStream: the segment has no successors."""
         try:
             yield
         except SegmentMissing as error:
@@ -114,20 +114,20 @@ class RevisionedStream(ClosedAfter):
             return await self._requests.info(self.segment)
 
     async def latest(self) -> Revision:
-        """Behind the last entry."""
+        """Returns the revision after the last entry."""
         return Revision(self.segment, (await self._info()).write_offset)
 
     async def oldest(self) -> Revision:
-        """Before the first entry that was not truncated."""
+        """Returns the revision before the first entry that is not truncated."""
         return Revision(self.segment, (await self._info()).start_offset)
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
     async def read(self, revision: Revision, to: Revision | None = None) -> AsyncIterator[Entry]:
-        """The entries behind a revision, up to another or to where the segment ends now.
+        """Iterates over the entries after a revision, up to `to` or the segment's current end.
 
-        Raises SegmentTruncated, whose `details["start_offset"]` is where it begins now, and what a segment reader
-        raises; ValueError for a range that ends before it begins.
+        Raises SegmentTruncated, whose `details["start_offset"]` is the segment's start, the errors of a segment reader,
+        and ValueError for a range that ends before it starts.
         """
         info = await self._info()
         start = self._offset(revision)
@@ -136,7 +136,7 @@ class RevisionedStream(ClosedAfter):
             raise ValueError(f"{self.segment} cannot be read from {start} to {end}")
         if start < info.start_offset:
             raise SegmentTruncated(
-                f"{self.segment} starts at {info.start_offset}, asked was {start}",
+                f"{self.segment} starts at {info.start_offset}, requested was {start}",
                 segment=self.segment,
                 start_offset=info.start_offset,
                 offset=start,
@@ -156,17 +156,17 @@ class RevisionedStream(ClosedAfter):
                     yield Entry(Revision(self.segment, behind), event.data)
                 if chunk.end_of_segment and reader.offset < end:
                     raise ProtocolViolation(
-                        f"{self.segment} ends at {reader.offset} where {end} was its length", segment=self.segment
+                        f"{self.segment} ends at {reader.offset}, but its length was {end}", segment=self.segment
                     )
         if decoder.partial and decoder.offset < end:
             raise ProtocolViolation(
-                f"{self.segment} has no end of an entry at {end}", segment=self.segment, offset=decoder.offset
+                f"no entry of {self.segment} ends at {end}", segment=self.segment, offset=decoder.offset
             )
 
     async def write_conditionally(self, revision: Revision, data: bytes) -> Revision | None:
-        """Stores an entry if the segment ends at `revision`; returns the revision behind it, None if it does not.
+        """Stores an entry if the segment ends at `revision`; returns the revision after it, or None if it does not.
 
-        One at a time: further calls wait. Raises EventTooLarge, SegmentSealed, NoSuchStream, TokenRefused,
+        Concurrent calls run one at a time. Raises EventTooLarge, SegmentSealed, NoSuchStream, TokenRefused,
         RetriesExhausted, Closed.
         """
         self._check()
@@ -180,7 +180,7 @@ class RevisionedStream(ClosedAfter):
         return Revision(self.segment, offset + len(frame_event(data)))
 
     async def write(self, data: bytes) -> None:
-        """Stores an entry behind whatever is there. Raises as `write_conditionally`."""
+        """Appends an entry unconditionally. Raises as `write_conditionally`."""
         self._check()
         self._fits(data)
         if self._writer is None:
@@ -192,7 +192,7 @@ class RevisionedStream(ClosedAfter):
         limit = self._pool.settings.max_event_bytes
         if len(data) > limit:
             raise EventTooLarge(
-                f"{len(data)} bytes for {self.segment}, {limit} are allowed",
+                f"{len(data)} bytes for {self.segment}, the limit is {limit}",
                 segment=self.segment,
                 limit=limit,
                 actual=len(data),
@@ -201,7 +201,7 @@ class RevisionedStream(ClosedAfter):
     # --- the mark and the start -------------------------------------------------------------------------------------
 
     async def mark(self) -> Revision | None:
-        """The mark, None if there is none."""
+        """Returns the mark, None if there is none."""
         self._check()
         with self._there():
             reply = await self._requests.ask(
@@ -214,8 +214,8 @@ class RevisionedStream(ClosedAfter):
     async def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
         """Sets the mark if it is `expected`; returns whether it was.
 
-        When a reply was lost on the way the mark itself tells: True if it is `new` then, whoever has set it. Only if
-        somebody has set it again since is it False though this call has set it.
+        If a reply was lost, the current mark decides: True if it equals `new`, whoever set it. The result is wrongly
+        False only if this call set the mark and another client has changed it since.
         """
         self._check()
         old_value = _NO_MARK if expected is None else self._offset(expected)
@@ -232,7 +232,7 @@ class RevisionedStream(ClosedAfter):
         return bool(reply.success) or (asked > 1 and await self.mark() == new)
 
     async def truncate(self, revision: Revision) -> None:
-        """Drops the entries before a revision; nothing if they are gone already."""
+        """Truncates the entries before a revision; a no-op if they are already gone."""
         self._check()
         offset = self._offset(revision)
         try:
@@ -244,10 +244,10 @@ class RevisionedStream(ClosedAfter):
             if gone.details.get("start_offset", -1) < offset:
                 raise
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Waits for what is being written and closes. Can be called twice."""
+        """Waits for a pending write, then closes. Can be called twice."""
         self._closed = True
         conditional, self._conditional = self._conditional, None
         writer, self._writer = self._writer, None

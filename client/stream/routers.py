@@ -1,14 +1,14 @@
-"""How a stream's writer chooses segments: by key, in turns, in turns over a few, or one for all (PIP-79).
+"""Routers choose the segment of an event: by key, round-robin, round-robin over a few, or always the same (PIP-79).
 
-A `Router` is what a user gives; it holds no state, so one may serve any number of writers. Of it a writer makes its own
-`Choice`, which says where in the range [0, 1) the next event goes; the segment that takes that position is the one that
-is chosen. So an event keeps its position when its segment is sealed, and follows it to the successor.
+A user passes a stateless `Router`, which can serve any number of writers. Each writer creates its own `Choice` from it,
+which maps each event to a position in [0, 1); the event goes to the segment that owns the position. So an event keeps
+its position when its segment is sealed, and follows it to the successor.
 
-Invariants: what `peek` says is what the next event without a routing key gets (79.4); a choice among few keeps those
-that it has for as long as they, or a successor, are there, and takes new ones only up to its limit (79.5). Pure: chance
-comes from outside. Follows `PartialRoundRobinMessageRouterImpl` and `RoundRobinPartitionMessageRouterImpl` (Pulsar).
-Deliberate differences: `SinglePartition` takes events with a routing key as well, so that it has exactly one writer; in
-the reference they are hashed.
+Invariants: `peek` returns the position of the next event without a routing key (79.4); a limited choice keeps its
+segments as long as they or their successors exist, and adds new ones only up to its limit (79.5). Pure: the caller
+passes the `Random`. Follows `PartialRoundRobinMessageRouterImpl` and `RoundRobinPartitionMessageRouterImpl` (Pulsar).
+Deliberate difference: `SinglePartition` also takes events with a routing key, so that it has exactly one segment
+writer; the reference hashes them.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from segstore.client.routing import RangeRouter, position_of
 
 
 class Choice(ABC):
-    """Where the events of one writer go."""
+    """Chooses the positions of one writer's events."""
 
     @abstractmethod
     def peek(self, ranges: RangeRouter) -> float:
-        """The position of the next event that has no routing key; it stays the next one's."""
+        """Returns the position of the next event without a routing key, without consuming it."""
 
     @abstractmethod
     def take(self, ranges: RangeRouter, routing_key: str | None) -> float:
-        """The position of an event."""
+        """Returns the position of an event and advances."""
 
 
 class Router(ABC):
-    """A way to choose."""
+    """A routing policy."""
 
     @abstractmethod
     def choice(self, random: Random) -> Choice:
-        """The choice of one writer."""
+        """Creates the choice of one writer."""
 
 
 @dataclass(frozen=True)
 class HashedKey(Router):
-    """Pravega's rule: the hash of the routing key; an event without one goes anywhere."""
+    """Pravega's rule: hashes the routing key; an event without one goes to a random position."""
 
     def choice(self, random: Random) -> Choice:
         return _Hashed(random)
@@ -50,7 +50,7 @@ class HashedKey(Router):
 
 @dataclass(frozen=True)
 class RoundRobin(Router):
-    """Events without a routing key go to all segments in turn; those with one by its hash, which keeps their order."""
+    """Sends events without a routing key to all segments round-robin, and others by hash, which keeps their order."""
 
     def choice(self, random: Random) -> Choice:
         return _InTurn(random, None, by_key=True)
@@ -58,16 +58,16 @@ class RoundRobin(Router):
 
 @dataclass(frozen=True)
 class PartialRoundRobin(Router):
-    """Events go in turn to at most `limit` segments, chosen at random; routing keys are ignored.
+    """Sends events round-robin to at most `limit` randomly chosen segments; routing keys are ignored.
 
-    So are the promises that go with them: the order of events with one key holds in each segment only.
+    Events with the same key are therefore ordered only within each segment.
     """
 
     limit: int
 
     def __post_init__(self) -> None:
         if isinstance(self.limit, bool) or not isinstance(self.limit, int):
-            raise TypeError(f"the limit of PartialRoundRobin is a number of segments, not {self.limit!r}")
+            raise TypeError(f"the limit of PartialRoundRobin must be a number of segments, not {self.limit!r}")
         if self.limit < 1:
             raise ValueError(f"PartialRoundRobin needs at least one segment, not {self.limit}")
 
@@ -77,14 +77,14 @@ class PartialRoundRobin(Router):
 
 @dataclass(frozen=True)
 class SinglePartition(Router):
-    """All events go to one segment, chosen at random, and later to its successor; routing keys are ignored."""
+    """Sends all events to one randomly chosen segment, then to its successor; routing keys are ignored."""
 
     def choice(self, random: Random) -> Choice:
         return _InTurn(random, 1, by_key=False)
 
 
 class _Hashed(Choice):
-    """By key, and without one by chance."""
+    """Chooses by routing key, at random without one."""
 
     __slots__ = ("_next", "_random")
 
@@ -105,7 +105,7 @@ class _Hashed(Choice):
 
 
 class _InTurn(Choice):
-    """In turn over the members: positions, each in another segment. limit: at most so many; None for all there are."""
+    """Round-robin over members, which are positions in different segments. limit: maximum number; None for all."""
 
     __slots__ = ("_at", "_by_key", "_limit", "_members", "_random", "_version")
 
@@ -130,7 +130,7 @@ class _InTurn(Choice):
         return position
 
     def _look(self, ranges: RangeRouter) -> None:
-        """Keeps the members, one of those that have become one segment, and fills up with others, at random."""
+        """Keeps existing members, but one per segment after merges, and fills up with random new ones."""
         self._version = ranges.version
         turn = self._members[self._at] if self._members else None
         kept = {ranges.route(position).segment_id: position for position in reversed(self._members)}
@@ -143,5 +143,5 @@ class _InTurn(Choice):
         wanted = len(others) if self._limit is None else min(len(others), self._limit - len(members))
         members += self._random.sample(sorted(others.values()), wanted)
         self._members = members
-        # Whose turn it was keeps it; who has gone gives it to the one that took over.
+        # The next member stays next; if it has gone, the member that took over its segment is next.
         self._at = 0 if turn is None else members.index(kept[ranges.route(turn).segment_id])

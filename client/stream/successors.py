@@ -1,7 +1,7 @@
-"""Finds the successors of segments whose end a reader or writer has reached.
+"""Finds the successors of segments that a reader or writer has reached the end of.
 
-Invariant: segments that end as soon as they are found, with nothing read or stored in any of them, are followed for at
-most `recovery_timeout_ms`. `Controller` checks that a successor is of a later epoch.
+Invariant: a chain of segments that end as soon as they are found, with nothing read from or stored in them, is followed
+for at most `recovery_timeout_ms`. `Controller` checks that successors have later epochs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from segstore.client.controller import Controller, Successor, parts_of
 from segstore.client.errors import Retriable, RetriesExhausted
 
 _AT_ONCE_S: Final = 1.0
-"""A segment that stays open for longer counts as progress: its reader or writer waited there."""
+"""A segment that stays open longer than this counts as progress."""
 
 
 class _Chain(NamedTuple):
-    """Segments that ended as soon as they were found, one after another. found_s: when the last one was found."""
+    """A chain of segments that ended as soon as they were found. found_s: when the last one was found."""
 
     began_s: float
     length: int
@@ -45,14 +45,14 @@ class Successors:
         self._random = random
         self._now_s = now_s
         self._chains: dict[str, _Chain] = {}
-        """Segment → the chain that led to it, for segments that have not ended."""
+        """The chain that led to each segment that has not ended."""
 
     async def of(self, segment: str, *, in_vain: bool) -> list[Successor]:
-        """The successors of a segment that has ended; [] if its stream is sealed.
+        """Returns the successors of a segment that has ended; [] if its stream is sealed.
 
-        in_vain: nothing was read from it or stored in it. A scale may still be in progress; then the request is retried
-        as the settings for readers and writers say. Raises RetriesExhausted, ProtocolViolation, and the errors of calls
-        to the controller.
+        in_vain: nothing was read from or stored in the segment. While a scale is still in progress the request is
+        retried, with the retry settings of readers and writers. Raises RetriesExhausted, ProtocolViolation, and the
+        errors of controller calls.
         """
         chain = self._chain(segment, in_vain=in_vain)
         scope, stream, segment_id = parts_of(segment)
@@ -74,7 +74,7 @@ class Successors:
         return found
 
     def _chain(self, segment: str, *, in_vain: bool) -> _Chain | None:
-        """The chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted if it took too long."""
+        """Returns the chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted on timeout."""
         chain, now_s = self._chains.pop(segment, None), self._now_s()
         if not in_vain:
             return None

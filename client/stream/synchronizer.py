@@ -1,13 +1,13 @@
-"""State that many share through a revisioned stream: each holds it in memory, changes it by agreed updates.
+"""State replicated through a revisioned stream: each process keeps a copy and updates it optimistically.
 
-A record of the stream is an initial state or a run of updates; applying them in order gives everyone the same state. A
-change is made from the state that was read last and stored only if nobody was faster; else what is new is read and the
-change is made anew. Compaction writes the whole state as a record, moves the mark before it, and drops what lies before
-the mark that was.
+A stream record is an initial state or a list of updates; applying all records in order gives every process the same
+state. A change is computed from the last state read and stored conditionally; on a conflict, new records are read and
+the change is computed again. Compaction writes the whole state as a record, moves the mark before it, and truncates
+everything before the previous mark.
 
 Invariants: the state is that of `revision`; no update is applied twice; a change that raises changes nothing. Records
-are laid out as `UpdateOrInitSerializer` does (Pravega's client): an int32, 1 for an initial state and its bytes, 2 for
-updates, each an int32 length and its bytes. Refused: records of another kind or with lengths that do not fit. Follows
+have the layout of `UpdateOrInitSerializer` (Pravega's client): an int32, 1 followed by an initial state, or 2 followed
+by updates, each an int32 length and its bytes. Refused: records of another kind or with inconsistent lengths. Follows
 `StateSynchronizerImpl`.
 """
 
@@ -30,30 +30,30 @@ _UPDATES: Final = 2
 
 
 class StateRules(Protocol[S]):
-    """What a state is made of. Pure, the same for everyone who shares it; a state is never changed in place."""
+    """The operations on a state. They must be pure and the same in all processes, and never modify a state in place."""
 
     def create(self, initial: bytes) -> S:
-        """The state that an initial record stands for."""
+        """Decodes an initial state."""
 
     def apply(self, state: S, update: bytes) -> S:
-        """The state after an update."""
+        """Returns the state after an update."""
 
     def compact(self, state: S) -> bytes:
-        """The initial record that stands for the state."""
+        """Encodes a state, so that `create` restores it."""
 
 
 def encode_initial(initial: bytes) -> bytes:
-    """A record with an initial state."""
+    """Encodes a record with an initial state."""
     return _int32.pack(_INITIAL) + initial
 
 
 def encode_updates(updates: Sequence[bytes]) -> bytes:
-    """A record with updates."""
+    """Encodes a record with updates."""
     return _int32.pack(_UPDATES) + b"".join(_int32.pack(len(each)) + each for each in updates)
 
 
 def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:
-    """The initial state, or None and the updates. Raises ValueError."""
+    """Decodes a record: the initial state, or None and the updates. Raises ValueError."""
     if len(record) < _int32.size:
         raise ValueError(f"a record of {len(record)} bytes has no kind")
     (kind,) = _int32.unpack_from(record)
@@ -61,7 +61,7 @@ def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:
     if kind == _INITIAL:
         return record[at:], []
     if kind != _UPDATES:
-        raise ValueError(f"a record of kind {kind}: 1 and 2 are known")
+        raise ValueError(f"a record of unknown kind {kind}, expected 1 or 2")
     updates = []
     while at < len(record):
         if len(record) - at < _int32.size:
@@ -76,11 +76,11 @@ def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:
 
 
 class StateSynchronizer(ClosedAfter, Generic[S]):
-    """A shared state. Use with `async with`, or `aclose` it; closes its revisioned stream.
+    """A shared state. Use with `async with`, or call `aclose`, which closes its revisioned stream.
 
     Attributes:
-        state: as of the last `fetch` or change, None before it was initialised.
-        revision: what the state is of.
+        state: as of the last `fetch` or change, None until initialised.
+        revision: the revision of the state.
     """
 
     def __init__(self, stream: RevisionedStream, rules: StateRules[S]) -> None:
@@ -90,7 +90,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         self._rules = rules
 
     async def initialise(self, initial: bytes) -> bool:
-        """Writes the initial state if the stream is empty; returns whether it was. Reads the state if not."""
+        """Writes the initial state if the stream is empty, else reads the state; returns whether it was empty."""
         written = await self._stream.write_conditionally(Revision(self._stream.segment, 0), encode_initial(initial))
         if written is None:
             await self.fetch()
@@ -99,9 +99,9 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         return True
 
     async def fetch(self) -> S | None:
-        """Reads what is new; returns the state, None if it was never initialised.
+        """Reads new records; returns the state, None if it was never initialised.
 
-        If what is new was truncated, begins at the mark.
+        Restarts from the mark if new records were truncated.
         """
         attempts = self._stream.attempts(f"reading the state in {self._stream.segment}")
         while True:
@@ -114,12 +114,12 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
                     self._take(entry.revision, entry.data)
                 return self.state
             except SegmentTruncated as truncated:
-                self.state = self.revision = None  # updates are missing: only an initial record goes on
+                self.state = self.revision = None  # updates are missing: restart from an initial record
                 pause_s = attempts.failed(truncated)
             await asyncio.sleep(pause_s)
 
     async def _catch_up(self, revision: Revision, attempts: Attempts) -> None:
-        """Reads what was written after a revision; pauses if the write that caused a refusal is not visible yet."""
+        """Reads records after a revision; pauses if the write that caused a conflict is not visible yet."""
         await self.fetch()
         if self.revision != revision:
             attempts.progress()
@@ -131,7 +131,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             initial, updates = decode_record(record)
         except ValueError as cause:
             raise ProtocolViolation(
-                f"{revision.segment} holds no record before {revision.offset}: {cause}", segment=revision.segment
+                f"{revision.segment} has no valid record before {revision.offset}: {cause}", segment=revision.segment
             ) from cause
         if self.revision is not None and revision <= self.revision:
             return
@@ -142,13 +142,13 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             for update in updates:
                 state = self._rules.apply(state, update)
             self.state, self.revision = state, revision
-        # Updates before any initial state were truncated in part: an initial record is behind them.
+        # Updates before any initial state are left over from truncation; an initial record follows.
 
     async def update(self, change: Callable[[S], Sequence[bytes]]) -> S:
-        """Changes the state by the updates that `change` makes of it, none to leave it; returns the new state.
+        """Applies the updates that `change` returns, [] for no change; returns the new state.
 
-        `change` is called again, with the newer state, each time that somebody else was faster. Raises ConditionFailed
-        if the state was never initialised, and what `change` raises.
+        On a conflict `change` is called again with the newer state. Raises ConditionFailed if the state was never
+        initialised, and what `change` raises.
         """
         attempts = self._stream.attempts(f"changing the state in {self._stream.segment}")
         while True:
@@ -165,11 +165,11 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             await self._catch_up(revision, attempts)
 
     async def update_unconditionally(self, updates: Sequence[bytes]) -> None:
-        """Writes updates whatever the state is; they show after the next `fetch`."""
+        """Writes updates unconditionally; they are visible after the next `fetch`."""
         await self._stream.write(encode_updates(updates))
 
     async def compact(self) -> None:
-        """Writes the state as a whole, so that who comes later begins there, and drops what is before the last such."""
+        """Writes the whole state, so that new processes start there, and truncates records before the previous one."""
         attempts = self._stream.attempts(f"compacting the state in {self._stream.segment}")
         while True:
             state, revision = await self._current()

@@ -1,18 +1,18 @@
-"""Transactions: events written aside, which all become part of the stream when it commits, or none.
+"""Transactions: events that become readable together when the transaction commits, or not at all.
 
     async with pravega.transaction_writer("scope", "stream") as writer:
         async with writer.begin() as transaction:
             await transaction.write(b"…", routing_key="sensor-7")
 
-The block's end commits and returns when the events are in the stream; an exception in it aborts. Meanwhile pings keep
-the lease. A transaction is written to the segments beside those of the epoch in which it was begun, so scaling does not
-disturb it.
+The end of the block commits and waits until the events are in the stream; an exception in the block aborts. Pings
+extend the lease meanwhile. A transaction has its own segments, which belong to the epoch in which it began, so scaling
+does not affect it.
 
-Invariants: nothing is committed before everything written to it is stored; a transaction that its writer left, by
-whatever way, is aborted here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: to
-commit after a write failed. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate
-differences: `commit` waits until the events can be read (the reference returns when the controller has taken the
-request); leaving the writer aborts what is open (there the lease does); there are at least two pings a lease.
+Invariants: a transaction is committed only after all its events are stored; one that its writer leaves in any other way
+is aborted, here or by its lease; after `aclose`, which can be called twice, no task is left. Refused: a commit after a
+failed write. Follows `TransactionalEventStreamWriterImpl` and `Pinger` (Pravega's client). Deliberate differences:
+`commit` waits until the events are readable (the reference returns once the controller accepts the request); closing
+the writer aborts open transactions (the reference leaves that to the lease); there are at least two pings per lease.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from segstore.client.stream.events import frame_event
 from segstore.wire.names import transaction_name
 
 _POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
-"""How often a commit that takes time is asked for."""
+"""Poll interval for a commit in progress."""
 
 _GONE: Final = frozenset({"ABORTED", "COMMITTED", "UNKNOWN"})
-"""What a ping hears of a transaction that is not open."""
+"""Ping statuses of a transaction that is no longer open."""
 
 _NO_LONGER: Final = frozenset({"LEASE_TOO_LARGE", "MAX_EXECUTION_TIME_EXCEEDED"})
-"""And of one that is not prolonged; it can be committed until its lease ends."""
+"""Ping statuses of a lease that is not extended; the transaction can be committed until its lease ends."""
 
 
 def ping_interval_ms(lease_ms: float) -> float:
-    """How often to ping: twice a short lease, ten times one of 100 s."""
+    """Returns the ping interval: half of a short lease, a tenth of a 100 s lease."""
     return lease_ms / max(2.0, sqrt(lease_ms / 1000))
 
 
 class TransactionWriter(ClosedAfter):
-    """Begins transactions of one stream. Use with `async with`, or `aclose`.
+    """Begins transactions of one stream. Use with `async with`, or call `aclose`.
 
     Attributes:
-        scope, stream: whose.
-        writer_id: names the writer to the controller, for the times that commits note.
+        scope, stream: the stream's scope and name.
+        writer_id: identifies the writer to the controller, which records it with commit timestamps.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class TransactionWriter(ClosedAfter):
         self._closed = False
 
     def begin(self, *, lease_ms: int | None = None) -> Transaction:
-        """A new transaction, to be opened. lease_ms: of the settings, if not given."""
+        """Returns a new, unopened transaction. lease_ms: defaults to the settings."""
         return self._make(None, lease_ms)
 
     def resume(self, transaction: UUID, *, lease_ms: int | None = None) -> Transaction:
-        """One that was begun elsewhere, to be opened."""
+        """Returns an unopened handle for a transaction begun elsewhere."""
         return self._make(transaction, lease_ms)
 
     def _make(self, identifier: UUID | None, lease_ms: int | None) -> Transaction:
@@ -106,26 +106,26 @@ class TransactionWriter(ClosedAfter):
         return made
 
     async def status(self, transaction: UUID) -> TransactionStatus:
-        """How any transaction of the stream stands."""
+        """Returns the status of any transaction of the stream."""
         return await self._controller.transaction_status(self.scope, self.stream, transaction)
 
     def forget(self, transaction: Transaction) -> None:
-        """It has ended."""
+        """Forgets a transaction that has ended."""
         self._open.discard(transaction)
 
     async def aclose(self) -> None:
-        """Aborts what is open. Can be called twice. What the controller did not take the leases will end."""
+        """Aborts open transactions; leases end those that the controller could not abort. Can be called twice."""
         self._closed = True
         await asyncio.gather(*(each.leave() for each in tuple(self._open)))
 
 
 class Transaction(OpenedBefore):
-    """One transaction. Made by `TransactionWriter`; use with `async with`, or `open` and `commit` or `abort`.
+    """A transaction, created by `TransactionWriter`. Use with `async with`, or `open` and `commit` or `abort`.
 
     Attributes:
-        writer: what made it.
-        lease_ms: how long it lives after a ping.
-        pings: how many were answered.
+        writer: the writer that created it.
+        lease_ms: its lifetime after a ping.
+        pings: number of answered pings.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class Transaction(OpenedBefore):
 
     @property
     def id(self) -> UUID:
-        """Raises Closed before it is open."""
+        """The transaction's id. Raises Closed before it is open."""
         if self._id is None:
             raise Closed(f"the transaction of {self._name} is not open", stream=self._name)
         return self._id
 
     async def open(self) -> None:
-        """Begins it, or finds it. Raises NoSuchStream, TransactionOver, and what calls to the controller raise."""
+        """Begins or resumes it. Raises NoSuchStream, TransactionOver, and the errors of controller calls."""
         try:
             await self._begin()
         except BaseException:
@@ -188,13 +188,13 @@ class Transaction(OpenedBefore):
             raise NoSuchStream(f"the segments of {self._name}: {problem}", stream=self._name) from problem
 
     async def status(self) -> TransactionStatus:
-        """How it stands, as the controller says."""
+        """Returns the transaction's status, from the controller."""
         return await self._controller.transaction_status(self.writer.scope, self.writer.stream, self.id)
 
     # --- the lease --------------------------------------------------------------------------------------------------
 
     async def _ping(self) -> None:
-        """Keeps the lease until the transaction is over; an answer that says so fails what is written."""
+        """Extends the lease until the transaction ends; fails pending writes if a ping reports that it has ended."""
         interval_s = ping_interval_ms(self.lease_ms) / 1000
         while self._error is None:
             await asyncio.sleep(interval_s)
@@ -203,12 +203,12 @@ class Transaction(OpenedBefore):
                     self.writer.scope, self.writer.stream, self.id, self.lease_ms
                 )
             except Retriable:
-                continue  # the call itself was tried for long, and the lease may last until the next
+                continue  # the call was already retried; the lease may last until the next ping
             except ClientError as error:
                 self._fail(error)
                 return
             if said in _GONE:
-                self._fail(self._over(f"is over: a ping hears {said}", said))
+                self._fail(self._over(f"is over: a ping returned {said}", said))
                 return
             if said in _NO_LONGER:
                 return
@@ -227,20 +227,20 @@ class Transaction(OpenedBefore):
     # --- writing ----------------------------------------------------------------------------------------------------
 
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
-        """Returns when the event is stored in the transaction. Raises as `submit`."""
+        """Writes an event and waits until it is stored in the transaction. Raises as `submit`."""
         await (await self.submit(event, routing_key=routing_key))
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
-        """Queues an event; the future is done when it is stored in the transaction. Waits only for room.
+        """Queues an event; returns a future that completes when it is stored in the transaction. Waits only for room.
 
-        Without a routing key all events go to one segment, in order. Raises EventTooLarge, TransactionOver, Closed, and
-        the error that failed an earlier write.
+        Events without a routing key all go to one segment, in order. Raises EventTooLarge, TransactionOver, Closed, and
+        the error of an earlier failed write.
         """
         limit = self._settings.max_event_bytes
         if len(event) > limit:
             raise EventTooLarge(
-                f"an event of {len(event)} bytes for a transaction of {self._name}, which takes {limit} at the most: "
-                "larger ones go outside of transactions only",
+                f"an event of {len(event)} bytes for a transaction of {self._name}, the limit is {limit}: "
+                "larger events can only be written outside of transactions",
                 stream=self._name,
                 limit=limit,
                 actual=len(event),
@@ -272,30 +272,30 @@ class Transaction(OpenedBefore):
         return writer
 
     def _on_over(self, writer: SegmentWriter, error: SegmentOver) -> None:
-        over = self._over("takes no more events: it was committed, aborted, or its lease ended", "ENDED").located(
+        over = self._over("accepts no more events: it was committed or aborted, or its lease expired", "ENDED").located(
             endpoint=error.endpoint, segment=writer.segment, request_id=error.request_id
         )
         over.__cause__ = error
         self._fail(over)
 
     async def flush(self) -> None:
-        """Returns when all that was written before is stored in the transaction. Raises the error of what could not."""
+        """Waits until all earlier events are stored in the transaction. Raises the error of a failed event."""
         self._check()
         for writer in tuple(self._writers.values()):
             await writer.flush()
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- commit and abort -------------------------------------------------------------------------------------------
 
     async def commit(self, *, timestamp: int | None = None, wait: bool = True) -> None:
-        """Commits, and waits until the events are in the stream unless told not to.
+        """Commits the transaction; unless `wait` is False, waits until the events are in the stream.
 
-        timestamp: what the writer's clock says of these events, for watermarks. Raises the error of what could not be
-        written; TransactionOver if it was aborted; RequestTimedOut if it is still committing after
-        `transaction_commit_timeout_ms`. After a Retriable `status` tells what came of it, and `commit` can be repeated.
+        timestamp: the writer's time for these events, for watermarks. Raises the error of a failed write;
+        TransactionOver if it was aborted; RequestTimedOut if it is still committing after
+        `transaction_commit_timeout_ms`. After a Retriable, check `status`; `commit` can be repeated.
         """
         await self.flush()
         await self._release()
-        await self._stop_pinging()  # or it may hear of this commit, and take it for another's
+        await self._stop_pinging()  # a ping could mistake this commit for another client's
         scope, stream = self.writer.scope, self.writer.stream
         await self._controller.commit_transaction(scope, stream, self.id, self.writer.writer_id, timestamp)
         self._end()
@@ -308,22 +308,22 @@ class Transaction(OpenedBefore):
         try:
             async with asyncio.timeout(limit / 1000):
                 while (status := await self.status()) is TransactionStatus.COMMITTING or (
-                    status is TransactionStatus.OPEN  # it was taken, and does not show yet
+                    status is TransactionStatus.OPEN  # accepted, but not visible yet
                 ):
                     asked += 1
                     await asyncio.sleep(_POLLS.delay_ms(asked, self._random) / 1000)
         except TimeoutError as cause:
             raise RequestTimedOut(
-                f"transaction {self._id} of {self._name} was taken but is not committed after {limit:.0f} ms",
+                f"transaction {self._id} of {self._name} has not finished committing after {limit:.0f} ms",
                 stream=self._name,
                 limit=limit,
                 transaction=self._id,
             ) from cause
         if status is not TransactionStatus.COMMITTED:
-            raise self._over(f"was to be committed and is {status.value}", status.value)
+            raise self._over(f"was to be committed but is {status.value}", status.value)
 
     async def abort(self) -> None:
-        """Gives up what was written; nothing if it has ended here. Raises TransactionOver if it is committed."""
+        """Aborts the transaction; a no-op if it has ended here. Raises TransactionOver if it is committed."""
         if self._ended or self._id is None:
             self._end()
             return
@@ -333,11 +333,11 @@ class Transaction(OpenedBefore):
         self._end()
 
     async def leave(self) -> ClientError | None:
-        """Aborts within `close_timeout_ms` and frees everything; returns, not raises, what went wrong."""
+        """Aborts within `close_timeout_ms` and releases all resources; returns an error instead of raising it."""
         problem: ClientError | None = None
         limit = self._settings.close_timeout_ms
         try:
-            async with within(limit, f"no abort of {self._id} of {self._name}", stream=self._name):
+            async with within(limit, f"transaction {self._id} of {self._name} was not aborted", stream=self._name):
                 await self.abort()
         except ClientError as error:
             problem = error

@@ -1,7 +1,7 @@
-"""Iterating over the partitions of a key-value table in the order of the keys' bytes, whatever partition they lie in.
+"""Iterates over a key-value table in key order by merging its partitions.
 
-Invariants: a page of each partition is held and no more; cancelling a step loses nothing; the token is the last key
-that was given, so an iteration can go on elsewhere and later, with what was put in meanwhile. Follows
+Invariants: at most one page per partition is held; cancelling a step loses nothing; the token is the last key returned,
+so an iteration can continue elsewhere and later, and then sees keys added meanwhile. Follows
 `KeyValueTableIteratorImpl` and `SegmentIteratorArgs` (Pravega's client).
 """
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs them side by side; the first error ends the others and is raised. Nothing runs on after it."""
+    """Runs coroutines concurrently; the first error cancels the others and is raised once they have ended."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         await asyncio.gather(*tasks)
@@ -33,7 +33,7 @@ async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class Bounds(NamedTuple):
-    """The first and the last key that are wanted; none if the first is above the last."""
+    """The first and the last key to return; empty if the first is greater than the last."""
 
     first: bytes
     last: bytes
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         return self.first > self.last
 
     def behind(self, key: bytes) -> Bounds:
-        """What is left when this key and those before it were given."""
+        """Returns the bounds that remain after this key."""
         following = int.from_bytes(key) + 1
         if following >> 8 * len(key):
             return Bounds(b"\xff", b"")
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
 
 
 class _Cursor:
-    """How far one partition was read."""
+    """The read position in one partition."""
 
     __slots__ = ("bounds", "items", "partition", "segment")
 
@@ -63,10 +63,10 @@ class _Cursor:
 
 
 class TableIterator(Generic[T]):
-    """An iteration: use with `async for`. Made by `KeyValueTable`. Errors are those of its `get`.
+    """An iteration over a table, for `async for`. Created by `KeyValueTable`. Raises the errors of its `get`.
 
     Attributes:
-        token: goes on from behind what was given last; b"" before the first.
+        token: continues the iteration after the last returned item; b"" before the first.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class TableIterator(Generic[T]):
         *,
         with_values: bool,
     ) -> None:
-        """gone: the error for a partition that is not there."""
+        """gone: makes the error for a missing partition."""
         self.token = b""
         self._page = max(page, 1)
         self._make = make
@@ -99,7 +99,7 @@ class TableIterator(Generic[T]):
         for item in items:
             if not first <= item.key <= last or item.key <= before:
                 raise ProtocolViolation(
-                    f"{segment.name} gives keys out of order or that were not asked for", segment=segment.name
+                    f"{segment.name} returned keys out of order or that were not requested", segment=segment.name
                 )
             before = item.key
         self._unread.discard(number)

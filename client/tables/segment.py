@@ -1,7 +1,7 @@
-"""One table segment: its entries, by the wire's own requests. Below key-value tables and Rust's reader groups.
+"""One table segment and its entries, by wire requests. Key-value tables and reader groups are built on it.
 
-Invariant: what is sent keeps to the limits of a batch; a reply that does not fit its request is a ProtocolViolation.
-Payloads of what is read are copies. Follows `TableSegmentImpl` (Pravega's client).
+Invariant: requests keep to the batch limits; a reply that does not match its request is a ProtocolViolation. Returned
+keys and values are copies. Follows `TableSegmentImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _VALUE_OVERHEAD: Final = 8
 
 
 class Item(NamedTuple):
-    """An entry. version: what it has, or for an update what it must have now: NO_VERSION for any."""
+    """A table entry. version: its version, or for an update the version it must have now; NO_VERSION for any."""
 
     key: bytes
     version: int = NO_VERSION
@@ -57,7 +57,7 @@ class Item(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What changed since a position: `position` is the next one; `clear` that all before it is to be forgotten."""
+    """Changes since a position. position: the next position. clear: whether to discard all earlier state."""
 
     items: list[Item]
     clear: bool
@@ -69,7 +69,7 @@ class TableSegment:
     """Requests about one table segment. Errors are those of `SegmentRequests.ask`.
 
     Attributes:
-        name: of the segment.
+        name: the segment's name.
     """
 
     __slots__ = ("_requests", "name")
@@ -79,7 +79,7 @@ class TableSegment:
         self._requests = requests
 
     async def create(self, *, key_bytes: int = 0) -> None:
-        """key_bytes: length of all keys; 0 for keys of any. Raises SegmentExists."""
+        """Creates the segment. key_bytes: length of all keys, 0 for variable. Raises SegmentExists."""
         await self._requests.ask(
             self.name,
             SegmentCreated,
@@ -87,7 +87,7 @@ class TableSegment:
         )
 
     async def delete(self, *, must_be_empty: bool = False) -> None:
-        """Raises ConditionFailed if it was to be empty and is not, SegmentMissing."""
+        """Deletes the segment. Raises SegmentMissing, and ConditionFailed if it must be empty and is not."""
         await self._requests.ask(
             self.name,
             SegmentDeleted,
@@ -100,7 +100,7 @@ class TableSegment:
         )
 
     async def update(self, items: Sequence[Item]) -> list[int]:
-        """Sets entries, all or none; returns their versions. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
+        """Sets entries atomically; returns their versions. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(items), sum(len(each.key) + len(each.value) + _VALUE_OVERHEAD for each in items))
         entries = TableEntries([TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in items])
         reply = await self._requests.ask(
@@ -112,7 +112,7 @@ class TableSegment:
         return list(reply.updated_versions)
 
     async def remove(self, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Removes keys that have these versions, all or none. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
+        """Removes keys with the given versions atomically. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(keys), sum(len(key) for key, _ in keys))
         wanted = [TableKey(key, version) for key, version in keys]
         await self._requests.ask(
@@ -122,7 +122,7 @@ class TableSegment:
         )
 
     async def get(self, keys: Sequence[bytes]) -> list[Item | None]:
-        """The entries of some keys, None where there is none. All values together must fit into one frame."""
+        """Returns the entries of some keys, None where missing. All values together must fit into one frame."""
         self._check(len(keys), sum(map(len, keys)))
         wanted = [TableKey(key) for key in keys]
         reply = await self._requests.ask(
@@ -132,13 +132,13 @@ class TableSegment:
         self._expect(len(keys), len(found))
         for asked, item in zip(keys, found, strict=True):
             if item.key != asked:
-                raise ProtocolViolation(f"{self.name} answers about a key that was not asked for", segment=self.name)
+                raise ProtocolViolation(f"{self.name} returned a key that was not requested", segment=self.name)
         return [None if item.version == NOT_EXISTS else item for item in found]
 
     async def keys(
         self, count: int, *, first: bytes = b"", last: bytes = b"", token: bytes = b""
     ) -> tuple[list[Item], bytes]:
-        """A page of keys and the token of the next. first, last: bounds, of tables with keys of one length only."""
+        """Returns a page of keys and the token of the next. first, last: bounds; fixed-length keys only."""
         args = TableIteratorArgs(token, b"", first, last)
         reply = await self._requests.ask(
             self.name,
@@ -150,7 +150,7 @@ class TableSegment:
     async def entries(
         self, count: int, *, first: bytes = b"", last: bytes = b"", token: bytes = b""
     ) -> tuple[list[Item], bytes]:
-        """As `keys`, with the values."""
+        """Like `keys`, with values."""
         args = TableIteratorArgs(token, b"", first, last)
         reply = await self._requests.ask(
             self.name,
@@ -160,7 +160,7 @@ class TableSegment:
         return _items(reply.entries), bytes(reply.continuation_token)
 
     async def delta(self, position: int, count: int) -> Delta:
-        """What changed from a position on."""
+        """Returns up to `count` changes from a position."""
         reply = await self._requests.ask(
             self.name,
             TableEntriesDeltaRead,
@@ -175,7 +175,7 @@ class TableSegment:
         ):
             if actual > limit:
                 raise EntryRefused(
-                    f"{actual} {what} in one request about {self.name}, {limit} are allowed",
+                    f"{actual} {what} in one request about {self.name}, the limit is {limit}",
                     segment=self.name,
                     limit=limit,
                     actual=actual,
@@ -184,7 +184,7 @@ class TableSegment:
     def _expect(self, asked: int, got: int) -> None:
         if asked != got:
             raise ProtocolViolation(
-                f"{self.name} answers with {got} entries where {asked} were asked for",
+                f"{self.name} returned {got} entries where {asked} were requested",
                 segment=self.name,
                 limit=asked,
                 actual=got,

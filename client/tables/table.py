@@ -1,4 +1,4 @@
-"""Key-value tables: keys of a fixed length, shared among partitions that are table segments.
+"""Key-value tables: fixed-length keys, hashed to partitions that are table segments.
 
     async with pravega.table("scope", "table") as table:
         version = await table.put(b"0001", b"value")
@@ -6,15 +6,14 @@
         async for entry in table.entries():
             …
 
-A key has a primary part, whose hash says which partition holds it, and may have a secondary one. Entries of one primary
-key can be changed together, all or none. Each change gives the entry a new `Version`, on which the next can depend.
+A key has a primary part, whose hash selects its partition, and an optional secondary part. Entries with the same
+primary key can be changed atomically. Each change gives an entry a new `Version`, which later changes can require.
 
-Invariants: an iteration is in the order of the keys' bytes, whatever partition they lie in; cancelling one loses
-nothing, and its `token` goes on from behind the last that was given. Refused, before anything is sent: keys and values
-of a length that the table cannot hold, batches over several primary keys or above the limits. A conditional change
-whose reply was lost is sent again; if it was carried out the first time, the second finds its own version (see
-`BadKeyVersion`). Follows `KeyValueTableImpl`, `SegmentSelector`, `TableEntryHelper` and `TableSegmentImpl` (Pravega's
-client). Deliberate difference: tokens of iterations, which are not there.
+Invariants: iteration is in byte order of keys, across partitions; cancelling it loses nothing, and its `token`
+continues after the last returned item. Refused before anything is sent: keys and values of the wrong length, batches
+over several primary keys or above the limits. A conditional change whose reply was lost is sent again; if the first try
+was applied, the second fails on its own version (see `BadKeyVersion`). Follows `KeyValueTableImpl`, `SegmentSelector`,
+`TableEntryHelper` and `TableSegmentImpl` (Pravega's client). Deliberate difference: iterations have tokens.
 """
 
 from __future__ import annotations
@@ -44,29 +43,29 @@ from segstore.wire.hashing import java_hash_code, murmur3_128_low
 
 _SEED: Final = java_hash_code("KeyValueTableRouter")
 _READ_AT_ONCE: Final = MAX_BATCH_BYTES // (MAX_KEY_BYTES + MAX_VALUE_BYTES)
-"""So many values of any size fit into one reply."""
+"""This many values of maximum size fit into one reply."""
 _READS_AT_ONCE: Final = 5
 _ANY: Final = -(2**63)
 
 
 def position_of_key(primary: bytes) -> float:
-    """Where in [0, 1) a primary key lies."""
+    """Returns the position of a primary key in [0, 1)."""
     return (murmur3_128_low(primary, _SEED) >> 12) / 2**52
 
 
 class TableKey(NamedTuple):
-    """The parts of a key; of a table without secondary keys only the first."""
+    """The parts of a key; the secondary part is empty in tables without secondary keys."""
 
     primary: bytes
     secondary: bytes = b""
 
 
 Key = bytes | TableKey
-"""Bytes stand for a primary key."""
+"""A key; plain bytes are a primary key."""
 
 
 class Version(NamedTuple):
-    """Of an entry: changes with each update. As text, `segment:number`, as in Pravega."""
+    """The version of an entry, which changes with each update. Its text form is `segment:number`, as in Pravega."""
 
     segment_id: int
     number: int
@@ -76,19 +75,19 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From its text. Raises ValueError."""
+        """Parses the text form. Raises ValueError."""
         segment, colon, number = text.partition(":")
         if not colon:
-            raise ValueError(f"{text!r} is no version of an entry: it is not segment:number")
+            raise ValueError(f"{text!r} is not an entry version: expected segment:number")
         return cls(int(segment), int(number))
 
 
 NEW: Final = Version(_ANY, NOT_EXISTS)
-"""The version of a key that is not there."""
+"""The version of a key that does not exist."""
 
 
 class TableEntry(NamedTuple):
-    """A key, its value, and the version of both."""
+    """A key, its value and its version."""
 
     key: TableKey
     value: bytes
@@ -96,10 +95,10 @@ class TableEntry(NamedTuple):
 
 
 class KeyValueTable(OpenedBefore, FreedAfter):
-    """One table. Use with `async with`, or `open` and `close`.
+    """A key-value table. Use with `async with`, or `open` and `close`.
 
     Attributes:
-        scope, table: its name.
+        scope, table: the table's scope and name.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         self._closed = False
 
     async def open(self) -> None:
-        """Asks for the table's keys and partitions. Raises NoSuchTable, and what calls to the controller raise."""
+        """Fetches the table's configuration and partitions. Raises NoSuchTable, and the errors of controller calls."""
         config = await self._controller.table_config(self.scope, self.table)
         segments = await self._controller.table_segments(self.scope, self.table)
         if len(segments) != config.partitions:
@@ -138,7 +137,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     @property
     def config(self) -> TableConfig:
-        """What it was made with. Raises Closed."""
+        """The table's configuration. Raises Closed unless the table is open."""
         if self._config is None or self._closed:
             state = "was closed" if self._closed else "is not open: `async with` opens it"
             raise Closed(f"table {self._name} {state}", stream=self._name)
@@ -147,7 +146,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def _key(self, key: Key) -> tuple[TableKey, bytes]:
-        """The key in parts and as its partition holds it. Raises EntryRefused."""
+        """Returns the key in parts and as its partition stores it. Raises EntryRefused."""
         whole = key if isinstance(key, TableKey) else TableKey(key)
         config = self.config
         for part, name, length in (
@@ -156,7 +155,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         ):
             if len(part) != length:
                 raise EntryRefused(
-                    f"a {name} key of {len(part)} bytes for table {self._name}, whose have {length}",
+                    f"a {name} key of {len(part)} bytes for table {self._name}, whose {name} keys have {length}",
                     stream=self._name,
                     limit=length,
                     actual=len(part),
@@ -181,33 +180,33 @@ class KeyValueTable(OpenedBefore, FreedAfter):
             return NO_VERSION
         if version.segment_id not in (_ANY, partition.segment_id):
             raise BadKeyVersion(
-                f"version {version} is of another partition than {partition.name}",
+                f"version {version} belongs to another partition than {partition.name}",
                 segment=partition.name,
                 stream=self._name,
             )
         return version.number
 
     def _one_partition(self, keys: Sequence[TableKey]) -> SegmentRange:
-        """Of keys that are changed together."""
+        """Returns the common partition of keys that are changed together. Raises EntryRefused."""
         if len({key.primary for key in keys}) != 1:
-            raise EntryRefused(f"keys of {self._name} that are changed together share a primary key", stream=self._name)
+            raise EntryRefused(f"keys of {self._name} changed together must share a primary key", stream=self._name)
         return self._partition(keys[0])
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def put(self, key: Key, value: bytes, *, version: Version | None = None) -> Version:
-        """Sets a value; returns its version. version: what the entry must have now, None for whatever.
+        """Sets a value; returns its new version. version: the version that the entry must have now, None for any.
 
-        Raises BadKeyVersion, EntryRefused, NoSuchTable, and what requests raise.
+        Raises BadKeyVersion, EntryRefused, NoSuchTable, and the errors of requests.
         """
         return (await self.put_all([(key, value, version)]))[0]
 
     async def put_if_absent(self, key: Key, value: bytes) -> Version:
-        """Sets the value of a key that is not there. Raises BadKeyVersion if it is, and as `put`."""
+        """Sets the value of a new key. Raises BadKeyVersion if the key exists, and as `put`."""
         return await self.put(key, value, version=NEW)
 
     async def put_all(self, entries: Iterable[tuple[Key, bytes] | tuple[Key, bytes, Version | None]]) -> list[Version]:
-        """Sets several values of one primary key, all or none; returns their versions. Raises as `put`."""
+        """Sets several values of one primary key atomically; returns their versions. Raises as `put`."""
         items = [(*self._key(each[0]), each[1], each[2] if len(each) == 3 else None) for each in entries]
         if not items:
             return []
@@ -215,7 +214,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         for _, _, value, _ in items:
             if len(value) > MAX_VALUE_BYTES:
                 raise EntryRefused(
-                    f"a value of {len(value)} bytes for table {self._name}, {MAX_VALUE_BYTES} are allowed",
+                    f"a value of {len(value)} bytes for table {self._name}, the limit is {MAX_VALUE_BYTES}",
                     stream=self._name,
                     limit=MAX_VALUE_BYTES,
                     actual=len(value),
@@ -228,11 +227,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         return [Version(partition.segment_id, number) for number in numbers]
 
     async def remove(self, key: Key, *, version: Version | None = None) -> None:
-        """Removes an entry; nothing if it is not there and no version is asked for. Raises as `put`."""
+        """Removes an entry; a no-op if it does not exist and no version is given. Raises as `put`."""
         await self.remove_all([(key, version)])
 
     async def remove_all(self, keys: Iterable[tuple[Key, Version | None]]) -> None:
-        """Removes several entries of one primary key, all or none. Raises as `put`."""
+        """Removes several entries of one primary key atomically. Raises as `put`."""
         items = [(*self._key(key), version) for key, version in keys]
         if not items:
             return
@@ -255,11 +254,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def get(self, key: Key) -> TableEntry | None:
-        """The entry, None if there is none. Raises EntryRefused, NoSuchTable, and what requests raise."""
+        """Returns the entry, or None. Raises EntryRefused, NoSuchTable, and the errors of requests."""
         return (await self.get_all([key]))[0]
 
     async def get_all(self, keys: Iterable[Key]) -> list[TableEntry | None]:
-        """The entries of any keys, in their order. What is found was there at some moment, not all at one."""
+        """Returns the entries of any keys, in the order given. They are not read at a single point in time."""
         parts = [self._key(key) for key in keys]
         found: list[TableEntry | None] = [None] * len(parts)
         by_partition: dict[SegmentRange, list[int]] = {}
@@ -287,7 +286,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         return found
 
     async def exists(self, key: Key) -> bool:
-        """Whether there is an entry; its value is not sent."""
+        """Returns whether a key exists, without fetching its value."""
         try:
             await self.remove(key, version=NEW)
         except ConditionFailed:
@@ -306,11 +305,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         after: bytes | None = None,
         page: int = 100,
     ) -> TableIterator[TableEntry]:
-        """All entries in the order of their keys, or some.
+        """Iterates over entries in key order.
 
-        primary: those of one primary key; `from_` and `to` (included) and `prefix` are then about secondary keys, else
-        about primary ones. after: the `token` of an earlier iteration, which goes on. page: how many a request asks
-        for. Raises EntryRefused.
+        primary: restricts the iteration to one primary key; `from_`, `to` (inclusive) and `prefix` then apply to
+        secondary keys, else to primary keys. after: the `token` of an earlier iteration to continue. page: number of
+        entries per request. Raises EntryRefused.
         """
         bounds = self._bounds(primary, from_, to, prefix, after)
 
@@ -332,7 +331,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         after: bytes | None = None,
         page: int = 100,
     ) -> TableIterator[TableKey]:
-        """As `entries`, without the values."""
+        """Like `entries`, without values."""
         bounds = self._bounds(primary, from_, to, prefix, after)
 
         def key(partition: SegmentRange, item: Item) -> TableKey:
@@ -349,17 +348,17 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     def _bounds(
         self, primary: bytes | None, from_: bytes | None, to: bytes | None, prefix: bytes | None, after: bytes | None
     ) -> Bounds:
-        """The first and the last key of an iteration."""
+        """Returns the first and the last key of an iteration."""
         config = self.config
         if primary is not None and len(primary) != config.primary_key_bytes:
             self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
         if prefix is not None and (from_ is not None or to is not None):
-            raise EntryRefused(f"an iteration over {self._name} has a prefix or a range", stream=self._name)
+            raise EntryRefused(f"an iteration over {self._name} takes a prefix or a range, not both", stream=self._name)
         length = config.primary_key_bytes if primary is None else config.secondary_key_bytes
         for given, exact in ((from_, True), (to, True), (prefix, False)):
             if given is not None and (len(given) > length or (exact and len(given) != length)):
                 raise EntryRefused(
-                    f"{len(given)} bytes bound an iteration over keys of {length} bytes of {self._name}",
+                    f"a bound of {len(given)} bytes for an iteration over keys of {length} bytes of {self._name}",
                     stream=self._name,
                     limit=length,
                     actual=len(given),
@@ -371,12 +370,12 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         if not after:
             return bounds
         if len(after) != whole:
-            raise EntryRefused(f"{after!r} is no token of an iteration over {self._name}", stream=self._name)
+            raise EntryRefused(f"{after!r} is not a token of an iteration over {self._name}", stream=self._name)
         return bounds.behind(after)
 
-    # --- end --------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Fails what is pending. Can be called twice."""
+        """Closes the table; pending requests fail. Can be called twice."""
         self._closed = True
         self._requests.close()

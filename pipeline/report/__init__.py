@@ -1,1 +1,1 @@
-"""The report over a trace."""
+"""The trace report: analyses on Spark, and an HTML page that shows them."""

@@ -1,4 +1,4 @@
-"""What happened in traces, as tables: requests with their replies, broken rules, errors, latencies. On Spark.
+"""Trace analysis on Spark: requests paired with replies, protocol violations, errors and latencies as tables.
 
     from segstore.pipeline.report import analysis
     from segstore.pipeline.session import session
@@ -7,14 +7,14 @@
     found.exchanges.where("status = 'lost'").show()
     analysis.latencies(found.exchanges, "command").show()
 
-`segstore.pipeline.report.analysis_rules` says what the columns mean and which rules there are, and
-`segstore.pipeline.report.analysis_steps` how it is found out.
+`segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
+SQL statements.
 
-Invariant: every row equals that of `segstore.pipeline.report.reference`, which goes through the records one by one. Two
-ways to pair are kept apart: `paired` is by request id, `status` of an append by event numbers, for a later ack covers
-earlier events; so an append whose own ack never came is not paired, and not lost if a later ack covers it.
-Frames of one connection are put in order in one task, which spills to disk; everything else is spread.
-Refused, with `ColumnError`: rows that lack a column, by its name.
+Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records one by one.
+Pairing has two meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack
+covers earlier events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task
+sorts the frames of a connection, spilling to disk; everything else is distributed. Refused, with `ColumnError`: rows
+that lack a column, by its name.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BUCKET_BITS: Final = 7
-"""Latencies up to 2^7 ns are counted one by one, longer ones in buckets no wider than 1/2^7 of their least value."""
+"""Latencies up to 2^7 ns are counted exactly, longer ones in buckets no wider than 1/2^7 of their lower bound."""
 
 
 def require(rows: DataFrame, columns: Sequence[str]) -> None:
-    """Raises ColumnError for the first column that is not there."""
+    """Raises ColumnError for the first missing column."""
     for name in columns:
         if name not in rows.columns:
             raise ColumnError(f"the column {name!r} is missing, the analysis needs {', '.join(columns)}", name)
 
 
 def placed(rows: DataFrame) -> DataFrame:
-    """The records among rows of traces, with the life of their connection. Raises ColumnError."""
+    """Returns the records among trace rows, with the life of their connection. Raises ColumnError."""
     require(rows, FRAME_COLUMNS)
     return statement(rows.sparkSession, steps.PLACED, rows=rows)
 
 
 class Analysis:
-    """What is known of every record, and the tables made of it.
+    """The analysis of a trace and the tables derived from it.
 
-    frames: as `placed` gives them; they are read once. blocks: rows with the column `frame`, for the two rules that are
-    about the bytes of append blocks; None leaves these out. What several tables need is kept on disk until `close`, the
-    attribute `frames` too: the same rows and columns again.
+    frames: from `placed`; read once. blocks: rows with the column `frame`, for the two rules about the bytes of append
+    blocks; None omits these rules. Intermediate results, including the attribute `frames` (the same rows and columns),
+    are persisted on disk until `close`.
     """
 
     def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
@@ -77,18 +77,18 @@ class Analysis:
         self.close()
 
     def close(self) -> None:
-        """Gives back what was kept."""
+        """Releases persisted data."""
         self.written.unpersist()
 
     @property
     def exchanges(self) -> DataFrame:
-        """Every request, and every reply without one: `EXCHANGE_COLUMNS`."""
+        """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
         covering = self._sql(steps.COVERING, written=self.written)
         return self._sql(steps.EXCHANGES, written=self.written, covering=covering)
 
     @property
     def violations(self) -> DataFrame:
-        """Every rule that a record breaks: `VIOLATION_COLUMNS`."""
+        """All rule violations: `VIOLATION_COLUMNS`."""
         found = self._sql(steps.VIOLATIONS, written=self.written)
         found = found.union(self._sql(steps.FLOW_REUSE, written=self.written))
         if self._blocks is not None:
@@ -99,7 +99,7 @@ class Analysis:
 
 
 def analyse(rows: DataFrame) -> Analysis:
-    """The analysis of rows of traces, as `format("segstore.trace")` gives them; with the column `frame`, of all rules.
+    """Analyses rows of `format("segstore.trace")`; checking all rules needs the column `frame`.
 
     Raises ColumnError.
     """
@@ -107,7 +107,7 @@ def analyse(rows: DataFrame) -> Analysis:
 
 
 def traffic(frames: DataFrame) -> DataFrame:
-    """Frames and bytes by direction and command, failures and what does not decode among them."""
+    """Returns frames and bytes by direction and command, with the numbers of failures and malformed frames."""
     return statement(
         frames.sparkSession,
         """
@@ -121,7 +121,7 @@ def traffic(frames: DataFrame) -> DataFrame:
 
 
 def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
-    """Failures by kind, the request that they refused, and how many segments they were about."""
+    """Returns failures by kind, with the refused request and the number of segments concerned."""
     return statement(
         frames.sparkSession,
         """
@@ -141,9 +141,9 @@ _WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"
 
 
 def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
-    """Latencies of what was answered or refused, counted in buckets: from `least_ns`, `width_ns` wide.
+    """Returns a histogram of the latencies of answered and refused requests: buckets from `least_ns`, `width_ns` wide.
 
-    by: columns, such as "command", "segment", "flow". A latency below 0, where a clock was set back, counts as 0.
+    by: columns, such as "command", "segment", "flow". A negative latency, from a clock set back, counts as 0.
     """
     require(exchanges, (*by, "status", "latency_ns", "command"))
     names = "".join(f"`{name}`, " for name in by)
@@ -162,11 +162,10 @@ def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
 
 
 def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.5, 0.9, 0.99, 0.999)) -> DataFrame:
-    """Percentiles of latencies by these columns: the upper end of the bucket in which the value of that rank lies.
+    """Returns percentiles of latencies by these columns: the upper end of the bucket that holds the value of that rank.
 
-    So a percentile is never below the value that occurred, above it by less than 1/2^`BUCKET_BITS`, and never above the
-    longest. Memory is that
-    of the buckets, whatever the number of requests. `mean_ns`, `least_ns` and `most_ns` are exact.
+    A percentile is never below the actual value, less than 1/2^`BUCKET_BITS` above it, and never above the maximum.
+    Memory depends on the number of buckets, not of requests. `mean_ns`, `least_ns` and `most_ns` are exact.
     """
     counted = histogram(exchanges, *by)
     names = "".join(f"`{name}`, " for name in by)
@@ -201,5 +200,5 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
 
 
 def percentile_name(share: float) -> str:
-    """p50_ns for 0.5, p99_9_ns for 0.999."""
+    """Returns the column name of a percentile: p50_ns for 0.5, p99_9_ns for 0.999."""
     return f"p{f'{share * 100:.10g}'.replace('.', '_')}_ns"

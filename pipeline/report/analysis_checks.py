@@ -1,8 +1,7 @@
-"""The rules of the protocol as conditions on a record and what `segstore.pipeline.report.analysis_steps` finds out
-about it.
+"""The protocol rules as SQL conditions on single rows: a record and the columns that `analysis_steps` added to it.
 
-Invariant: a condition looks at its own row only. Left to `analysis_steps`: FLOW_REUSE, which is about two set-ups, and
-BLOCK_TAIL and PADDED_DATA, which are about the bytes of append blocks. No Spark.
+Invariant: a condition reads only its own row. `analysis_steps` checks the other rules: FLOW_REUSE, which concerns two
+set-ups, and BLOCK_TAIL and PADDED_DATA, which concern the bytes of append blocks. No Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from segstore.pipeline.report.analysis_rules import ANSWERS, APPENDING, APPENDS,
 
 
 def names(some: Iterable[str]) -> str:
-    """Names as a list in SQL."""
+    """Formats names as an SQL list."""
     return ", ".join(f"'{name}'" for name in some)
 
 
@@ -23,11 +22,11 @@ _FITS: Final = "map({})".format(
 )
 MISFIT: Final = f"""_step = -1 AND _request_command IS NOT NULL AND NOT failure
     AND NOT array_contains(element_at({_FITS}, _request_command), command)"""
-"""Whether a reply is none that its request is answered with."""
+"""Whether a reply is of a kind that does not answer its request."""
 
 
 class Check(NamedTuple):
-    """A rule, and in SQL when a record breaks it, and which number was expected and which one is there."""
+    """A rule with SQL expressions: when a record breaks it, and the expected and actual numbers."""
 
     rule: Rule
     when: str
@@ -36,7 +35,7 @@ class Check(NamedTuple):
 
     @property
     def found(self) -> str:
-        """What is broken, in SQL: a struct; NULL where nothing is."""
+        """An SQL expression for the violation: a struct, or NULL if there is none."""
         return (
             f"CASE WHEN {self.when} THEN struct('{self.rule.name}' AS rule, "
             f"CAST({self.expected} AS BIGINT) AS expected, CAST({self.actual} AS BIGINT) AS actual) END"
@@ -106,4 +105,4 @@ CHECKS: Final = (
 BROKEN: Final = """CASE WHEN {} THEN filter(array({}), each -> each IS NOT NULL) END""".format(
     " OR ".join(f"({each.when})" for each in CHECKS), ", ".join(each.found for each in CHECKS)
 )
-"""The rules that a record breaks, as a list, which is not made for those that break none: lists are slow."""
+"""The rules that a record breaks, as a list; NULL for records that break none, because lists are slow."""

@@ -1,10 +1,10 @@
-"""What the analyses of traces decide by: the rules of the protocol, what answers what, the columns of the results.
+"""Definitions for trace analysis: protocol rules, which reply answers which request, result columns.
 
-Both ways to the results, `segstore.pipeline.report.analysis` on Spark and `segstore.pipeline.report.reference` in plain
-Python, read these tables and nothing else of each other. No Spark.
+The two implementations, `segstore.pipeline.report.analysis` on Spark and `segstore.pipeline.report.reference` in plain
+Python, share these definitions and nothing else. No Spark.
 
-Sources: `AppendRule` for what the commands of a block must keep to; Pravega's `WireCommands` and its request handler
-for what answers what. A failure answers anything.
+Sources: `AppendRule` for rules about append blocks; Pravega's `WireCommands` and its request handler for the replies to
+each request. A failure answers any request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.wire.schema import COMMANDS
 
 
 class Rule(StrEnum):
-    """A rule of the protocol; a violation carries the name of the one that was broken."""
+    """A rule of the protocol; a violation holds the name of the broken rule."""
 
     HELLO_FIRST = "the first frame of either side is a Hello"
     DIRECTION = "requests go to the store, replies to the client"
@@ -43,22 +43,22 @@ class Rule(StrEnum):
 
 
 class Status(StrEnum):
-    """How an exchange ended. The first five are of requests, with `repeated`, `covered` and `lost` of appends only."""
+    """How an exchange ended. `repeated`, `covered` and `lost` apply only to appends, `orphan` only to replies."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
     WAITING = "waiting"
     """No reply, and the connection was still open at the end of the trace."""
     UNANSWERED = "unanswered"
-    """No reply, and the connection was closed; of appends, `lost`."""
+    """No reply, and the connection was closed; appends are `lost` instead."""
     ORPHAN = "orphan"
-    """A reply to which there is no request."""
+    """A reply without a request."""
     REPEATED = "repeated"
-    """An append of events that were acknowledged before it was made."""
+    """An append of events that had already been acknowledged."""
     COVERED = "covered"
-    """An append whose ack did not come, but a later set-up of its writer, or a later ack, says that it is stored."""
+    """An append without an ack, but a later set-up or ack of its writer shows that it is stored."""
     LOST = "lost"
-    """An append of which nothing ever said that it is stored, on a connection that was closed."""
+    """An append on a closed connection that nothing shows to be stored."""
 
 
 ANSWERS: Final[dict[str, frozenset[str]]] = {
@@ -98,39 +98,39 @@ ANSWERS: Final[dict[str, frozenset[str]]] = {
         "LIST_STORAGE_CHUNKS": "STORAGE_CHUNKS_LISTED",
     }.items()
 }
-"""Request → the replies that answer it, failures apart."""
+"""Request → the replies that answer it, except failures."""
 
 APPENDS: Final = ("APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END")
-"""The commands that complete an append and are answered."""
+"""The commands that complete an append and get a reply."""
 APPENDING: Final = ("PADDING", "SETUP_APPEND", "APPEND_BLOCK", *APPENDS)
-"""The commands that may not stand between an append block and its end."""
+"""The commands that must not occur between an append block and its end."""
 WRITING: Final = ("SETUP_APPEND", "APPEND_SETUP", "APPEND_BLOCK", *APPENDS, "DATA_APPENDED")
-"""The commands that a writer's events, or what is known of them, are in."""
+"""The commands that carry a writer's events or their acknowledgements."""
 REQUESTS: Final = tuple(ANSWERS)
 REPLIES: Final = tuple(cls.type_name for cls in COMMANDS.values() if cls.is_reply)
 KEYS: Final = {"HELLO": 1, "KEEP_ALIVE": 2}
-"""Commands that have no request id; each waits in a queue of its own."""
+"""Commands without a request id; each has its own queue."""
 
 FRAME_COLUMNS: Final = (
     "file", "block", "record", "kind", "ts_ns", "connection", "direction", "size", "code", "command", "failure",
     "error", "flow", "data_bytes", "request_id", "writer_id", "segment", "event_number", "size_of_whole_events",
     "num_events",
 )  # fmt: skip
-"""The columns of a trace that the analyses need."""
+"""The trace columns that the analyses need."""
 
 EXCHANGE_COLUMNS: Final = (
     "file", "connection", "life", "block", "record", "ts_ns", "command", "segment", "flow", "request_id", "writer_id",
     "size", "status", "paired", "reply_block", "reply_record", "reply_ts_ns", "reply_command", "latency_ns",
     "first_event", "last_event", "append_bytes", "block_bytes", "whole_bytes", "premature",
 )  # fmt: skip
-"""One row a request, and one a reply to which there is none: that has no `command`, and its own place and time.
+"""One row per request, and one per reply without a request, which has no `command` but its own place and time.
 
-life: of a connection whose number was used again, the how manyth use, from 1. paired: whether some reply has its
-request id. reply_*: what answered; of an append, the ack that covers it. block_bytes: that the append block announced;
-null if the append came without one. whole_bytes: of whole events in the block. premature: the block was padded.
+life: counts the uses of a connection number, from 1. paired: whether a reply has the request's id. reply_*: the reply;
+for an append, the ack that covers it. block_bytes: the size in the append block's header; null for an append without a
+block. whole_bytes: size of the whole events in the block. premature: whether the block was padded.
 """
 VIOLATION_COLUMNS: Final = (
     "rule", "file", "connection", "life", "block", "record", "ts_ns", "direction", "command", "segment", "writer_id",
     "request_id", "expected", "actual",
 )  # fmt: skip
-"""One row a rule that a record breaks. expected, actual: numbers, where the rule is about one."""
+"""One row per violation. expected, actual: numbers, for rules about one."""

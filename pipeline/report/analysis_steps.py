@@ -1,22 +1,21 @@
-"""The statements behind `segstore.pipeline.report.analysis`: each takes the table before it and adds columns to every
-row.
+"""The SQL statements of `segstore.pipeline.report.analysis`, each of which adds columns to every row of a table.
 
-A reply answers the oldest request that waits with its request id on its connection: a queue. In SQL a queue is a walk:
-+1 for a request, -1 for a reply. Where the walk falls below every earlier point and below 0, the queue was empty: the
-reply is an orphan. The n-th request and the n-th reply that is no orphan belong together. So pairing is sorting and
-running sums, whatever the ids are and however often each is used, and no table is joined with itself.
+A reply answers the oldest pending request with its request id on its connection: a queue. SQL models a queue as a walk:
++1 for a request, -1 for a reply. If the walk falls below 0 and all earlier points, the queue was empty, and the reply
+is an orphan. The n-th request pairs with the n-th non-orphan reply. So pairing takes only sorting and running sums,
+whatever the ids and however often they are reused, and no self-join.
 
-An ack covers all events of its writer up to its number, since the writer was set up last. Acks that raise the number
-rise in number and in time alike; sorted by number, the ack that covers an append is the next one at or above it.
+An ack covers all events of its writer up to its number, since the writer's last set-up. Acks that raise the number rise
+in both number and time; sorted by number, the ack that covers an append is the next one at or above it.
 
-Invariant: no row is lost and none is made. Rows that take no part in a step stand in groups of their own (`_queue`,
-`_seat`), so that they do not gather in one task. Window frames look back, never ahead: Spark takes the square of the
-rows for those that look ahead; `lead` is no frame. Windows over the same rows in the same order share one sort, and it
-is the sorts that cost. So what rises with time, a life or an epoch, is not in their PARTITION BY: what was found is
-kept with the life that it was found in, and counts if that is the row's own. Windows name first what tells most rows
-apart, for Spark sorts in that order and looks at eight bytes of the first column before it compares anything else. What
-reads `written`, which is kept on disk, does so without WITH: in a statement with WITH Spark (4.3.0) does not see that a
-table is kept. `PAIRED` is plain SQL, which DuckDB runs too.
+Invariant: rows are neither lost nor added. Rows that do not take part in a step get groups of their own (`_queue`,
+`_seat`), so that they do not collect in one task. Window frames only look back, because Spark takes quadratic time for
+frames that look ahead (`lead` has no frame). Windows over the same rows in the same order share one sort, which is the
+main cost. Therefore a column that rises with time, a life or an epoch, is not in PARTITION BY: values are kept with the
+life in which they were found, and count if that is the row's own. The first column of a window distinguishes most rows,
+because Spark compares eight bytes of the first column before anything else. Statements that read the persisted
+`written` avoid WITH, in which Spark (4.3.0) does not detect persisted tables. `PAIRED` is plain SQL that also runs on
+DuckDB.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SELECT {", ".join(FRAME_COLUMNS)},
   CAST(greatest(1, count(CASE WHEN kind = 'open' THEN 1 END) OVER ({_RECORDED} {_UP_TO})) AS INT) AS life
 FROM {{rows}} WHERE kind <> 'skipped'
 """
-"""Every record with the life of its connection: recorders do not give a connection's number again, others may."""
+"""All records with the life of their connection: recorders never reuse connection numbers, but other tools may."""
 
 _LOOKED: Final = f"""
 SELECT *,
@@ -69,9 +68,9 @@ SELECT * EXCEPT (_last, _closes), kind = 'close' OR _closed OR _closes AS _ends,
     THEN struct(_last.data_bytes, _last.block, _last.record, _last.writer_id = writer_id AS own) END AS _started
 FROM ({_LOOKED}) AS looked
 """
-"""With what came before on the connection, in the same life: lives rise with time, so what was found last is of this
-one if its life is. `_followed`: a frame went this way before. `_started`: the append block that waits for its end, and
-whether it is this writer's. `_ends`: whether the trace has the connection's end."""
+"""Adds what came before in the same life of the connection: lives rise with time, so the last value belongs to this
+life if its own life is equal. `_followed`: whether a frame preceded in this direction. `_started`: the open append
+block, and whether it is this writer's. `_ends`: whether the trace has the connection's end."""
 
 _QUEUE: Final = "request_id, _queue, connection, life, file"
 
@@ -117,7 +116,7 @@ FROM ranked WINDOW pair AS (PARTITION BY {_QUEUE}, _rank ORDER BY block, record)
 
 
 PAIRED: Final = _paired(_KEYED)
-"""With the reply of each request, and the request of each reply, by request id."""
+"""Adds the reply of each request, and the request of each reply, by request id."""
 
 REFUSED: Final = _paired(
     f"""
@@ -127,7 +126,7 @@ SELECT *, lead(CASE WHEN _step = -1 AND (failure OR command = 'CONDITIONAL_CHECK
 FROM ({_KEYED}) AS keys
 """
 )
-"""The same, with the next failure that has the request id: a writer may use one id for all its appends."""
+"""Adds the next failure with the same request id: a writer may use one id for all its appends."""
 
 _WRITER: Final = "writer_id, _seat, connection, life, file"
 
@@ -181,9 +180,9 @@ SELECT * EXCEPT (_seat, _failure, _reply_block, _reply_record, _reply_ts_ns, _re
   {BROKEN} AS _broken
 FROM acknowledged
 """
-"""With the writer's segment, its event numbers before (of the same `_epoch`: these rise with time), the ack that covers
-an append or the failure that refused it, the rules that are broken, and without what only these are made of: what is
-kept costs by the column. `_answer`: the reply to what is no append."""
+"""Adds the writer's segment, its previous event numbers (in the same `_epoch`, which rises with time), the ack that
+covers an append or the failure that refused it, and broken rules. Drops intermediate columns, because persisting costs
+per column. `_answer`: the reply to a request that is not an append."""
 
 COVERING: Final = """
 SELECT file, writer_id, _writer_segment AS segment, collect_list(since) AS later
@@ -197,7 +196,7 @@ FROM (
 WHERE since.known IS NOT NULL
 GROUP BY file, writer_id, _writer_segment
 """
-"""What the store has said of a writer since each of its set-ups."""
+"""The highest event number that the store has reported of a writer after each of its set-ups."""
 
 _STATUS: Final = f"""CASE
       WHEN _orphan THEN '{Status.ORPHAN}'
@@ -322,4 +321,4 @@ SELECT CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN '{Rul
 FROM ({_TOLD}) AS told
 WHERE NOT whole OR tail IS NULL OR tail_bytes > left_bytes - 8 OR (tail = -1 AND data_bytes > 0)
 """
-"""The two rules for which the bytes of append blocks are looked at; {blocks} has those frames."""
+"""Violations of the two rules about the bytes of append blocks; {blocks} has those frames."""

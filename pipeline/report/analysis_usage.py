@@ -1,11 +1,11 @@
-"""How connections, flows, writers and append blocks were used in traces, as tables on Spark.
+"""Tables of how traces use connections, flows, writers and append blocks. On Spark.
 
-Whether pooling does what it promises: connections against flows and segments over time, bytes in flight on each, and
-append blocks that were padded because something else had to be sent. How lazy and partial writers are: writers,
-connections and segments of each stream.
+They show the effect of pooling (connections against flows and segments over time, bytes in flight on each connection,
+append blocks padded because something else had to be sent) and of lazy and partial writers (writers, connections and
+segments of each stream).
 
-Invariant: what is counted are the rows of `segstore.pipeline.report.analysis`; times are cut into ticks of one width.
-Sums of times or event numbers are decimal, for a bigint overflows, and Spark's ANSI mode makes an error of that.
+Invariant: the tables count rows of `segstore.pipeline.report.analysis`; times are divided into ticks of equal width.
+Sums of times or event numbers are decimals, because a bigint overflows, which is an error in Spark's ANSI mode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
 
 
 class Ticks(NamedTuple):
-    """The time of a trace in equal parts; tick n is from `(first + n) * width_ns` on."""
+    """The time of a trace in equal parts; tick n starts at `(first + n) * width_ns`."""
 
     first: int
     width_ns: int
@@ -35,12 +35,12 @@ class Ticks(NamedTuple):
     stop_ns: int
 
     def of(self, column: str) -> str:
-        """The number of the tick of a time, as SQL."""
+        """Returns an SQL expression for the tick of a time."""
         return f"(({column} DIV {self.width_ns}L) - {self.first}L)"
 
 
 def ticks(frames: DataFrame, most: int = 120) -> Ticks | None:
-    """The time from the first record to the last in at most so many parts; None if there are no records."""
+    """Divides the time from the first to the last record into at most `most` ticks; None without records."""
     (found,) = frames.selectExpr("min(ts_ns) AS low", "max(ts_ns) AS high").collect()
     if found.low is None:
         return None
@@ -53,9 +53,9 @@ def _towards_zero(value: int, by: int) -> int:
 
 
 def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
-    """For each tick: frames and bytes, the connections that were open, and the flows, segments, writers that were used.
+    """Returns for each tick: frames, bytes, open connections, and the flows, segments and writers in use.
 
-    A connection is open from its first record to its last. Flow 0 is no flow, and those of replies alone are counted.
+    A connection is open from its first record to its last. Flow 0 is not a flow; flows with only replies count.
     """
     return statement(
         frames.sparkSession,
@@ -87,7 +87,7 @@ def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
 
 
 def in_flight(exchanges: DataFrame) -> DataFrame:
-    """Bytes of appends under way on each connection, after each append and each answer: `bytes`, at `ts_ns`."""
+    """Returns the bytes of appends in flight on each connection after each append and reply: `bytes` at `ts_ns`."""
     return statement(
         exchanges.sparkSession,
         f"""
@@ -104,7 +104,7 @@ def in_flight(exchanges: DataFrame) -> DataFrame:
 
 
 def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
-    """Each connection: from when to when, frames and bytes both ways, what shared it, most bytes in flight."""
+    """Returns for each connection: its time span, frames, bytes both ways, its users, and maximum bytes in flight."""
     return statement(
         frames.sparkSession,
         f"""
@@ -130,7 +130,7 @@ def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
 
 
 def block_fill(exchanges: DataFrame) -> DataFrame:
-    """Append blocks by how full they were, in tenths, and whether they ended early (were padded)."""
+    """Returns append blocks by fill, in tenths, and by whether they ended early (were padded)."""
     return statement(
         exchanges.sparkSession,
         """
@@ -147,7 +147,7 @@ def block_fill(exchanges: DataFrame) -> DataFrame:
 
 
 def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
-    """Each stream: its segments and those written to, writers set up and those that never appended, connections."""
+    """Returns for each stream: segments seen and written to, writers set up and idle, and connections."""
     spark = frames.sparkSession
     named = frames.select("segment").where("segment IS NOT NULL").distinct()
     stream = f.udf(stream_of, "string", useArrow=False)

@@ -1,9 +1,8 @@
-"""The folder of a report: refused before there is any work, written beside its place, moved there when it is whole. No
-Spark.
+"""The output folder of a report: validated first, written beside its destination, then moved into place. No Spark.
 
-Invariant: a report that fails leaves nothing, not the folders above it either, and what was in its place stays until it
-is whole. Refused, with `ReportError`: a folder that is there already, unless it holds a report and is to be replaced,
-one that holds the traces, and one that cannot be written.
+Invariant: a failed report leaves nothing, not even parent folders, and an existing report stays until the new one is
+complete. Refused, with `ReportError`: an existing folder, unless it holds a report and may be replaced; a folder that
+holds the traces; a folder that cannot be written.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PAGE: Final = "report.html"
 
 
 class ReportError(RuntimeError):
-    """A folder that a report cannot be written to. Attributes: path; replaceable, whether it holds a report."""
+    """The report cannot be written to this folder. Attributes: path; replaceable, whether it holds a report."""
 
     def __init__(self, path: Path, message: str, *, replaceable: bool = False) -> None:
         super().__init__(f"{path}: {message}")
@@ -30,10 +29,10 @@ class ReportError(RuntimeError):
 
 @contextmanager
 def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = False) -> Iterator[Path]:
-    """An empty folder to write a report to, which becomes `folder` if the block ends well.
+    """Yields an empty folder for the report, which is moved to `folder` if the block succeeds.
 
-    traces: files that are read, so not to be replaced. Raises ReportError as the block is entered, or as it ends if the
-    place was taken meanwhile.
+    traces: files being read, which must not be replaced. Raises ReportError on entry, or on exit if `folder` has been
+    created meanwhile.
     """
     with ExitStack() as undone:
         try:
@@ -67,7 +66,7 @@ def _beside(place: Path, undone: ExitStack) -> Path:
             above.mkdir(exist_ok=True)
             undone.callback(_remove_empty, above)
     made = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    undone.callback(shutil.rmtree, made, ignore_errors=True)  # there no more if it was moved
+    undone.callback(shutil.rmtree, made, ignore_errors=True)  # already gone if it was moved
     return made
 
 
@@ -79,7 +78,7 @@ def _move(made: Path, place: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # it is not empty: the report is in it, or someone else's
+    with suppress(OSError):  # not empty: it holds the report or other files
         folder.rmdir()
 
 

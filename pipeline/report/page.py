@@ -1,8 +1,8 @@
-"""The page of a report: one HTML file that needs nothing else, made from what `report.json` holds. No Spark.
+"""The HTML page of a report: one self-contained file, made from `report.json`. No Spark.
 
-The plots are plotly's, whose script is in the page. Everything else works without script: each plot has its numbers in
-a table beside it. Names come out of traces, so from anywhere: whatever is said goes through `html.escape`, the plots'
-values stand in a block of JSON in which `<` is escaped, and a policy forbids the page to fetch anything.
+Plotly draws the plots; its script is embedded. Everything else works without scripts: each plot's numbers are also in a
+table. Names in traces are untrusted: all text goes through `html.escape`, the plots' values are in a JSON block with
+`<` escaped, and a content security policy forbids the page to fetch anything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
 _LONG: Final = 60
-"""Characters from which on a cell is wrapped."""
+"""Cells longer than this many characters are wrapped."""
 _LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECTIONS: Final = (
@@ -65,11 +65,11 @@ Facts = dict[str, Any]
 
 
 class _Label(int):
-    """A number that names something, and so is written as it is."""
+    """A number that is an identifier, shown without separators."""
 
 
 def page(facts: Facts) -> str:
-    """The whole page."""
+    """Renders the whole page."""
     from plotly.offline import get_plotlyjs
 
     drawn = plots(facts)
@@ -91,7 +91,7 @@ def page(facts: Facts) -> str:
 
 
 def _inert(values: str) -> str:
-    """JSON that ends no script element, whatever is in it."""
+    """Escapes JSON so that it cannot end a script element."""
     return values.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -168,7 +168,7 @@ def _table(
 
 
 def _shown(facts: Facts, name: str, caption: str, columns: dict[str, str], *, where: str = "") -> str:
-    """A table of `report.json`, these columns of it, under these names; times are told in µs."""
+    """Renders columns of a table in `report.json` under the given names; times are in µs."""
     table = facts.get(name)
     if not table or not table["rows"]:
         return f"<p>{html.escape(caption)}: none.</p>"

@@ -1,7 +1,7 @@
-"""The plots of a report as plotly's own plain values: dictionaries of traces and a layout, made from `report.json`.
+"""The plots of a report as plain plotly values: trace and layout dictionaries, made from `report.json`.
 
-Names come out of traces and so from anywhere. Plotly takes labels for a little HTML of its own; `label` makes plain
-text of any name. Nothing here imports plotly. Each plot's numbers also stand in a table on the page.
+Names in traces are untrusted, and plotly interprets labels as a subset of HTML; `label` makes any name plain text.
+Nothing here imports plotly. Each plot's numbers are also in a table on the page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MOST_LINES: Final = 6
 
 
 class Plot(NamedTuple):
-    """section: of the page to which it belongs. title: also what is read out in its place."""
+    """One plot. section: its section of the page. title: also its text for screen readers."""
 
     section: str
     name: str
@@ -25,7 +25,7 @@ class Plot(NamedTuple):
 
 
 def label(text: object) -> str:
-    """A name as plotly shows it as it is; long ones lose their middle, control characters are shown as such."""
+    """Escapes a name for plotly; shortens long names in the middle and makes control characters visible."""
     plain = "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST // 2]}…{plain[-_LONGEST // 2 :]}"
@@ -33,7 +33,7 @@ def label(text: object) -> str:
 
 
 def plots(facts: dict[str, Any]) -> list[Plot]:
-    """The plots that there are values for."""
+    """Returns the plots for which there are values."""
     made = (_traffic(facts), _percentiles(facts), _curve(facts), _pooling(facts), _in_flight(facts), _fill(facts))
     return [each for each in made if each is not None]
 

@@ -1,11 +1,11 @@
-"""What happened in traces, found by going through their records once, in plain Python: what Spark is compared with.
+"""The reference analysis: one pass over the records in plain Python, against which Spark's is tested.
 
-Queues are queues here and writers are objects; nothing is shared with the statements of
-`segstore.pipeline.report.analysis_steps` but the tables of `segstore.pipeline.report.analysis_rules`. Rows are tuples,
-their values in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
+It uses real queues and writer objects, and shares nothing with the statements of
+`segstore.pipeline.report.analysis_steps` except the definitions of `segstore.pipeline.report.analysis_rules`. Rows are
+tuples in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
 
-Invariant: rows come from `segstore.pipeline.trace.rows`, so from the codec. Memory grows with the number of requests.
-No Spark, no NumPy.
+Invariant: rows come from `segstore.pipeline.trace.rows`, and so from the codec. Memory grows with the number of
+requests. No Spark, no NumPy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from segstore.pipeline.report.analysis_rules import (
 from segstore.pipeline.trace.rows import trace_rows
 
 REFERENCE_COLUMNS: Final = (*FRAME_COLUMNS, "frame")
-"""The columns of a trace that it goes through; `frame` is for the bytes of append blocks."""
+"""The trace columns that the analysis reads; `frame` is for the bytes of append blocks."""
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _DATA_AT: Final = 24
-"""Where the data of an AppendBlock starts in its frame: behind header and writer id."""
+"""Offset of an AppendBlock's data in its frame: after header and writer id."""
 _CHECK_FAILED: Final = "CONDITIONAL_CHECK_FAILED"
 
 
 class Reference(NamedTuple):
-    """Everything that is found. skipped: (file, offset, bytes, reason) of what could not be read."""
+    """The result. skipped: (file, offset, bytes, reason) of unreadable parts."""
 
     exchanges: list[tuple[Any, ...]]
     violations: list[tuple[Any, ...]]
@@ -82,7 +82,7 @@ class _Asked:
 
     @property
     def refusal(self) -> _Row | None:
-        """The failure that refused an append."""
+        """The failure that refused an append, if any."""
         reply = self.reply
         if self.row.command != "APPEND_BLOCK_END" and reply is not None and _refuses(reply):
             return reply
@@ -90,7 +90,7 @@ class _Asked:
 
     @property
     def done(self) -> tuple[int, int] | None:
-        """Where an append was answered; None if it was not."""
+        """The place of the reply to an append; None if there is none."""
         by = self.refusal or self.ack
         return by.place if by is not None else (-1, -1) if self.repeated else None
 
@@ -131,12 +131,12 @@ class _Connection:
 
 
 def reference(paths: str | Iterable[str]) -> Reference:
-    """The exchanges and violations of all these traces. Raises FileNotFoundError."""
+    """Analyses traces. Raises FileNotFoundError."""
     return reference_of(trace_rows(paths, REFERENCE_COLUMNS))
 
 
 def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
-    """The same of rows that are at hand, with the columns `REFERENCE_COLUMNS`, in the order of their files."""
+    """Analyses rows with the columns `REFERENCE_COLUMNS`, in file order."""
     out = Reference([], [], [], 0)
     frames = 0
     follower: _Follower | None = None
@@ -157,7 +157,7 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
 
 
 class _Follower:
-    """Goes through the records of one file."""
+    """Processes the records of one file."""
 
     def __init__(self, file: str, violations: list[tuple[Any, ...]]) -> None:
         self.file = file
@@ -312,7 +312,7 @@ class _Follower:
             self._ack(here, row, epoch)
 
     def _ack(self, here: _Connection, row: _Row, epoch: _Epoch | None) -> None:
-        if epoch is None:  # of a writer that was never set up, as far as is known
+        if epoch is None:  # no set-up of this writer in the trace
             epoch = here.epochs.setdefault(row.writer_id, _Epoch(None, None))
         number = row.event_number
         if epoch.ack is not None and number < epoch.ack:
@@ -330,7 +330,7 @@ class _Follower:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def exchanges(self) -> Iterator[tuple[Any, ...]]:
-        """The rows of all requests and orphans of the file."""
+        """Yields the rows of all requests and orphans of the file."""
         for row, before in self._taken:
             if any(each.done is None or each.done > row.place for each in before.appends):
                 self._broken(Rule.FLOW_REUSE, row, None, row.flow)
@@ -378,7 +378,7 @@ class _Follower:
 
 
 def _writes(row: _Row) -> bool:
-    """Whether it says something about a writer's events."""
+    """Whether the record carries a writer's events or acknowledgements."""
     replies = row.command in ("APPEND_SETUP", "DATA_APPENDED")
     return row.command in WRITING and row.error is None and row.direction == ("reply" if replies else "request")
 
@@ -392,7 +392,7 @@ def _within(value: int) -> int | None:
 
 
 def _sizes(asked: _Asked, *, append: bool) -> tuple[int | None, int | None, int | None, bool | None]:
-    """append_bytes, block_bytes, whole_bytes, premature."""
+    """Returns append_bytes, block_bytes, whole_bytes, premature."""
     row, last = asked.row, asked.last
     if not append:
         return None, None, None, None

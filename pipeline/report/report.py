@@ -1,10 +1,10 @@
-"""The report about traces: Parquet tables, and a page that shows them. On Spark; the page is `report_page`'s.
+"""Writes a trace report: Parquet tables and an HTML page. On Spark; `page` makes the page.
 
-In the folder: `report.html`, `report.json` (what the page is made of), and one folder of Parquet (zstd) a table; `rows`
-holds all that was read and is what the other tables were made of. Which folders are refused, `report_folder` says.
+The folder contains `report.html`, `report.json` (the page's data), and one folder of Parquet (zstd) per table; `rows`
+holds everything that was read and is the source of the other tables. `report_folder` checks the folder.
 
-Invariant: what could not be read is counted, with file and offset, in the table `skipped` and on the page; with
-`strict` the first of it ends the report. Raises FileNotFoundError for paths that name no trace.
+Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
+first one ends the report. Raises FileNotFoundError for paths that name no trace.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ STEPS: Final = (
     "replay plan",
     "the page",
 )
-"""What a progress bar names, in order."""
+"""Steps for a progress bar, in order."""
 _SHOWN: Final = 30
-"""Rows of a table on the page; the whole table is in Parquet."""
+"""Maximum number of rows of a table on the page; the whole table is in Parquet."""
 _EXAMPLES: Final = 3
-"""Places that the page tells of each rule that was broken."""
+"""Number of example violations per rule on the page."""
 _FORMAT: Final = "segstore.trace"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
 
@@ -55,9 +55,9 @@ def report(
     parts: int = 8,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """Writes the report about these traces; gives what the page shows, which `report.json` holds too.
+    """Writes a report about traces; returns the page's data, which is also in `report.json`.
 
-    parts: of the replay plan. progress: is told each of `STEPS` as it begins.
+    parts: number of parts of the replay plan. progress: called with each of `STEPS` when it starts.
     Raises ReportError, FileNotFoundError, and with `strict` BadTrace.
     """
     files = find_files(paths)
@@ -74,7 +74,7 @@ def report_into(
     parts: int = 8,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """The same for files that were found, in the folder that `report_folder` gave before there was a session."""
+    """Like `report`, for files already found and a folder from `report_folder`, which needs no session."""
     return _Report(spark, list(files), made, progress).write(strict, parts)
 
 
@@ -126,13 +126,13 @@ class _Report:
         return reader.option("paths", json.dumps(self._files)).load()
 
     def _kept(self, name: str, table: DataFrame) -> DataFrame:
-        """The table from the Parquet to which it was written."""
+        """Writes a table to Parquet and returns it read back from there."""
         where = str(self._out / name)
         table.write.option("compression", "zstd").parquet(where)
         return self._spark.read.schema(table.schema).parquet(where)
 
     def _shown(self, name: str, table: DataFrame, order: str, most: int = _SHOWN) -> DataFrame:
-        """A table that the page shows the first rows of."""
+        """Keeps a table and adds its first rows to the page's data."""
         kept = self._kept(name, table)
         self._take(name, kept, order, most)
         return kept

@@ -1,1 +1,1 @@
-"""The Spark format `segstore.stream`: Pravega's streams as source and sink."""
+"""The Spark data source `segstore.stream`: Pravega streams as source and sink."""

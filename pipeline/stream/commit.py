@@ -1,19 +1,19 @@
-"""What the driver does when all tasks of a batch have written: the batch becomes visible, once.
+"""Commits a batch on the driver once all of its tasks have written: its rows become visible exactly once.
 
-For each target: if its marker says that it has the batch, nothing; else the tasks' segments are folded into the first,
-in the order of the partitions, the length is compared with what the tasks said, and one MergeSegments puts it into the
-target together with the marker. That merge is the commit point: data and marker change together or not at all. Its
-condition is the marker's former value, so of several drivers with the same batch one comes through, and a merge whose
-reply was lost is recognised when it is asked again.
+For each target whose marker shows that it has the batch, nothing is done. Otherwise the tasks' segments are merged into
+the first one, in partition order, their length is checked against the tasks' reports, and one MergeSegments adds it to
+the target and sets the marker. This merge is the commit point: data and marker change atomically. It is conditional on
+the marker's previous value, so only one of several drivers with the same batch succeeds, and a retry after a lost reply
+is recognised.
 
-If a target was sealed by scaling, its rows are written anew for the segments that have its part of the range now, by
-the positions that came with them, without those that have been committed by then.
+If scaling has sealed a target, its rows are rewritten to the segments that now own its key range, by the positions
+stored with the rows, except for rows committed meanwhile.
 
-Invariants: a target has all rows of a batch that route to it or none, and each once; rows of one routing key are in the
-order of the partitions and, in one, of the rows. Several targets are committed one by one: a driver that dies between
-two leaves the batch in part until it is repeated, and a repetition adds only what is missing. That asks of the query
-that it makes the same rows each time, as Spark does. Refused: a batch whose tasks' segments are not what they wrote
-(`WriteLost`); one whose target was sealed when there are too many rows to keep positions of (`TargetSealed`).
+Invariants: a target has all rows of a batch that route to it, each once, or none; rows of one routing key are in order
+of partitions and then rows. Targets are committed one by one: a driver that dies in between leaves the batch incomplete
+until it is repeated, and a repetition adds only missing rows. This requires that the query makes the same rows each
+time, as Spark does. Refused: a batch whose tasks' segments differ from what they wrote (`WriteLost`); a batch with a
+sealed target and too many rows to keep positions for (`TargetSealed`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from segstore.pipeline.stream.write import Outs, Part, TaskResult
 log = logging.getLogger(__name__)
 
 _MOST_TURNS: Final = 20
-"""How often targets may be sealed, or markers change, while one batch is committed."""
+"""Maximum number of sealed targets or marker changes while one batch is committed."""
 
 
 class WriteLost(RuntimeError):
-    """What the tasks wrote is not there. Attributes: segment, expected, actual (bytes)."""
+    """Data written by tasks is missing. Attributes: segment, expected, actual (bytes)."""
 
     def __init__(self, message: str, segment: str, expected: int, actual: int | None) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class WriteLost(RuntimeError):
 
 
 class TargetSealed(RuntimeError):
-    """The batch has to be repeated: its rows cannot be placed anew. Attribute: segment."""
+    """A target was sealed and its rows cannot be rewritten: the batch must be repeated. Attribute: segment."""
 
     def __init__(self, message: str, segment: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class Committer:
     """Commits one batch of one query.
 
     Attributes:
-        merged: the targets that this committer put something into.
+        merged: the targets that this committer merged data into.
     """
 
     def __init__(self, segments: Segments, options: StreamOptions, query: UUID, batch: int) -> None:
@@ -75,7 +75,7 @@ class Committer:
         self._registry = Registry(segments)
 
     async def commit(self, results: Iterable[TaskResult]) -> None:
-        """Returns when the batch is whole in the stream. Raises WriteLost, TargetSealed, and what the client raises."""
+        """Commits the whole batch. Raises WriteLost, TargetSealed, and the client's errors."""
         ordered = sorted(results, key=lambda each: each.partition)
         parts = [part for each in ordered for part in each.parts]
         if not parts:
@@ -103,7 +103,7 @@ class Committer:
     # --- one target -------------------------------------------------------------------------------------------------
 
     async def _into(self, target: str, parts: list[Part]) -> list[Part]:
-        """Puts the parts into the target, unless it has them; what is left if it was sealed or is gone."""
+        """Merges the parts into the target, unless it has them; returns what is left if it is sealed or gone."""
         try:
             was = await self._has(target)
         except SegmentMissing:
@@ -128,17 +128,17 @@ class Committer:
                 if await self._has(target) >= self._batch:
                     return []
             except SegmentMissing:
-                return [whole]  # the target is gone: it was sealed, and its data truncated
+                return [whole]  # the target is gone: sealed, then truncated
             raise WriteLost(
                 f"{whole.segment}, of batch {self._batch} for {target}, is gone", whole.segment, whole.size, None
             ) from cause
-        raise WriteLost(f"{target} does not take the marker of batch {self._batch}", whole.segment, whole.size, None)
+        raise WriteLost(f"{target} does not accept the marker of batch {self._batch}", whole.segment, whole.size, None)
 
     async def _has(self, target: str) -> int:
         return await self._segments.attribute(target, self._marker)
 
     async def _fold(self, target: str, parts: Sequence[Part], whole: Part) -> None:
-        """All parts into the first, whose length then tells whether each came once. Raises WriteLost."""
+        """Merges all parts into the first, whose length then shows whether each was merged once. Raises WriteLost."""
         for part in parts[1:]:
             await self._segments.merge(whole.segment, part.segment)
         length = (await self._segments.info(whole.segment)).write_offset
@@ -151,19 +151,19 @@ class Committer:
                 length,
             )
 
-    # --- targets that are over --------------------------------------------------------------------------------------
+    # --- sealed targets ---------------------------------------------------------------------------------------------
 
     async def _anew(self, part: Part, layout: Layout) -> list[Part]:
-        """The part's rows in segments for those that take them now, without what is in the stream."""
+        """Rewrites a part's rows to segments for their current targets, except rows already in the stream."""
         if part.positions is None:
             raise TargetSealed(
-                f"{self._segments.name_of(part.target)} was sealed and {part.events} rows for it are too many to be "
-                f"placed anew: run batch {self._batch} again",
+                f"{self._segments.name_of(part.target)} was sealed and {part.events} rows for it are too many to "
+                f"rewrite: run batch {self._batch} again",
                 part.segment,
             )
         keyed = isinstance(part.positions, bytes)
         positions = array("d", part.positions) if isinstance(part.positions, bytes) else [part.positions] * part.events
-        if all(map(layout.is_done, positions)):  # and another driver may have swept the part itself
+        if all(map(layout.is_done, positions)):  # another driver may even have deleted the part
             return []
         at = 0
         async with Outs(self._segments, self._registry, self._query, self._batch) as outs:
@@ -187,11 +187,11 @@ class Committer:
                 yield events
         except DataLost as cause:
             raise WriteLost(
-                f"{part.segment}, of batch {self._batch}, is not there any more", part.segment, part.size, None
+                f"{part.segment}, of batch {self._batch}, no longer exists", part.segment, part.size, None
             ) from cause
 
     async def _clean(self) -> None:
-        """Deletes what failed tasks and former attempts at this batch and those before have left."""
+        """Deletes leftovers of failed tasks and of earlier attempts at this and previous batches."""
         await _delete(
             self._segments,
             self._registry,
@@ -200,7 +200,7 @@ class Committer:
 
 
 def _together(parts: Sequence[Part]) -> Part:
-    """The parts of one target as the one that they are folded into."""
+    """Returns the part that results from merging the parts of one target."""
     first = parts[0]
     size, events = sum(each.size for each in parts), sum(each.events for each in parts)
     positions = first.positions
@@ -213,17 +213,17 @@ def _together(parts: Sequence[Part]) -> Part:
 
 
 async def _delete(segments: Segments, registry: Registry, noted: Sequence[Noted]) -> int:
-    """Deletes segments and forgets them; how many there were."""
+    """Deletes segments and their registry entries; returns their number."""
     gone = sum(await in_turns(segments.delete, [each.segment for each in noted]))
     await registry.forget([each.key for each in noted])
     return gone
 
 
 async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: UUID | None = None) -> int:
-    """Deletes what the tasks of a batch wrote; with a query, all of it. How many segments there were.
+    """Deletes what the tasks of a batch wrote, or everything of a query if given; returns the number of segments.
 
-    A task that is still at work for a query that is given up deletes its own when it has written.
-    Of a streaming query only what these tasks wrote: another driver may be at work on the same batch by now.
+    A task still running for an abandoned query deletes its own segments when done. For a streaming query, only these
+    tasks' segments are deleted, because another driver may already be working on the same batch.
     """
     registry = Registry(segments)
     if query is not None:
@@ -236,14 +236,14 @@ async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: U
 
 
 async def sweep(segments: Segments, *, before_s: float, query: UUID | None = None) -> int:
-    """Deletes what was begun before a time and neither committed nor given up; how many segments there were."""
+    """Deletes segments created before a time and neither committed nor abandoned; returns their number."""
     registry = Registry(segments)
     await registry.forget_given_up(before_s)
     return await _delete(segments, registry, [each for each in await registry.parts(query) if each.since_s < before_s])
 
 
 async def end(segments: Segments, query: UUID) -> None:
-    """Nothing is left of a query that has committed its last batch."""
+    """Removes all records of a query that has committed its last batch."""
     registry = Registry(segments)
     await _delete(segments, registry, await registry.parts(query))
     await registry.over(query)

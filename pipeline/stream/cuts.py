@@ -1,12 +1,12 @@
-"""Places in a stream as text: "head", "tail", Pravega's text of a stream cut, and the offsets of a checkpoint.
+"""Stream positions as text: "head", "tail", Pravega's text form of a stream cut, and Spark checkpoint offsets.
 
-An offset of Spark is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and how far it was read. The same, as
-JSON, is taken for a cut. Pravega's own text is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, lists with
-commas.
+A Spark offset is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and the offset read so far. The same, as
+JSON, is accepted as a cut. Pravega's text form is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, with
+comma-separated lists.
 
-Invariant: a cut that was written is read back as the same; what Pravega writes is read and what is written here Pravega
-reads. Refused, with `CutError`: what is neither, another stream's cut, a cut without segments. Follows `StreamCutImpl`
-and `ToStringUtils` (Pravega's client).
+Invariant: cuts round-trip, and are interchangeable with Pravega's client in both directions. Refused, with `CutError`:
+other text, another stream's cut, a cut without segments. Follows `StreamCutImpl` and `ToStringUtils` (Pravega's
+client).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Cut = dict[int, int]
 """Segment id → offset."""
 Place = Literal["head", "tail"] | Cut
 Offsets = dict[str, int]
-"""As Spark keeps it: a segment's short name → offset."""
+"""A Spark offset: a segment's short name → offset."""
 
 _SHORT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.#epoch\.(0|[1-9][0-9]{0,9})")
 _UNBOUNDED: Final = -1
@@ -33,7 +33,7 @@ _MOST_TEXT: Final = 16 << 20
 
 
 class CutError(ValueError):
-    """A text that is no place in this stream. Attribute: actual, its beginning."""
+    """The text is not a position in this stream. Attribute: actual, its start."""
 
     def __init__(self, message: str, actual: str) -> None:
         super().__init__(message)
@@ -41,18 +41,18 @@ class CutError(ValueError):
 
 
 def short_name(number: int) -> str:
-    """A segment's name within its stream."""
+    """Returns a segment's name within its stream."""
     epoch, index = split_segment_id(number)
     return f"{index}.#epoch.{epoch}"
 
 
 def cut_of(offsets: Mapping[Any, Any]) -> Cut:
-    """Raises CutError."""
+    """Converts a Spark offset to a cut. Raises CutError."""
     cut: Cut = {}
     for name, offset in offsets.items():
         found = _SHORT.fullmatch(name) if isinstance(name, str) else None
         if found is None or int(found[1]) > MAX_INT32 or int(found[2]) > MAX_INT32:
-            raise CutError(f"{name!r} is no segment of a stream: NUMBER.#epoch.EPOCH", str(name))
+            raise CutError(f"{name!r} is not a stream segment: NUMBER.#epoch.EPOCH", str(name))
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
             raise CutError(f"{offset!r} is no offset in {name}", str(offset))
         cut[segment_id(int(found[2]), int(found[1]))] = offset
@@ -60,12 +60,12 @@ def cut_of(offsets: Mapping[Any, Any]) -> Cut:
 
 
 def offsets_of(cut: Mapping[int, int]) -> Offsets:
-    """As Spark keeps it, in the order of the ids."""
+    """Converts a cut to a Spark offset, in order of ids."""
     return {short_name(number): cut[number] for number in sorted(cut)}
 
 
 def parse_place(text: str, scope: str, stream: str) -> Place:
-    """Raises CutError."""
+    """Parses the text of a position in the stream. Raises CutError."""
     text = text.strip()
     lower = text.lower()
     if lower == "head":
@@ -82,7 +82,7 @@ def _from_json(text: str) -> Cut:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise CutError(f"this is no JSON: {cause}", text) from cause
+        raise CutError(f"this is not JSON: {cause}", text) from cause
     return cut_of(found)
 
 
@@ -95,7 +95,7 @@ def _from_pravega(text: str, name: str) -> Cut:
             raise ValueError("it does not end")
     except (binascii.Error, zlib.error, ValueError) as cause:
         raise CutError(
-            f'{text[:40]!r} is no place in a stream: "head", "tail", the text of a stream cut, or JSON', text
+            f'{text[:40]!r} is not a position in a stream: "head", "tail", the text of a stream cut, or JSON', text
         ) from cause
     parts = plain.split(":", 4)
     if len(parts) != 5 or parts[0] != "0":
@@ -111,7 +111,7 @@ def _from_pravega(text: str, name: str) -> Cut:
 
 
 def _offset(offset: int) -> int:
-    if offset == _UNBOUNDED:  # of a segment that a reader has not begun
+    if offset == _UNBOUNDED:  # a segment that a reader has not started
         return 0
     if not 0 <= offset < 1 << 63:
         raise ValueError(f"{offset} is no offset")
@@ -119,7 +119,7 @@ def _offset(offset: int) -> int:
 
 
 def cut_text(scope: str, stream: str, cut: Mapping[int, int]) -> str:
-    """The cut as Pravega writes it. Raises ValueError for an empty one."""
+    """Formats a cut as Pravega does. Raises ValueError for an empty one."""
     if not cut:
         raise ValueError("a stream cut has at least one segment")
     numbers, epochs, offsets = [], [], []

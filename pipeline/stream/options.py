@@ -1,7 +1,7 @@
-"""What a reader or writer of streams is told: the options of `format("segstore.stream")`, checked once.
+"""Options of `format("segstore.stream")` for readers and writers, validated once.
 
-Invariant: the options can be pickled and hold nothing that is open; secrets are in no `repr`. Refused, with
-`OptionError`: an option that there is not, a value that does not do, a limit together with another.
+Invariant: options can be pickled and hold no open resources; no `repr` shows a secret. Refused, with `OptionError`:
+unknown options, invalid values, more than one limit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from segstore.wire.names import is_stream_name
 _MIB: Final = 1 << 20
 EVENT_COLUMN: Final = "event"
 COMMIT_TIMEOUT_MS: Final = 60_000
-"""A commit that takes longer fails; when the batch is repeated it does what is missing."""
+"""A commit that takes longer fails; repeating the batch completes it."""
 ABORT_TIMEOUT_MS: Final = 10_000
-"""Nothing of a write that failed is visible, so that little is lost if what it left is not deleted at once."""
+"""Short, because leftovers of a failed write are invisible and can be deleted later."""
 _OPTIONS: Final = (
     "controller", "scope", "stream", "from", "to", "splitBytes", "failOnDataLoss",
     "maxBytesPerTrigger", "maxEventsPerTrigger",
@@ -40,19 +40,20 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class StreamLimit(NamedTuple):
-    """The most that one micro-batch takes, in events or else in bytes."""
+    """The limit of one micro-batch, in events or in bytes."""
 
     most: int
     events: bool
 
 
 class StreamOptions(NamedTuple):
-    """
-    controller: its URI. scope, stream: whose events. settings: of the client, as they were given, for `settings()`.
-    start, end: "head", "tail" or a cut; None where nothing was said. split_bytes: about how much of a segment one task
-    reads. fail_on_data_loss: whether events that are gone before they were read end the query. limit: of a
-    micro-batch. event_column, routing_key_column: of what is written. commit_timeout_ms, abort_timeout_ms: for what the
-    driver does when the tasks of a batch have written, or one of them has failed.
+    """The options of a stream reader or writer.
+
+    controller: its URI. scope, stream: the stream. settings: client settings as given, for `client_settings()`. start,
+    end: "head", "tail" or a cut; None if not given. split_bytes: approximate bytes of a segment per task.
+    fail_on_data_loss: whether events deleted before they were read end the query. limit: of a micro-batch.
+    event_column, routing_key_column: columns of written rows. commit_timeout_ms, abort_timeout_ms: limits for the
+    driver after the tasks of a batch have written, or one has failed.
     """
 
     controller: str
@@ -75,7 +76,7 @@ class StreamOptions(NamedTuple):
         return f"{self.scope}/{self.stream}"
 
     def client_settings(self) -> ClientSettings:
-        """Settings of the client: those of the environment, and before them what was given. Raises OptionError."""
+        """Returns client settings from the environment, overridden by those given. Raises OptionError."""
         given: dict[str, Any] = dict(self.settings)
         try:
             for name, field in ClientSettings.model_fields.items():
@@ -92,7 +93,7 @@ class StreamOptions(NamedTuple):
 
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """The options as Spark hands them over; names in any case. Raises OptionError."""
+    """Parses options from Spark; names are case-insensitive. Raises OptionError."""
     known = {name.lower(): name for name in _OPTIONS}
     given: dict[str, str] = {}
     settings: dict[str, str] = {}

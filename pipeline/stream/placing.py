@@ -1,13 +1,13 @@
-"""Which segment takes a row, and which rows of a batch are in the stream already.
+"""Places rows: which segment a row goes to, and which rows of a batch the stream already has.
 
-A batch is committed segment by segment; the marker of a query on a segment, an attribute, is the last batch that the
-segment has all of. A batch that is repeated after a failure finds some markers set. If the stream was scaled meanwhile,
-the segments with the marker are sealed and the rows route to their successors, which have none. So what counts is the
-part of the key range: a row is in the stream if any segment that its position ever routed to has the marker. The
-segments that a repeated batch may have been routed to are those of the epochs since the query's last commit.
+A batch is committed segment by segment. A query's marker on a segment, an attribute, is the last batch that the segment
+has completely. A batch repeated after a failure finds some markers set. If the stream was scaled meanwhile, the marked
+segments are sealed and rows route to their successors, which have no marker. So the key range decides: a row is in the
+stream if any segment that its position ever routed to has the marker. A repeated batch can have been routed to the
+segments of all epochs since the query's last commit.
 
-Invariant: as the layout is made, its segments are asked for first and the markers after that; a segment that is not
-among them is sealed, so what its marker says is final.
+Invariant: a layout fetches the current segments first and the markers afterwards; any other segment is sealed by then,
+so its marker is final.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from segstore.wire.names import split_segment_id
 
 
 def marker_of(query: UUID) -> UUID:
-    """The attribute of a segment that says which batch of the query it has."""
+    """Returns the id of the segment attribute that holds a query's last batch."""
     return uuid5(query, "segstore:batch")
 
 
 def position_of_query(query: UUID) -> float:
-    """Where the rows go that have no routing key: all of a query to one segment, so that they come at once."""
+    """Returns the position of rows without a routing key: one per query, so that they are committed together."""
     return position_of(str(query))
 
 
 class Layout:
-    """The segments that take rows, and the parts of the range whose rows are there.
+    """The segments that rows are written to, and the key ranges whose rows are already in the stream.
 
     Attributes:
-        epoch: of the stream.
+        epoch: the stream's current epoch.
         segments: id → segment.
     """
 
@@ -49,7 +49,7 @@ class Layout:
 
     @cached_property
     def fresh(self) -> bool:
-        """Whether nothing of the batch is in the stream, as it is but for repetitions."""
+        """Whether no row of the batch is in the stream, which is so except for repeated batches."""
         return not self._done
 
     def is_done(self, position: float) -> bool:
@@ -60,7 +60,7 @@ class Layout:
 
 
 async def layout_of(segments: Segments, registry: Registry, query: UUID, batch: int) -> Layout:
-    """Where the rows of a batch go now. Raises NoSuchStream, StreamSealed."""
+    """Determines the layout for a batch. Raises NoSuchStream, StreamSealed."""
     current = await segments.current()
     if not current:
         name = f"{segments.scope}/{segments.stream}"
@@ -68,7 +68,7 @@ async def layout_of(segments: Segments, registry: Registry, query: UUID, batch: 
     epoch = max(split_segment_id(each.segment_id)[0] for each in current)
     since = await registry.epoch(query, epoch)
     known = {each.segment_id: each for each in current}
-    # A stream that was deleted and made again starts over with its epochs.
+    # A stream that was deleted and created again restarts its epochs.
     for number in range(since if since <= epoch else 0, epoch):
         for each in await segments.epoch(number):
             known.setdefault(each.segment_id, each)

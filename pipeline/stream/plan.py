@@ -1,17 +1,16 @@
-"""What of a stream is read: the ranges of bytes between two cuts, and how far a micro-batch goes.
+"""Plans reads of a stream: byte ranges between two cuts, and the extent of each micro-batch.
 
-A range lies in one segment and ends where an event ends: at the segment's length as the store says it, at an offset
-that the store's index has, or, under a limit and where the index has none that fits, where the events themselves say so
-when they are read. A large range is split at offsets of the index; a segment without an index is one task's.
+A range lies in one segment and ends at the end of an event: at the segment's length, at an offset from the store's
+index or, under a limit without a suitable index entry, at an event boundary found by reading. Large ranges are split at
+index offsets; a segment without an index is read by one task.
 
-Between micro-batches a segment gives way to its successors when it was read to its end, and a successor begins when all
-that it follows were; so events of one routing key never come in an earlier batch than those before them. A segment
-stays in the offsets, at its end, until all its successors have begun.
+Between micro-batches, a segment read to its end is replaced by its successors; a successor starts once all its
+predecessors are read to their ends. So events of one routing key never arrive in an earlier batch than their
+predecessors. A segment stays in the offsets, at its end, until all its successors have started.
 
-Invariants: between two offsets lie the same events whenever they are read; a batch under a limit has at least one
-event of each segment that it takes from, or an event above the limit would end all progress. Refused, with `DataLost`:
-what was to be read and is gone, unless the options say to go on; with `CutError`: an end that does not follow from its
-start.
+Invariants: two offsets always delimit the same events; a limited batch has at least one event of each segment that it
+reads, because an event above the limit would otherwise block all progress. Refused, with `DataLost`: deleted data that
+should have been read, unless the options allow it; with `CutError`: an end that does not follow the start.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from segstore.pipeline.stream.segments import Segments, in_turns
 from segstore.wire import StreamSegmentInfo
 
 _NEARLY: Final = (7, 4)
-"""Eighths of a share at which the index is asked for an end, before events are read to find one."""
+"""Eighths of a share at which to look for an end in the index, before searching by reading events."""
 
 
 class ByteRange(NamedTuple):
-    """What one task reads: from the event at `start` to the end of the last that ends at or before `end`."""
+    """The range that one task reads: from the event at `start` to the last one that ends at or before `end`."""
 
     segment_id: int
     segment: str
@@ -41,10 +40,10 @@ class ByteRange(NamedTuple):
 
 
 class DataLost(RuntimeError):
-    """Events that were to be read are gone. Attributes: segment, start, end (of what is gone; None if not known)."""
+    """Events to be read are gone. Attributes: segment, start, end (of the lost range; None if unknown)."""
 
     def __init__(self, message: str, segment: str, start: int, end: int | None = None) -> None:
-        super().__init__(f"{message}; with failOnDataLoss false such events are passed over")
+        super().__init__(f"{message}; with failOnDataLoss false such events are skipped")
         self.segment = segment
         self.start = start
         self.end = end
@@ -54,10 +53,10 @@ class DataLost(RuntimeError):
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
-    """Segment id → offset of a place; of the tail of a sealed stream {}. Raises NoSuchStream."""
+    """Resolves a place to a cut, {} for the tail of a sealed stream. Raises NoSuchStream."""
     if place == "head":
         found = await segments.head()
-        if not found:  # so answer controllers for a stream that there is not, too
+        if not found:  # controllers answer like this for a missing stream, too
             await segments.current()
             raise NoSuchStream(
                 f"stream {segments.scope}/{segments.stream} has no segments",
@@ -73,7 +72,7 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
 
 
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
-    """What lies between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
+    """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
     start = await cut_at(segments, options.start or "head")
     end = await cut_at(segments, options.end or "tail")
     waiting = deque(start.items())
@@ -105,14 +104,14 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
 
 
 def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
-    """From where a segment can be read. Raises DataLost."""
+    """Returns the first readable offset of a segment. Raises DataLost."""
     if info is None:
         if options.fail_on_data_loss:
-            raise DataLost(f"{name} is gone, which was to be read from {offset} on", name, offset)
+            raise DataLost(f"{name} is gone, but was to be read from {offset}", name, offset)
         return offset
     if offset < info.start_offset:
         if options.fail_on_data_loss:
-            gone = f"{name} was truncated at {info.start_offset} and was to be read from {offset} on"
+            gone = f"{name} was truncated at {info.start_offset}, but was to be read from {offset}"
             raise DataLost(gone, name, offset, info.start_offset)
         return info.start_offset
     if offset > info.write_offset:
@@ -121,7 +120,7 @@ def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: Stre
 
 
 async def ranges_between(segments: Segments, start: Cut, end: Cut, split_bytes: int) -> list[ByteRange]:
-    """What lies between two offsets of a streaming query, split for tasks."""
+    """Returns the ranges between two offsets of a streaming query, split for tasks."""
     whole = [
         ByteRange(segment_id, segments.name_of(segment_id), start.get(segment_id, 0), last)
         for segment_id, last in sorted(end.items())
@@ -150,7 +149,7 @@ async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) 
 async def next_cut(
     segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamLimit | None, target: Cut | None
 ) -> Cut:
-    """How far a batch that begins at `start` goes; never beyond `target`. Raises DataLost, NoSuchStream."""
+    """Returns the end of a batch that starts at `start`, at most `target`. Raises DataLost, NoSuchStream."""
     begun, ends = await _begin(segments, options, start, target or {})
     rooms = {segment_id: ends[segment_id] - offset for segment_id, offset in begun.items()}
     end = {segment_id: max(offset, ends[segment_id]) for segment_id, offset in begun.items()}
@@ -178,7 +177,7 @@ async def next_cut(
 
 
 def shares(rooms: Mapping[int, int], most: int) -> dict[int, int]:
-    """A limit shared out: who needs less than an even part leaves the rest to the others."""
+    """Divides a limit: what a segment does not need of its even share goes to the others."""
     given, left = {}, most
     for number, segment_id in enumerate(sorted(rooms, key=rooms.__getitem__)):
         given[segment_id] = min(rooms[segment_id], left // (len(rooms) - number))
@@ -191,7 +190,7 @@ def shares(rooms: Mapping[int, int], most: int) -> dict[int, int]:
 async def _begin(
     segments: Segments, options: StreamOptions, start: Mapping[int, int], target: Cut
 ) -> tuple[Cut, dict[int, int]]:
-    """The segments that a batch reads, each with where it begins and where it ends for now."""
+    """Returns the segments that a batch reads, with their start and current end."""
     begun: Cut = dict(start)
     infos: dict[int, StreamSegmentInfo | None] = {}
     followed: set[int] = set()
@@ -200,7 +199,7 @@ async def _begin(
         finished = set()
         for segment_id, offset in begun.items():
             info = infos[segment_id]
-            # Of a segment that comes up in this batch its start is looked at by the task that reads it.
+            # The task that reads a segment new in this batch checks its start.
             first = _first(segments.name_of(segment_id), offset, info, options) if segment_id in start else offset
             if info is None or (info.is_sealed and first >= info.write_offset):
                 finished.add(segment_id)
@@ -229,7 +228,7 @@ async def _begin(
 
 
 async def _boundary(segments: Segments, segment_id: int, start: int, share: int, end: int) -> int:
-    """The end of an event, at most `share` bytes behind `start` unless the first event is longer."""
+    """Returns the end of an event at most `share` bytes after `start`, unless the first event is longer."""
     name = segments.name_of(segment_id)
     for eighths in _NEARLY:
         at = await segments.locate(name, start + share * eighths // 8)
@@ -244,7 +243,7 @@ async def _boundary(segments: Segments, segment_id: int, start: int, share: int,
 async def _scan(
     segments: Segments, segment_id: int, start: int, end: int, *, size: int | None = None, events: int | None = None
 ) -> tuple[int, int]:
-    """Reads events to find where so many bytes or so many events end: at least one. The offset, and how many."""
+    """Reads events up to a number of bytes or events, at least one; returns the end offset and the event count."""
     name = segments.name_of(segment_id)
     reader = segments.reader(name, start, read_ahead=False, known_to=end)
     limit = segments.client.pool.settings.max_large_event_bytes

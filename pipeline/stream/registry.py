@@ -1,12 +1,11 @@
-"""What the sink has under way, noted where the data goes: a table segment beside the stream.
+"""Records the sink's pending work in a table segment beside the stream.
 
-A segment of a task's own stands in no list of the store's, so a task that is killed would leave it for good. Therefore
-its name is noted here before it is made, under the query's id, and forgotten when it is merged or deleted. One more
-entry for each query says in which epoch of the stream its last batch was committed: segments older than that cannot
-hold a part of the next one.
+Stores do not list a task's own segments, so a killed task would leak them. Therefore a segment's name is recorded here,
+under the query's id, before it is created, and removed when it is merged or deleted. One more entry per query holds the
+stream's epoch at its last commit: older segments cannot hold parts of the next batch.
 
-Invariants: what is made was noted before; what is noted need not be there. The table is made when it is first needed;
-who deletes it loses the sweeper's knowledge, nothing else. Keys are the query's id and the segment's, 16 bytes each.
+Invariants: a segment is recorded before it exists; a recorded one need not exist. The table is created on first use;
+deleting it only loses what the sweeper knows. Keys are the ids of query and segment, 16 bytes each.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _OURS: Final = uuid5(NAMESPACE_URL, "segstore:sink")
 
 
 class Noted(NamedTuple):
-    """A segment of a task's: of which query and batch, and since when, in seconds since 1970."""
+    """A recorded task segment: its query, batch, and creation time in seconds since 1970."""
 
     query: UUID
     part: UUID
@@ -46,12 +45,12 @@ class Noted(NamedTuple):
 
 
 def registry_name(scope: str, stream: str) -> str:
-    """The table segment's name: one of the stream's, so that a token for the stream is one for it."""
+    """Returns the table segment's name, which belongs to the stream, so that the stream's tokens are valid for it."""
     return transaction_name(segment_name(scope, stream, 0, 0), _OURS)
 
 
 class Registry:
-    """The notes of one stream."""
+    """The registry of one stream."""
 
     def __init__(self, segments: Segments) -> None:
         self._table = TableSegment(segments.requests, registry_name(segments.scope, segments.stream))
@@ -59,19 +58,19 @@ class Registry:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     async def note(self, query: UUID, part: UUID, segment: str, batch: int) -> None:
-        """Before the segment is made."""
+        """Records a segment; must be called before it is created."""
         value = json.dumps({"segment": segment, "batch": batch, "since_s": round(time.time(), 3)})
         await self._put(Item(query.bytes + part.bytes, value=value.encode()))
 
     async def parts(self, query: UUID | None = None) -> list[Noted]:
-        """What is noted of a query, or of all."""
+        """Returns the recorded segments of a query, or of all queries."""
         first = (_NOBODY if query is None else query).bytes + _NOBODY.bytes
         last = (_LAST if query is None else query).bytes + _LAST.bytes
         entries = [each async for each in self._entries(first, last)]
         return [noted for each in entries if (noted := self._noted(each)) is not None]
 
     async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
-        while True:  # from behind the last key: tables with keys of one length have no other token
+        while True:  # continue after the last key: fixed-key tables have no other token
             try:
                 page, _ = await self._table.entries(_PAGE, first=first, last=last)
             except SegmentMissing:
@@ -99,7 +98,7 @@ class Registry:
             ) from cause
 
     async def forget(self, keys: Iterable[bytes]) -> None:
-        """Keys that are not there are no error."""
+        """Removes entries; missing keys are ignored."""
         waiting = list(keys)
         while waiting:
             some, waiting = waiting[:MAX_BATCH_KEYS], waiting[MAX_BATCH_KEYS:]
@@ -111,7 +110,7 @@ class Registry:
     # --- queries ----------------------------------------------------------------------------------------------------
 
     async def epoch(self, query: UUID, now: int) -> int:
-        """The epoch that a query's unfinished batch can have begun in, at the earliest: for a new query `now`."""
+        """Returns the earliest epoch in which a query's unfinished batch can have started; `now` for a new query."""
         found = await self._of_query(query)
         if found is None:
             try:
@@ -137,15 +136,15 @@ class Registry:
             ) from cause
 
     async def committed(self, query: UUID, epoch: int) -> None:
-        """A batch of the query is whole in the stream, whose epoch was this."""
+        """Records that a batch of the query was committed in this epoch of the stream."""
         await self._put(Item(query.bytes + _NOBODY.bytes, value=_said({"epoch": epoch})))
 
     async def over(self, query: UUID) -> None:
-        """The query has come to its end: nothing of it is noted any more."""
+        """Removes all entries of a finished query."""
         await self.forget([query.bytes + _NOBODY.bytes])
 
     async def give_up(self, query: UUID) -> None:
-        """The query is given up: what its tasks still write they are to delete themselves."""
+        """Marks a query as abandoned: tasks still writing must delete their segments themselves."""
         said = {"given_up_s": round(time.time(), 3)}
         await self._put(Item(query.bytes + _NOBODY.bytes, value=_said(said)))
 
@@ -153,7 +152,7 @@ class Registry:
         return "given_up_s" in (await self._of_query(query) or {})
 
     async def forget_given_up(self, before_s: float) -> None:
-        """Forgets queries that were given up before a time."""
+        """Removes queries that were abandoned before a time."""
         old = [
             each.key
             async for each in self._entries(_NOBODY.bytes * 2, _LAST.bytes * 2)
@@ -165,7 +164,7 @@ class Registry:
         try:
             await self._table.update([item])
         except SegmentMissing:
-            with suppress(SegmentExists):  # another task was faster
+            with suppress(SegmentExists):  # another task created it first
                 await self._table.create(key_bytes=_KEY_BYTES)
             await self._table.update([item])
 

@@ -1,13 +1,13 @@
-"""The rows of a range of a segment, as Arrow batches: one row an event.
+"""Reads a range of a segment as Arrow batches, one row per event.
 
     event binary, segment string, offset long, length int
 
-`offset` is where the event's header starts, `length` the bytes of the event without it; the next event of the segment
-lies 8 bytes and `length` further.
+`offset` is the offset of the event's header, `length` the size of the event without it; the next event of the segment
+starts 8 + `length` bytes later.
 
-Invariants: what is held is one batch and what one read brought; the rows are those of the range, whatever was written
-behind it since. Refused: a range that is not there any more (`DataLost`), unless the options say to pass over what is
-gone; a segment whose bytes are no events.
+Invariants: at most one batch and one read are held in memory; the rows are those of the range, whatever is written
+after it. Refused: a range that no longer exists (`DataLost`), unless the options allow skipping it; a segment whose
+bytes are not events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AHEAD_BYTES: Final = 8 << 20
 
 
 def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The columns of a schema, (name, type), which may be the caller's. Raises OptionError."""
+    """Returns the column names of a schema of (name, type), which may be the caller's. Raises OptionError."""
     names = []
     for name, kind in fields:
         if name not in COLUMNS:
@@ -48,7 +48,7 @@ def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def range_batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in order. Raises DataLost, and what the client raises."""
+    """Yields the rows of a range in order. Raises DataLost, and the client's errors."""
     with asyncio.Runner() as runner:
         found = _batches(options, part, names)
         try:
@@ -90,13 +90,13 @@ def _batch(segment: str, rows: list[FramedEvent], names: tuple[str, ...]) -> pa.
                 made[name] = pa.array([each.offset for each in rows], pa.int64())
             case _:
                 made[name] = pa.array([len(each.data) for each in rows], pa.int32())
-    if not made:  # a count needs no column, but rows
+    if not made:  # count() requests no column, but needs rows
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
     return pa.RecordBatch.from_pydict(made)
 
 
 async def events_of(segments: Segments, options: StreamOptions, part: ByteRange) -> AsyncIterator[list[FramedEvent]]:
-    """The events of a range, some at a time. Raises DataLost."""
+    """Yields the events of a range in groups. Raises DataLost."""
     start = await _start(segments, options, part)
     if start is None:
         return
@@ -116,7 +116,7 @@ async def events_of(segments: Segments, options: StreamOptions, part: ByteRange)
                     raise DataLost(f"{part.segment} ends at {ends}, not at {part.end}", part.segment, ends, part.end)
             if chunk.offset + len(inside) >= part.end and decoder.partial:
                 raise DataLost(
-                    f"{part.segment} holds no event that ends at {part.end}: is the offset one of a cut?",
+                    f"no event of {part.segment} ends at {part.end}: does the offset come from a cut?",
                     part.segment,
                     decoder.offset,
                     part.end,
@@ -136,22 +136,22 @@ async def events_of(segments: Segments, options: StreamOptions, part: ByteRange)
 
 
 async def _start(segments: Segments, options: StreamOptions, part: ByteRange) -> int | None:
-    """From where the range can be read, None if it is gone. A read behind the end of a segment would wait for ever."""
+    """Returns the first readable offset of the range, None if it is gone. A read past the end would never return."""
     try:
         info = await segments.info(part.segment)
     except SegmentMissing as cause:
         if options.fail_on_data_loss:
-            gone = f"{part.segment} is gone, which was to be read from {part.start} to {part.end}"
+            gone = f"{part.segment} is gone, but was to be read from {part.start} to {part.end}"
             raise DataLost(gone, part.segment, part.start, part.end) from cause
         log.warning("%s is gone: nothing of %d to %d was read", part.segment, part.start, part.end)
         return None
     if info.write_offset < part.end:
-        shorter = f"{part.segment} ends at {info.write_offset}, and was to be read to {part.end}"
+        shorter = f"{part.segment} ends at {info.write_offset}, but was to be read to {part.end}"
         raise DataLost(shorter, part.segment, info.write_offset, part.end)
     if info.start_offset <= part.start:
         return part.start
     if options.fail_on_data_loss:
-        gone = f"{part.segment} was truncated at {info.start_offset}, and was to be read from {part.start}"
+        gone = f"{part.segment} was truncated at {info.start_offset}, but was to be read from {part.start}"
         raise DataLost(gone, part.segment, part.start, min(info.start_offset, part.end))
-    log.warning("%s was truncated at %d: %d on was not read", part.segment, info.start_offset, part.start)
+    log.warning("%s was truncated at %d: bytes from %d were not read", part.segment, info.start_offset, part.start)
     return info.start_offset if info.start_offset < part.end else None

@@ -1,10 +1,10 @@
-"""The client, for the tasks and the driver of Spark: opened where it is used, closed when that is done.
+"""Opens and closes clients for Spark's tasks and driver.
 
-Spark pickles what it sends to its executors, so nothing here is kept in a reader or a writer: a task says
-`asyncio.run(…)` once, and inside it `opened(options)` gives what talks to the stores.
+Spark pickles what it sends to executors, so readers and writers hold no clients: a task calls `asyncio.run(…)` once and
+uses `opened(options)` inside it.
 
-Invariant: a request that may be carried out twice, because its reply was lost, is one whose second time is harmless or
-recognised. Refused: nothing of its own; errors are those of `segstore.client`, which name the segment and the store.
+Invariant: a request that may be applied twice, because its reply was lost, is either idempotent or its repetition is
+recognised. It raises the errors of `segstore.client`, which name the segment and the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from segstore.wire import (
 )
 
 NO_VALUE: Final = -(1 << 63)
-"""Of an attribute that is not there."""
+"""The value of a missing attribute."""
 _REPLACE_IF_EQUALS: Final = 4
 _AT_ONCE: Final = 64
 A = TypeVar("A")
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class DeadlinePassed(RuntimeError):
-    """What was to be done in a time of its own was not. Attributes: option, the one that gives the time; timeout_ms."""
+    """An operation missed its deadline. Attributes: option, which sets the deadline; timeout_ms."""
 
     def __init__(self, message: str, option: str, timeout_ms: int) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class DeadlinePassed(RuntimeError):
 
 
 class Segments:
-    """One stream's segments, by the stores' own requests. Made by `opened`."""
+    """Requests about one stream's segments. Created by `opened`."""
 
     def __init__(self, client: Client, locations: Locations, requests: SegmentRequests, options: StreamOptions) -> None:
         self.client = client
@@ -68,18 +68,18 @@ class Segments:
         self.stream: Final = options.stream
 
     def name_of(self, segment_id: int) -> str:
-        """A segment's qualified name."""
+        """Returns a segment's qualified name."""
         return name_of(self.scope, self.stream, segment_id)
 
     # --- the controller ---------------------------------------------------------------------------------------------
 
     async def current(self) -> list[SegmentRange]:
-        """The segments that take events, in the order of the range; [] for a sealed stream. Raises NoSuchStream."""
+        """Returns the open segments in order of their ranges, [] for a sealed stream. Raises NoSuchStream."""
         found = await self.client.controller.current_segments(self.scope, self.stream)
         return sorted(found, key=lambda each: each.low)
 
     async def tail(self) -> dict[int, int]:
-        """Where the stream ends: segment id → length of those that take events; {} for a sealed stream."""
+        """Returns the stream's tail: open segment id → length; {} for a sealed stream."""
         current = await self.current()
         found = await in_turns(self.info, [each.name for each in current])
         return {each.segment_id: info.write_offset for each, info in zip(current, found, strict=True)}
@@ -93,14 +93,14 @@ class Segments:
     async def epoch(self, number: int) -> list[SegmentRange]:
         return await self.client.controller.epoch_segments(self.scope, self.stream, number)
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     async def info(self, segment: str) -> StreamSegmentInfo:
-        """Raises SegmentMissing."""
+        """Returns a segment's properties. Raises SegmentMissing."""
         return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
     async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
-        """Of each, None for one that there is not."""
+        """Returns the properties of each segment, None for a missing one."""
 
         async def one(segment_id: int) -> StreamSegmentInfo | None:
             try:
@@ -112,7 +112,7 @@ class Segments:
         return dict(zip(wanted, await in_turns(one, wanted), strict=True))
 
     async def locate(self, segment: str, target: int) -> int | None:
-        """The first offset of the index at or behind `target`, at which an event begins; None without an index."""
+        """Returns the first index offset at or after `target`, where an event starts; None without an index."""
         try:
             found = await self.requests.ask(segment, OffsetLocated, lambda i, t: LocateOffset(i, segment, target, t))
         except (SegmentMissing, NotSupported, PeerRefused):
@@ -120,16 +120,16 @@ class Segments:
         return found.offset
 
     async def attribute(self, segment: str, attribute: UUID) -> int:
-        """NO_VALUE where there is none. Raises SegmentMissing."""
+        """Returns an attribute, NO_VALUE if it is missing. Raises SegmentMissing."""
         found = await self.requests.ask(
             segment, SegmentAttribute, lambda i, t: GetSegmentAttribute(i, segment, attribute, t)
         )
         return found.value
 
-    # --- changing ---------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     async def create(self, segment: str) -> None:
-        """A segment of its own, not of the stream; one that is there, of a request that was sent twice, is kept."""
+        """Creates a task segment, which is not part of the stream. An existing one, from a retry, is kept."""
         try:
             await self.requests.ask(segment, SegmentCreated, lambda i, t: CreateSegment(i, segment, 0, 0, t))
         except SegmentExists as error:
@@ -137,7 +137,7 @@ class Segments:
                 raise
 
     async def delete(self, segment: str) -> bool:
-        """Returns whether it was there."""
+        """Deletes a segment; returns whether it existed."""
         try:
             await self.requests.ask(segment, SegmentDeleted, lambda i, t: DeleteSegment(i, segment, t))
         except SegmentMissing:
@@ -145,7 +145,7 @@ class Segments:
         return True
 
     async def merge(self, target: str, source: str) -> None:
-        """Appends the whole of `source`, which is gone then. A source that is gone is no error: look at the length."""
+        """Merges `source` into the target and deletes it. A missing source is not an error: check the length."""
         try:
             await self.requests.ask(target, SegmentsMerged, lambda i, t: MergeSegments(i, target, source, t))
         except SegmentMissing as error:
@@ -153,7 +153,7 @@ class Segments:
                 raise
 
     async def merge_if(self, target: str, source: str, attribute: UUID, was: int, becomes: int) -> bool:
-        """Merges and sets an attribute of the target, or neither; whether it did. Raises SegmentOver."""
+        """Atomically merges and sets an attribute of the target; returns whether it did. Raises SegmentOver."""
         update = ConditionalAttributeUpdate(attribute, _REPLACE_IF_EQUALS, becomes, was)
 
         def ask(request_id: int, token: str) -> MergeSegments:
@@ -175,7 +175,7 @@ class Segments:
 
 
 async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
-    """The answers, in order; not all questions are under way at once, or a stream of many segments would drown."""
+    """Returns the results in order, with bounded concurrency, because a stream may have many segments."""
     waiting = list(given)
     answers: list[T] = []
     while waiting:
@@ -186,7 +186,7 @@ async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list
 
 @asynccontextmanager
 async def opened(options: StreamOptions, access: Access) -> AsyncIterator[Segments]:
-    """What talks to the stores, with tokens for `access`; closed at the end. Raises ValueError for a wrong address."""
+    """Yields requests with tokens for `access` and closes them on exit. Raises ValueError for an invalid address."""
     async with connect(options.controller, options.client_settings()) as client:
         locations = client.locations(access)
         async with SegmentRequests(client.pool, locations) as requests:
@@ -195,9 +195,9 @@ async def opened(options: StreamOptions, access: Access) -> AsyncIterator[Segmen
 
 @asynccontextmanager
 async def opened_for(options: StreamOptions, doing: str, option: str, timeout_ms: int) -> AsyncIterator[Segments]:
-    """As `opened`, to write, with a deadline for all that is done in the block: whoever waits for it is a driver.
+    """Like `opened`, for writing, with a deadline for the whole block, because a driver waits for it.
 
-    Raises DeadlinePassed, which says what was being done (`doing`) and which option gives the time.
+    Raises DeadlinePassed, which names the operation (`doing`) and the option that sets the deadline.
     """
     deadline = asyncio.timeout(timeout_ms / 1000)
     try:

@@ -1,13 +1,12 @@
-"""Rows as events of a stream, exactly once: the writers of `format("segstore.stream")`, and the sweeper.
+"""The exactly-once sink of `format("segstore.stream")`: its writers, and the sweeper that cleans up after them.
 
-A streaming query is known by its id, which Spark keeps in the checkpoint, a batch by its number; a batch write has an
-id of its own and one batch. Tasks write segments that nobody sees (`stream_write`), the driver merges them
-(`stream_commit`). `sweep_stream` deletes what dead queries have left.
+A streaming query is identified by its id in Spark's checkpoint, a batch by its number; a batch write has a fresh id and
+one batch. Tasks write to segments that are not visible to readers (`write`), and the driver merges them (`commit`).
+`sweep_stream` deletes leftovers of dead queries.
 
-Invariant: what a write that failed has stored is never visible. Dead stores hold a driver no longer than the options
-`commitTimeoutMs` and `abortTimeoutMs` say, and the time to close (about two seconds at most each). Refused as the query
-is planned: modes other than append, a schema without the column of the events or of the routing keys, and columns of
-other types than text and bytes.
+Invariant: data of a failed write never becomes visible. Dead stores block a driver for at most `commitTimeoutMs` or
+`abortTimeoutMs`, plus the time to close (about two seconds). Refused when the query is planned: modes other than
+append, a schema without the event or routing key column, and columns that are neither text nor bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BATCH = "streaming.sql.batchId"
 
 
 class Written(spark.WriterCommitMessage):
-    """What a task tells the driver, as Spark carries it."""
+    """A task's result in the form that Spark sends to the driver."""
 
     def __init__(self, result: TaskResult) -> None:
         self.result = result
@@ -48,7 +47,7 @@ def _results(messages: list[spark.WriterCommitMessage | None]) -> list[TaskResul
 
 
 def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) -> None:
-    """Raises OptionError."""
+    """Checks the mode and schema of a write. Raises OptionError."""
     if overwrite:
         raise OptionError('a stream is appended to: mode("append")', "mode", "overwrite")
     fields = {field.name: field.dataType for field in schema.fields}
@@ -132,7 +131,7 @@ def _committing(options: StreamOptions, doing: str) -> AbstractAsyncContextManag
 
 
 def _aborting(options: StreamOptions) -> AbstractAsyncContextManager[Segments]:
-    doing = f"deleting what a failed write to {options.name} left, which nobody sees and sweep_stream deletes later,"
+    doing = f"deleting what a failed write to {options.name} left, which is invisible and sweep_stream deletes later,"
     return opened_for(options, doing, "abortTimeoutMs", options.abort_timeout_ms)
 
 
@@ -148,7 +147,7 @@ def _partition() -> int:
 
 
 def _batch_of_task() -> tuple[UUID, int]:
-    """The query's id and the batch's number, which Spark tells its tasks alone."""
+    """Returns the query's id and the batch's number, which Spark only passes to tasks."""
     context = _context()
     query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
     if not query or batch is None:
@@ -164,7 +163,7 @@ async def _write(
 
 
 async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Rows]:
-    """Events and keys of Arrow batches, waited for in a thread: connections live on meanwhile. Raises BadRow."""
+    """Yields events and keys of Arrow batches; a thread waits for these, so connections stay alive. Raises BadRow."""
     row = 0
     while (found := await asyncio.to_thread(next, batches, None)) is not None:
         column = found.column(options.event_column)
@@ -180,11 +179,11 @@ async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> 
 
 
 def sweep_stream(options: Mapping[str, str], *, older_than_s: float = 86_400, query: str | None = None) -> int:
-    """Deletes what writers of a stream have left that were killed; how many segments there were.
+    """Deletes leftovers of a stream's killed writers; returns the number of segments.
 
-    options: those of the format. older_than_s: what was begun later may still be at work and is left alone. query: the
-    id of one query, by itself; a batch write has none that is known. A running streaming query cleans up after itself
-    with each batch. Raises OptionError, and what the client raises.
+    options: those of the format. older_than_s: minimum age; newer writes may still be running. query: restricts the
+    sweep to one query's id; the id of a batch write is not known. A running streaming query cleans up with each batch.
+    Raises OptionError, and the client's errors.
     """
     read = read_stream_options(options)
     return asyncio.run(_sweep(read, time.time() - older_than_s, None if query is None else UUID(query)))

@@ -1,14 +1,14 @@
-"""`format("segstore.stream")`: the events of a stream as a table on Spark, and rows as events of a stream.
+"""The data source `format("segstore.stream")`: reads a stream's events as rows and writes rows as events.
 
     spark.read.format("segstore.stream").options(controller="tcp://…", scope="shop", stream="orders").load()
     spark.readStream.format("segstore.stream").option("maxBytesPerTrigger", 64_000_000)….load()
     rows.writeStream.format("segstore.stream").option("routingKeyColumn", "key")….start()
 
-An offset of a streaming query is `{segment: byte offset}`. Spark pickles readers and plans in a process of its own, so
-they hold options alone and talk to the stores within a call.
+An offset of a streaming query is `{segment: byte offset}`. Spark pickles readers and plans in a separate process, so
+readers hold only options and open connections within calls.
 
-Invariant: a batch that Spark repeats has the same rows. Refused as the query is planned: an option, a column or a type
-that there is not; modes other than append. What is written is `segstore.pipeline.stream.sink`'s.
+Invariant: a batch that Spark repeats has the same rows. Refused when the query is planned: unknown options, columns or
+types; modes other than append. `segstore.pipeline.stream.sink` does the writing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """The data sources of this module; filters are Spark's."""
+    """Returns this module's data sources, which leave filters to Spark."""
     return (StreamSource,)
 
 
 class StreamSource(spark.DataSource):
-    """The data source; `StreamOptions` says what its options are."""
+    """The data source for streams; `StreamOptions` describes its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -85,7 +85,7 @@ def _names(schema: StructType) -> tuple[str, ...]:
 
 
 class StreamPart(spark.InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, part: ByteRange) -> None:
         super().__init__(part)
@@ -93,7 +93,7 @@ class StreamPart(spark.InputPartition):
 
 
 class StreamReader(spark.DataSourceReader):
-    """Reads between two cuts."""
+    """Reads the events between two cuts."""
 
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         self.options = options
@@ -111,7 +111,7 @@ class StreamReader(spark.DataSourceReader):
 
 
 class StreamStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on, a micro-batch at a time."""
+    """Reads a stream continuously, in micro-batches."""
 
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         self.options = options

@@ -1,12 +1,12 @@
-"""What a task of the sink does: its rows become events of segments of its own, one for each segment they are for.
+"""The write task of the sink: writes its rows to temporary segments, one per target segment.
 
-A segment of a task's is called as a transaction's on its target: the container is the target's then, which a merge asks
-for, and it outlives the connection, which a transient segment does not. What it holds becomes visible when the driver
-merges it. With a row goes the position of its routing key, so that the driver can place it anew if the target is sealed
-by then; so long as there are not too many, or else the batch has to be repeated.
+A task's segment is named like a transaction's on its target, so that it is in the target's container, as merging
+requires, and outlives the connection, unlike a transient segment. Its data becomes visible when the driver merges it.
+The position of each row's routing key is reported, so that the driver can rewrite the row if the target has been
+sealed; if there are too many positions, the batch must be repeated instead.
 
-Invariants: what is returned is stored; a task that fails has made nothing visible; the events of a target are in the
-order of the rows. Refused: a row without an event.
+Invariants: returned parts are stored; a failed task has made nothing visible; a target's events are in row order.
+Refused: a row without an event.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from segstore.pipeline.stream.segments import Segments
 from segstore.wire.names import transaction_name
 
 MOST_POSITIONS: Final = 4_000_000
-"""Of one part: 8 bytes of each row go to the driver, and this many are 32 MB."""
+"""Limit per part: 8 bytes per row go to the driver, 32 MB for this many."""
 _PIECE_BYTES: Final = 256 << 10
 
 Rows = tuple[list[bytes], list[str | None] | None]
-"""Events, and if there is a column of routing keys those."""
+"""Events, and routing keys if there is a column of them."""
 
 
 class BadRow(ValueError):
@@ -47,14 +47,14 @@ class BadRow(ValueError):
 
 
 class GivenUp(RuntimeError):
-    """The write that a task belongs to has failed elsewhere; what the task wrote is deleted."""
+    """The task's write was abandoned because it failed elsewhere; the task's data is deleted."""
 
 
 class Part(NamedTuple):
-    """What a task has for one target.
+    """A task's data for one target.
 
-    target: the id of the segment that it is for. segment: where it is. size, events: how much. positions: of each
-    event, as an array of doubles; one for all of them, or None if there were too many to keep.
+    target: the id of the target segment. segment: the segment that holds the data. size, events: its bytes and events.
+    positions: of each event, as an array of doubles; one if all are equal, None if there were too many.
     """
 
     target: int
@@ -65,7 +65,7 @@ class Part(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """What a task tells the driver."""
+    """A task's report to the driver."""
 
     query: UUID
     batch: int
@@ -74,7 +74,7 @@ class TaskResult(NamedTuple):
 
 
 class Out:
-    """A segment that is being written."""
+    """A segment being written."""
 
     def __init__(self, target: SegmentRange, name: str, writer: SegmentWriter, *, keyed: bool) -> None:
         self.target = target
@@ -89,7 +89,7 @@ class Out:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `send`."""
+        """Whether to call `send`."""
         return self._pending_bytes >= _PIECE_BYTES
 
     def add(self, event: bytes, position: float) -> None:
@@ -105,19 +105,19 @@ class Out:
             self._too_many = True
 
     async def send(self) -> None:
-        """Waits where too much is under way."""
+        """Sends buffered events; waits if too much is in flight."""
         data, events = b"".join(self._pending), self._pending_events
         self.size += len(data)
         self.events += events
         self._pending, self._pending_bytes, self._pending_events = [], 0, 0
-        # One event may be longer than an append: nobody sees it before the merge, so it can go in several.
+        # An event may be split into several appends, because it is not visible before the merge.
         for at in range(0, len(data), _PIECE_BYTES * 4):
             await self._writer.room()
             self._writer.append(memoryview(data)[at : at + _PIECE_BYTES * 4], _heard_by_flush, max(1, events))
             events = 0
 
     async def finish(self) -> Part:
-        """Returns when all is stored."""
+        """Waits until everything is stored; returns the part."""
         if self._pending:
             await self.send()
         await self._writer.aclose()
@@ -131,14 +131,14 @@ class Out:
 
 
 def _heard_by_flush(error: ClientError | None) -> None:
-    """What an append fails with, `aclose` raises."""
+    """Ignores an append's error, which `aclose` raises."""
 
 
 class Outs:
-    """The segments that a task writes, each made with its first event. Use with `async with`.
+    """The segments that a task writes, each created for its first event. Use with `async with`.
 
     Attributes:
-        keys: the id of each segment, under which it is noted.
+        keys: the registry key of each segment.
     """
 
     def __init__(self, segments: Segments, registry: Registry, query: UUID, batch: int) -> None:
@@ -153,7 +153,7 @@ class Outs:
         return self._outs.get(target.segment_id)
 
     async def make(self, target: SegmentRange, *, keyed: bool) -> Out:
-        """The one for this target; there is none yet."""
+        """Creates the segment for a target that has none yet."""
         part = uuid4()
         name = transaction_name(target.name, part)
         self.keys[name] = part
@@ -163,7 +163,7 @@ class Outs:
         return out
 
     async def finish(self) -> list[Part]:
-        """In the order of the targets' ids."""
+        """Finishes all segments; returns the parts in order of the targets' ids."""
         return [await self._outs[each].finish() for each in sorted(self._outs)]
 
     async def __aenter__(self) -> Self:
@@ -173,13 +173,13 @@ class Outs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for out in self._outs.values():
-            await out.abort()  # of one that is finished nothing is left to end
+            await out.abort()  # a no-op for a finished one
 
 
 async def write_rows(
     segments: Segments, query: UUID, batch: int, partition: int, rows: AsyncIterable[Rows]
 ) -> TaskResult:
-    """Stores the rows of a task where nobody sees them yet; those that are in the stream already are left out."""
+    """Stores a task's rows invisibly, except those already in the stream."""
     registry = Registry(segments)
     layout: Layout | None = None
     of_query = position_of_query(query)
@@ -187,7 +187,7 @@ async def write_rows(
         async for events, keys in rows:
             if not events:
                 continue
-            if layout is None:  # a task without rows asks nobody
+            if layout is None:  # a task without rows makes no requests
                 layout = await layout_of(segments, registry, query, batch)
             for event, position in zip(events, _positions(keys, len(events), of_query), strict=True):
                 if layout.fresh or not layout.is_done(position):

@@ -1,1 +1,1 @@
-"""The Spark format `segstore.trace`: recorded traces as rows."""
+"""The Spark data source `segstore.trace`: recorded traces as rows."""

@@ -1,9 +1,9 @@
-"""The columns of a trace as a table: what each is called, of which type it is, and where its values come from.
+"""The columns of a trace table: their names, types and sources.
 
-Nothing of the codec is listed by hand: a field of a command is a column if it is one number, flag, text or id and no
-secret, under its own name, for all commands that have it; `segment` and `event_number` gather the names under which
-commands speak of the same thing. What is a column by default are the columns of the record, those that every frame
-has, and the fields of the commands that make up nearly all traffic (`OFTEN`). All others are there for the asking.
+Columns derive from the codec: a command's field is a column, under its own name for all commands that have it, if it is
+a single number, flag, text or id and not secret; `segment` and `event_number` combine fields that mean the same. The
+default columns are those of the record, those of every frame, and the fields of the most frequent commands (`OFTEN`);
+all others are available on request.
 
 Invariant: a name has one type, whatever command it comes from; a schema that breaks this fails on import. No Spark,
 no NumPy: the types are names that both sides translate.
@@ -46,20 +46,20 @@ OFTEN: Final[tuple[type[Command], ...]] = (
     ConditionalCheckFailed,
     KeepAlive,
 )
-"""The commands of which nearly all traffic consists; their fields are columns by default."""
+"""The commands that make up nearly all traffic; their fields are default columns."""
 
 SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "segment": ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id"),
     "event_number": ("event_number", "last_event_number"),
 }
-"""Column → the fields, any one of which fills it; the first that a command has."""
+"""Column → its source fields; the first one that a command has is used."""
 
 _INTEGERS: Final[dict[str, ColumnType]] = {"b": "byte", "i": "int", "q": "long"}
 _WIDTHS: Final[tuple[ColumnType, ...]] = ("byte", "int", "long")
 
 
 class Column(NamedTuple):
-    """One column: its type by Spark's name, and what it holds."""
+    """One column: its name, its type in Spark's terms, and its meaning."""
 
     name: str
     type: ColumnType
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
 
 class ColumnError(ValueError):
-    """A column that traces do not have, or have with another type. Attributes: column, actual (its type as asked)."""
+    """Traces do not have this column, or not with this type. Attributes: column, actual (the requested type)."""
 
     def __init__(self, message: str, column: str, actual: str | None = None) -> None:
         super().__init__(message)
@@ -86,14 +86,14 @@ RECORD_COLUMNS: Final = (
     Column("direction", "string", "request (towards the store) or reply"),
     Column("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
 )
-"""What is known of every record."""
+"""The columns of every record."""
 
 HEADER_COLUMNS: Final = (
     Column("code", "int", "type code on the wire"),
     Column("command", "string", "type name, such as READ_SEGMENT; UNKNOWN for a code that no command has"),
     Column("failure", "boolean", "whether the command is a failure"),
 )
-"""What the eight bytes of a frame's header say."""
+"""The columns from a frame's eight-byte header."""
 
 _DERIVED: Final = (
     Column("error", "string", "why the frame does not decode, or why something was skipped"),
@@ -108,7 +108,7 @@ _ON_REQUEST: Final = (
 
 
 def field_nodes(cls: type[Command]) -> dict[str, low.Node]:
-    """The fields of a command that are columns: name → node of the codec's intermediate form, tails unwrapped."""
+    """Returns a command's fields that are columns: name → node of the intermediate form, tails unwrapped."""
     found = {}
     for node in low.lower(cls.parts):
         inner = node.inner if isinstance(node, low.TailNode) else node
@@ -131,7 +131,7 @@ def _type_of(node: low.Node) -> ColumnType | None:
 
 
 def source_of(cls: type[Command], column: str) -> str | None:
-    """The field of a command that fills a column; None if it has none."""
+    """Returns the field of a command that fills a column, or None."""
     fields = field_nodes(cls)
     return next((name for name in SOURCES.get(column, (column,)) if name in fields), None)
 
@@ -163,7 +163,7 @@ def _field_columns() -> tuple[Column, ...]:
 
 
 FIELD_COLUMNS: Final = _field_columns()
-"""One column for each field of any command that is a plain value."""
+"""One column for each plain-valued field of any command."""
 
 
 def _all_columns() -> dict[str, Column]:
@@ -176,7 +176,7 @@ def _all_columns() -> dict[str, Column]:
 
 
 ALL_COLUMNS: Final = _all_columns()
-"""Every column by its name."""
+"""All columns by name."""
 
 
 def _default_columns() -> tuple[str, ...]:
@@ -187,11 +187,11 @@ def _default_columns() -> tuple[str, ...]:
 
 
 DEFAULT_COLUMNS: Final = _default_columns()
-"""The columns that there are if none are asked for."""
+"""The default columns."""
 
 
 def select(names: Iterable[str] | None = None) -> tuple[Column, ...]:
-    """The columns of these names, in their order; the default ones for None. Raises ColumnError."""
+    """Returns the columns with these names, in order; the default ones for None. Raises ColumnError."""
     chosen = []
     for name in DEFAULT_COLUMNS if names is None else names:
         if name not in ALL_COLUMNS:
@@ -203,5 +203,5 @@ def select(names: Iterable[str] | None = None) -> tuple[Column, ...]:
 
 
 def ddl(columns: Iterable[Column]) -> str:
-    """The columns as Spark's text for a schema."""
+    """Formats the columns as a Spark DDL schema."""
     return ", ".join(f"`{column.name}` {'tinyint' if column.type == 'byte' else column.type}" for column in columns)

@@ -1,15 +1,14 @@
-"""Traces as files: found by path, folder and glob, cut into pieces for readers side by side, read a block at a time.
+"""Finds trace files by path, folder or glob, splits them for parallel readers, and reads them block by block.
 
-A `Piece` is a stretch of one file that a task reads by itself; the pieces of a file lie side by side, each record and
-each damage is in exactly one of them. Planning hops from header to header and reads no bodies. What a reader holds in
-memory is one block, however long the file is.
+A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
+each damage is in exactly one of them. Planning reads only headers. A reader holds one block in memory, however long the
+file is.
 
-Invariant: what cannot be read is a `Skipped`, with file, byte and size, and what stands behind it is read all the same;
-so the records and the skips of a file account for every byte that it had. Nothing is raised for what is in a file;
-`OSError` only for a path that names none. What is skipped: damaged or torn blocks, a capture of another version, lines
-of a fixture that do not fit, files that are no trace, that have vanished, or are shorter than they were when planned.
-Follows `segstore.wire.trace.reader`, block by block; files are read with `pread`, so one that shrinks is an error that
-can be told, where a memory map would end the process.
+Invariant: unreadable parts become `Skipped`, with file, offset and size, and reading continues after them, so records
+and skips account for every byte of a file. File contents never raise; only a path that names no file raises `OSError`.
+Skipped are: damaged or torn blocks, captures of other versions, invalid fixture lines, files that are not traces, have
+vanished, or are shorter than when planned. Follows `segstore.wire.trace.reader`, block by block; files are read with
+`pread`, because a shrinking file is then a reportable error, where a memory map would crash the process.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from segstore.wire.trace import (
 )
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of a piece of a short trace, unless the caller wants others."""
+"""Default size of the pieces of a short trace."""
 MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
-"""Of a long one."""
+"""Size of the pieces of a long trace."""
 _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
-"""What is taken of a folder; a file that is named is taken whatever it is called."""
+"""Suffixes of the files taken from a folder; files named explicitly may have any."""
 
 Form = Literal["capture", "fixture", "packets"]
 
@@ -64,10 +63,10 @@ _LINES_AT_ONCE: Final = 4096
 
 
 class Piece(NamedTuple):
-    """A stretch of a file for one reader: what starts at `start` or later and before `stop`.
+    """A range of a file for one reader: everything that starts from `start` to before `stop`.
 
-    mark: that of the capture, or what of it is known. records: how many there are, as headers say; 0 if none says so.
-    reason: why nothing of it can be read, as was found when it was planned.
+    mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
+    reason: why nothing of it can be read, as found during planning.
     """
 
     path: str
@@ -84,7 +83,7 @@ class Piece(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Bytes of a file that could not be read: `size` of them from `offset`."""
+    """Unreadable bytes of a file: `size` bytes from `offset`."""
 
     path: str
     offset: int
@@ -96,7 +95,7 @@ class Skipped(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A record and where it is: the byte at which its block or line starts, and its number there."""
+    """A record and its place: the offset of its block or line, and its number there."""
 
     block: int
     number: int
@@ -106,8 +105,8 @@ class Located(NamedTuple):
 class Chunk:
     """Records of one file that were read together.
 
-    columns: of a capture, the records of the block that starts at `block`; else None. Iterating gives every record
-    with its place, whatever the form.
+    columns: for a capture, the records of the block at offset `block`; else None. Iterating yields every record with
+    its place, for either form.
     """
 
     __slots__ = ("_located", "block", "columns", "path")
@@ -131,10 +130,10 @@ class Chunk:
 
 
 def find_files(paths: Iterable[str], *, may_be_none: bool = False, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
-    """The files of paths, folders (with all that is below them) and globs, each once, in order of their names.
+    """Returns the files of paths, folders (recursively) and globs, each once, in order of names.
 
-    may_be_none: whether folders and globs may have no file yet. suffixes: of what is taken of a folder.
-    Raises FileNotFoundError, ValueError for a path of another file system.
+    may_be_none: whether folders and globs may match no file yet. suffixes: of the files taken from folders.
+    Raises FileNotFoundError, and ValueError for a path of another file system.
     """
     found: dict[str, None] = {}
     for path in map(_local, paths):
@@ -163,7 +162,7 @@ def _local(path: str) -> str:
 
 
 def form_of(path: str, head: bytes) -> Form:
-    """The form of a file by its first bytes; of an empty one, by its name."""
+    """Detects the form of a file from its first bytes; for an empty one, from its name."""
     if not head:
         return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
     if head.startswith(_PACKETS):
@@ -175,7 +174,7 @@ def form_of(path: str, head: bytes) -> Form:
 
 
 def piece_bytes_of(total: int) -> int:
-    """Bytes of a piece where there are `total` to read: a few pieces that keep a few cores busy, then long ones.
+    """Returns the piece size for a total size: enough pieces to keep a few cores busy, then longer ones.
 
     Each piece is a task, which costs Spark about as much as reading ten megabytes.
     """
@@ -183,23 +182,23 @@ def piece_bytes_of(total: int) -> int:
 
 
 def size_of(paths: Iterable[str]) -> int:
-    """Bytes of all these files that can be looked at."""
+    """Returns the total size of all accessible files."""
     total = 0
     for path in paths:
-        with suppress(OSError):  # whoever opens it says so
+        with suppress(OSError):  # reported when the file is opened
             total += Path(path).stat().st_size
     return total
 
 
 def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
-    """The pieces of all these files, each of about `piece_bytes`; a block longer than that is a piece of its own."""
+    """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own."""
     return [piece for path in paths for piece in pieces_of(path, piece_bytes)]
 
 
 def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None) -> list[Piece]:
-    """The pieces of one file, or of a stretch that starts and stops where blocks or lines do.
+    """Splits one file, or a range that starts and stops at blocks or lines, into pieces.
 
-    A file that cannot be opened is a single piece, which tells its reader why.
+    A file that cannot be opened is a single piece with the reason.
     """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
@@ -257,15 +256,15 @@ def _after_newline(fd: int, at: int, size: int) -> int:
 
 
 def mark_in(fd: int, size: int) -> bytes | None:
-    """The mark of a capture: that of its first whole header; None if it has none."""
+    """Returns the mark of a capture, from its first whole header; None if there is none."""
     at = _find(fd, MAGIC, 0, size)
     return None if at is None else os.pread(fd, MARK_BYTES, at)
 
 
 def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader | None]]:
-    """Where each block between `start` and `size` starts, with its header; None where bytes are no whole block.
+    """Yields the offset and header of each block between `start` and `size`; header None for bytes of no whole block.
 
-    Bodies are not looked at. A block whose body would end behind `size` is one that is not whole.
+    Does not read bodies. A block whose body would end after `size` is not whole.
     """
     at = start
     while at < size:
@@ -284,7 +283,7 @@ def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, 
 
 
 def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
-    """Where the next whole header with this mark, or this beginning of one, is, at `at` or later and before `size`."""
+    """Returns the offset of the next whole header from `at` to before `size` whose mark starts with `mark`."""
     return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)
 
 
@@ -294,10 +293,10 @@ def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
 def read_piece(
     piece: Piece, *, takes_block: Callable[[BlockHeader], bool] | None = None, ports: tuple[int, ...] = ()
 ) -> Iterator[Chunk | Skipped]:
-    """The records of a piece, in order; in their place, what is skipped.
+    """Yields the records of a piece in order, with `Skipped` in place of unreadable parts.
 
-    takes_block: whether a block is wanted, by its header; the bodies of others are not read. ports: those of stores, in
-    packet captures; none for all connections that speak the protocol.
+    takes_block: decides by its header whether a block is wanted; other bodies are not read. ports: the stores' ports in
+    packet captures; empty for all connections that speak the protocol.
     """
     if piece.reason:
         yield Skipped(piece.path, piece.start, piece.size, piece.reason)
@@ -313,7 +312,7 @@ def read_piece(
         elif piece.form == "fixture":
             yield from _read_lines(piece, file.fileno())
         else:
-            from segstore.pipeline.trace.packets import read_packets  # a part of its own, with a library of its own
+            from segstore.pipeline.trace.packets import read_packets  # only packet captures need its library
 
             yield from read_packets(piece.path, ports)
 
@@ -344,7 +343,7 @@ def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], boo
 
 
 def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
-    """What of a piece is behind the end of its file."""
+    """Yields the part of a piece beyond the end of its file."""
     end = max(piece.start, os.fstat(fd).st_size)
     if end < piece.stop:
         yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
@@ -353,7 +352,7 @@ def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
 def _read_block(
     fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
 ) -> Columns | None:
-    """The records of the block with this header; None for a metadata block or a block that is not wanted."""
+    """Reads the records of the block with this header; None for a metadata block or an unwanted block."""
     if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
         return None
     wanted = min(HEADER_BYTES + header.stored, size - at)
@@ -415,7 +414,7 @@ def _text(line: bytes) -> str:
 
 
 def _first_line(fd: int) -> tuple[bytes, int]:
-    """The first line that is not empty, and where the next one starts."""
+    """Returns the first non-empty line, and the offset of the next one."""
     at = 0
     for at, line in lines_of(fd, 0, os.fstat(fd).st_size):
         if line.strip():
@@ -424,7 +423,7 @@ def _first_line(fd: int) -> tuple[bytes, int]:
 
 
 def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Each line with its offset. A line takes at most `LONGEST_LINE` bytes and one window of memory."""
+    """Yields each line with its offset. A line takes at most `LONGEST_LINE` bytes plus one window of memory."""
     at, rest = start, b""
     while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
         *lines, rest = (rest + window).split(b"\n")

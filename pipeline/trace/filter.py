@@ -1,10 +1,10 @@
-"""Which records are wanted, decided by what record and header say, so that others are never decoded.
+"""Filters records by their metadata and frame header, so that rejected frames are never decoded.
 
-A `Condition` is one comparison of one column with values; all conditions of a `Chosen` have to hold. The meaning is
-SQL's: a comparison with what a record does not have does not hold, whichever way round it is put.
+A `Condition` compares one column with values; all conditions of a `Chosen` must hold. Semantics are SQL's: a comparison
+with a missing value does not hold, negated or not.
 
-Invariant: `Chosen.takes` on a record and `Chosen.mask` on columns agree; a block is passed over unread only if no
-record of it can be wanted. Conditions on other columns than `FILTERED` are not taken: Spark sees to them itself.
+Invariant: `Chosen.takes` on a record and `Chosen.mask` on columns agree; a block is skipped unread only if none of its
+records can match. Conditions on columns outside `FILTERED` are left to Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FILTERED: Final = {
     "size": int,
     "time": datetime,
 }
-"""The columns that conditions may be about, and the type of their values."""
+"""The columns that conditions support, with the types of their values."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NAMED: Final = {"kind": RecordKind, "direction": Direction}
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
     negated: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether it holds for a value; None stands for no value."""
+        """Whether the condition holds for a value; None means no value."""
         if self.test == "null":
             return (value is None) is not self.negated
         if value is None:
@@ -67,7 +67,7 @@ class Condition(NamedTuple):
 
 
 def condition(column: str, test: Test, values: tuple[Any, ...] = (), *, negated: bool = False) -> Condition | None:
-    """A condition; None if it is not one that is decided here."""
+    """Returns a condition; None if it cannot be decided here."""
     wanted = FILTERED.get(column)
     if wanted is None or any(type(value) is not wanted for value in values):
         return None
@@ -79,25 +79,25 @@ def condition(column: str, test: Test, values: tuple[Any, ...] = (), *, negated:
 
 
 class Chosen:
-    """The records for which all conditions hold; with none, all."""
+    """Selects the records for which all conditions hold."""
 
     def __init__(self, conditions: tuple[Condition, ...] = ()) -> None:
         self.conditions = conditions
 
     def takes(self, values: dict[str, Any]) -> bool:
-        """Whether a record is wanted, of which these columns are known (`time` in microseconds)."""
+        """Whether a record with these column values matches (`time` in microseconds)."""
         return all(each.holds(values.get(each.column)) for each in self.conditions)
 
     def takes_skipped(self, found: Skipped) -> bool:
-        """Whether the row about something that could not be read is wanted."""
+        """Whether the row of an unreadable part matches."""
         return self.takes({"kind": "skipped", "size": found.size})
 
     def takes_block(self, header: BlockHeader) -> bool:
-        """Whether a block may have a record that is wanted."""
+        """Whether any record of a block can match."""
         return all(_may_hold(each, header) for each in self.conditions)
 
     def mask(self, records: Any, code: Any, there: Any) -> Any:
-        """Which rows of columns are wanted, as flags; None for all. Arrays of
+        """Returns flags of the matching rows, None for all. The arrays are those of
         `segstore.pipeline.trace.vectorised_rows`."""
         out = None
         for each in self.conditions:
@@ -107,7 +107,7 @@ class Chosen:
 
 
 def _may_hold(each: Condition, header: BlockHeader) -> bool:
-    """Whether a condition may hold for a record of a block: those on time are held against its first and last."""
+    """Whether a condition can hold for any record of a block; compares times with the block's first and last."""
     if each.negated or each.test == "null" or each.column not in ("ts_ns", "time"):
         return True
     first, last = header.first_ts_ns, header.last_ts_ns

@@ -1,13 +1,13 @@
-"""How far traces that grow can be read: what is whole of each file, and how much of it a micro-batch takes.
+"""Tracks growing traces: how much of each file is complete, and how much a micro-batch reads.
 
-An offset is `{path: byte}`: up to where each file was read. A step forward is a whole block of a capture or a whole
-line of a fixture; files that appear are taken up from their start. Under a limit, steps are taken in the order of
-their times over all files, so that the rows of a batch are about as old, whichever file they are in.
+An offset is `{path: byte}`: how far each file has been read. A step is a whole block of a capture or a whole line of a
+fixture; new files are read from their start. Under a limit, steps are taken in time order over all files, so that the
+rows of a batch are of similar age.
 
-Invariant: offsets only grow, and stand where blocks or lines start. A limit is kept to the step: a batch has at least
-one, or a block longer than the limit would end all progress. What stands at the end of a file and is no whole block is
-left for later: it may be one that is being written. Refused: packet captures, whose connections are put together from
-the start. No Spark.
+Invariant: offsets only grow and are always at the start of a block or line. Limits are applied in whole steps: a batch
+has at least one, because a block above the limit would otherwise block all progress. An incomplete block at the end of
+a file is left for later, because it may be in writing. Refused: packet captures, whose connections must be reassembled
+from the start. No Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.wire.trace import HEADER_BYTES, MAGIC
 
 
 class Step(NamedTuple):
-    """The least that a reader of a growing file goes forward: to `end`, over `rows` records, the first at `ts_ns`."""
+    """The smallest advance in a growing file: to `end`, over `rows` records, the first at `ts_ns`."""
 
     end: int
     rows: int
@@ -31,10 +31,10 @@ class Step(NamedTuple):
 
 
 def steps(path: str, start: int) -> Iterator[Step]:
-    """How far a growing file can be read from `start` on, step by step: to the end of each whole block or line.
+    """Yields the steps of a growing file from `start`: to the end of each whole block or line.
 
-    Damage with a whole block behind it counts into the step over that block; damage at the end may be a block that is
-    being written, and is left. A file that is no trace is one step. Raises OSError, ValueError for a packet capture.
+    Damage before a whole block belongs to that block's step; damage at the end may be a block in writing, and is left.
+    A file that is not a trace is one step. Raises OSError, and ValueError for a packet capture.
     """
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
         fd = file.fileno()
@@ -58,7 +58,7 @@ def steps(path: str, start: int) -> Iterator[Step]:
 def next_offset(
     files: list[str], start: Mapping[str, int], limit: Limit | None, target: Mapping[str, int] | None
 ) -> dict[str, int]:
-    """How far a batch that begins at `start` goes; never beyond `target`. Raises ValueError for a packet capture."""
+    """Returns the end of a batch that starts at `start`, at most `target`. Raises ValueError for a packet capture."""
     end = dict(start)
     taken = {"bytes": 0, "rows": 0, "files": 0}
     for path, step in _in_order(files, start, target):
@@ -77,14 +77,14 @@ def next_offset(
 def _in_order(
     files: list[str], start: Mapping[str, int], target: Mapping[str, int] | None
 ) -> Iterator[tuple[str, Step]]:
-    """The steps of all files by time; those of one file in their order."""
+    """Yields the steps of all files by time, keeping the order within a file."""
     waiting: list[tuple[int, int, Step, str, Iterator[Step]]] = []
 
     def push(number: int, path: str, rest: Iterator[Step]) -> None:
         try:
             step = next(rest, None)
         except FileNotFoundError:
-            step = None  # it has vanished since it was found
+            step = None  # the file has vanished
         if step is not None and (target is None or step.end <= target.get(path, 0)):
             heapq.heappush(waiting, (step.ts_ns, number, step, path, rest))
 

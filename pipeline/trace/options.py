@@ -1,6 +1,6 @@
-"""What a reader of traces is told: the options of `format("segstore.trace")`, checked once.
+"""Options of `format("segstore.trace")`, validated once.
 
-Refused, with `OptionError`: an option that there is not, a value that does not do.
+Refused, with `OptionError`: unknown options and invalid values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class OptionError(ValueError):
-    """An option that does not do. Attributes: option, actual."""
+    """An option is unknown or its value invalid. Attributes: option, actual."""
 
     def __init__(self, message: str, option: str, actual: str | None = None) -> None:
         super().__init__(message)
@@ -34,19 +34,20 @@ class OptionError(ValueError):
 
 
 class Limit(NamedTuple):
-    """The most that one micro-batch takes."""
+    """The limit of one micro-batch."""
 
     unit: LimitUnit
     most: int
 
 
 class TraceOptions(NamedTuple):
-    """
-    paths: files, folders, globs. columns: what there is if the reader names no schema. tokens: whether `fields` and
-    `frame` keep delegation tokens. fail_fast: whether the first thing that cannot be read ends the query. vectorised:
-    whether rows are made by column; else one by one, for comparison. split_bytes: about how much of a file a task
-    reads; None for `trace_files.piece_bytes_of`. limit: of a micro-batch. ports: of the stores, in packet captures;
-    none for all that speak the protocol. conditions: which records are wanted; of others no row is made.
+    """The options of a trace reader.
+
+    paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
+    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are made by
+    column, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for `piece_bytes_of`.
+    limit: of a micro-batch. ports: the stores' ports in packet captures; empty for all connections that speak the
+    protocol. conditions: select the records that become rows.
     """
 
     paths: tuple[str, ...]
@@ -61,7 +62,7 @@ class TraceOptions(NamedTuple):
 
 
 def read_options(options: Mapping[str, str]) -> TraceOptions:
-    """The options as Spark hands them over; names in any case. Raises OptionError, ColumnError."""
+    """Parses options from Spark; names are case-insensitive. Raises OptionError, ColumnError."""
     known = {name.lower(): name for name in _OPTIONS}
     given: dict[str, str] = {}
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""Packets in capture files (pcap, pcapng), and the TCP segments in them.
+"""Reads packet capture files (pcap, pcapng) and extracts their TCP segments.
 
 Invariants: one packet is held at a time, of at most `MOST_PACKET_BYTES`; every length is checked before anything is
 read; the work is linear in the size of the file and of each packet. A malformed file raises `BadPackets` with the

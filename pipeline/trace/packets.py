@@ -1,7 +1,7 @@
-"""Packet captures (pcap, pcapng) as traces: TCP connections are reassembled, and frames found in them.
+"""Turns packet captures (pcap, pcapng) into traces: reassembles TCP connections and finds the frames in them.
 
-The client is the host that opens a connection, or whose packets are seen first. If no ports are named, connections that
-begin with a Hello are read; others are ignored.
+The client is the host that opens a connection, or whose packets are seen first. Without ports, connections that start
+with a Hello are read and others ignored.
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
 read any further, because the start of its next frame is unknown; the lost bytes are reported. Memory is bounded: data
@@ -99,7 +99,7 @@ class Side:
 
 
 class _Connection:
-    """One TCP connection. number: its number in the trace; None until it is known to be a connection to a store."""
+    """One TCP connection. number: its number in the trace; None until it is recognised as a connection to a store."""
 
     __slots__ = ("client", "early", "early_bytes", "first", "number", "other", "place", "sides")
 
@@ -119,7 +119,7 @@ class _Connection:
         return self.sides[0].waiting + self.sides[1].waiting + self.early_bytes
 
     def leave_alone(self) -> None:
-        """Marks this as no connection to a store, and drops its data."""
+        """Marks this as not a connection to a store, and drops its data."""
         self.other = True
         self.early.clear()
         self.early_bytes = 0
@@ -127,9 +127,9 @@ class _Connection:
 
 
 def read_packets(path: str, ports: tuple[int, ...] = ()) -> Iterator[Chunk | Skipped]:
-    """The records of a packet capture, and what is skipped, in order.
+    """Yields the records of a packet capture, and what is skipped, in order.
 
-    ports: the stores' ports; empty for all connections that begin with a Hello.
+    ports: the stores' ports; empty for all connections that start with a Hello.
     """
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — as it is named
@@ -139,7 +139,7 @@ def read_packets(path: str, ports: tuple[int, ...] = ()) -> Iterator[Chunk | Ski
 
 
 class Reassembly:
-    """Packets → records."""
+    """Reassembles packets into records."""
 
     def __init__(self, path: str, ports: tuple[int, ...]) -> None:
         self.path = path
@@ -238,7 +238,7 @@ class Reassembly:
         connection.early_bytes = 0
 
     def _evict(self, at: int) -> Iterator[Skipped]:
-        """Ends the connection that has been silent longest, to make room for one that begins at this packet."""
+        """Ends the connection that has been silent longest, to make room for one that starts with this packet."""
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
         if connection.number is not None:

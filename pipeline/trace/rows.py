@@ -1,12 +1,12 @@
-"""The rows of a trace in plain Python over the codec: what every other way to them is compared with.
+"""Trace rows in plain Python over the codec: the reference for every faster implementation.
 
-A row is a tuple, one value a column of `segstore.pipeline.trace.columns`; None stands for what a record does not have.
-Each record of a trace gives one row, and each stretch that could not be read one of kind "skipped".
+A row is a tuple with one value per column of `segstore.pipeline.trace.columns`; None means that the record has no such
+value. Each record of a trace gives one row, and each unreadable part one of kind "skipped".
 
-Invariant: a frame that does not decode has all that its header and its record say, the reason in `error`, and no
-fields. Values are those of the codec, in the forms of its JSON: ids as text, members of enums by name. Text is stored
-as UTF-8, which has no lone surrogates: in columns they become U+FFFD, in `fields` they stay. Delegation tokens are
-overwritten in `fields` and `frame` unless asked for. No Spark, no NumPy.
+Invariant: a frame that does not decode has the values of its header and record, the reason in `error`, and no fields.
+Values are the codec's in JSON form: ids as text, enum members by name. Text is stored as UTF-8, which has no lone
+surrogates: they become U+FFFD in columns and stay in `fields`. Delegation tokens are overwritten in `fields` and
+`frame` unless requested. No Spark, no NumPy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EVENTS: Final = (RecordKind.OPEN, RecordKind.CLOSE)
 
 
 class BadTrace(TraceError):
-    """Something in a trace cannot be read, and it was asked that nothing be skipped.
+    """Part of a trace cannot be read, and skipping is disabled.
 
     Attributes: path, offset (byte of the file).
     """
@@ -62,7 +62,7 @@ class BadTrace(TraceError):
 
 
 def _again(message: str, path: str, offset: int) -> BadTrace:
-    """A BadTrace as it comes out of another process."""
+    """Restores a BadTrace pickled by another process."""
     made = BadTrace(path, offset, "")
     made.args = (message,)
     made.message = message
@@ -76,10 +76,10 @@ def trace_rows(
     tokens: bool = False,
     fail_fast: bool = False,
 ) -> Iterator[Row]:
-    """The rows of all these traces, in order.
+    """Yields the rows of traces, in order.
 
-    columns: names, in the order of the values; the default columns for None. tokens: whether `fields` and `frame` keep
-    delegation tokens. fail_fast: whether the first thing that cannot be read is a BadTrace.
+    columns: names, in the order of the values; None for the default columns. tokens: whether `fields` and `frame` keep
+    delegation tokens. fail_fast: whether the first unreadable part raises BadTrace.
     Raises ColumnError, FileNotFoundError.
     """
     maker = RowMaker(select(columns), tokens=tokens, fail_fast=fail_fast)
@@ -89,7 +89,7 @@ def trace_rows(
 
 
 class RowMaker:
-    """Records → rows of these columns. chosen: which records are wanted."""
+    """Converts records to rows of the given columns. chosen: selects the records."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class RowMaker:
         self._plans: dict[type[Command], list[tuple[int, Callable[[Any], Any]]]] = {}
 
     def rows(self, found: Chunk | Skipped) -> Iterator[Row]:
-        """The rows of what a reader found. Raises BadTrace, if nothing is to be skipped."""
+        """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
         if isinstance(found, Skipped):
             row = self.skipped(found)
             if self._chosen.takes_skipped(found):
@@ -120,7 +120,7 @@ class RowMaker:
                 yield self.row(found.path, located)
 
     def skipped(self, found: Skipped) -> Row:
-        """The row of something that could not be read. Raises BadTrace."""
+        """Returns the row of an unreadable part. Raises BadTrace."""
         if self.fail_fast:
             raise BadTrace(found.path, found.offset, found.reason)
         said = {
@@ -133,7 +133,7 @@ class RowMaker:
         return tuple(said.get(name) for name in self._names)
 
     def row(self, path: str, located: Located) -> Row:
-        """The row of one record. Raises BadTrace."""
+        """Returns the row of one record. Raises BadTrace."""
         record = located.record
         row: list[Any] = [None] * len(self._names)
         for at, get in self._of_record:
@@ -183,7 +183,7 @@ class RowMaker:
 
 
 def _hidden(record: Record) -> bytes:
-    """The bytes of a record without delegation tokens."""
+    """Returns a record's bytes with delegation tokens overwritten."""
     if record.kind is RecordKind.BYTES:
         return redact(record.data, whole=False)
     if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
@@ -192,7 +192,7 @@ def _hidden(record: Record) -> bytes:
 
 
 def _known(record: Record) -> dict[str, Any]:
-    """What conditions are about."""
+    """Returns the values that conditions can test."""
     known: dict[str, Any] = {
         "kind": _KINDS[record.kind],
         "direction": _DIRECTIONS[record.direction],
@@ -222,7 +222,7 @@ _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
 
 
 def _getter(cls: type[Command], column: str) -> Callable[[Any], Any] | None:
-    """What takes a column's value out of a command of a class; None if it has none."""
+    """Returns a getter of a column's value from commands of a class; None if they have none."""
     if cls is Unknown:
         return None
     if column == "data_bytes":
@@ -270,7 +270,7 @@ def _id_text(id_bytes: bytes) -> str:
 
 
 def data_path(cls: type[Command]) -> str | None:
-    """Where a command has its field `data`: "data", or "event.data" inside another; None if it has none."""
+    """Returns the path of a command's field `data`: "data", or "event.data" if nested; None if it has none."""
     for node in low.lower(cls.parts):
         if node.name == "data":
             return "data"
@@ -280,12 +280,12 @@ def data_path(cls: type[Command]) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Text as UTF-8 can hold it: lone surrogates are U+FFFD."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     if text.isascii():
         return text
     return _SURROGATES.sub("\ufffd", text)
 
 
 def time_of(ts_ns: int) -> datetime:
-    """A time to the microsecond."""
+    """Converts ns since 1970 to a datetime with microsecond precision."""
     return _EPOCH + timedelta(microseconds=ts_ns // 1000)

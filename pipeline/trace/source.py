@@ -1,16 +1,15 @@
-"""`format("segstore.trace")`: traces as a table on Spark.
+"""The data source `format("segstore.trace")`: traces as a table on Spark.
 
     spark.read.format("segstore.trace").load("traces/*.wtrace")
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
     spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
 
-A task reads one `Piece` of one file and gives Arrow batches; what is on the wire between Python and Java is columns.
-Nothing is kept in the readers but options: Spark pickles them and plans in another process.
+A task reads one `Piece` of one file and returns Arrow batches, so Python passes columns to Java. Readers hold only
+options, because Spark pickles them and plans in another process.
 
-Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A schema that the reader
-names may leave columns out and name others than the default ones; a column that traces do not have, or of another type,
-is refused as the query is planned. Filters of Spark's are taken only by `FilteringTraceSource`; why that is not the
-usual one, `segstore.pipeline.session` says.
+Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema may
+omit default columns and name others; unknown columns and wrong types are refused when the query is planned. Only
+`FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the default.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ _TESTS: Final[dict[type[spark.Filter], Test]] = {
 
 
 def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """The data sources of this module. push_filters: whether they take filters, in a session that pushes them down."""
+    """Returns this module's data sources. push_filters: whether they accept filters that the session pushes down."""
     return (FilteringTraceSource,) if push_filters else (TraceSource,)
 
 
 class TraceSource(spark.DataSource):
-    """The data source; `TraceOptions` says what its options are."""
+    """The data source for traces; `TraceOptions` describes its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -87,14 +86,14 @@ class TraceSource(spark.DataSource):
 
 
 class FilteringTraceSource(TraceSource):
-    """The same for a session that pushes filters down."""
+    """The data source for traces in sessions that push filters down."""
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
         return FilteringTraceReader(self.read_options, wanted_columns(schema))
 
 
 def wanted_columns(schema: StructType) -> tuple[Column, ...]:
-    """The columns of a schema, which may be the caller's. Raises ColumnError."""
+    """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
     columns = select(field.name for field in schema.fields)
     for column, field in zip(columns, schema.fields, strict=True):
         if field.dataType != _TYPES[column.type]:
@@ -104,7 +103,7 @@ def wanted_columns(schema: StructType) -> tuple[Column, ...]:
 
 
 class TracePiece(spark.InputPartition):
-    """What one task reads."""
+    """The piece that one task reads."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(piece)
@@ -129,7 +128,7 @@ class TraceReader(spark.DataSourceReader):
 
 
 class FilteringTraceReader(TraceReader):
-    """Reads whole traces, and leaves out what Spark says it will not look at."""
+    """Reads whole traces, without the records that Spark's filters exclude."""
 
     def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
         for each in filters:
@@ -158,7 +157,7 @@ def _condition(pushed: Any) -> Condition | None:
 def read_rows(
     partition: spark.InputPartition, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """The rows of a task, as batches or, if the options say so, one by one. Raises BadTrace."""
+    """Yields the rows of a task, as batches or, depending on the options, one by one. Raises BadTrace."""
     if not isinstance(partition, TracePiece):
         return iter(())  # Spark's own, where there is nothing to read
     return (_batches if options.vectorised else _rows)(partition.piece, options, columns, chosen)

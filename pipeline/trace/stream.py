@@ -1,7 +1,7 @@
-"""Traces that grow, as a stream on Spark: what is whole of each file, a micro-batch at a time.
+"""Streams growing traces on Spark: each micro-batch reads what has become complete in each file.
 
-An offset is `{path: byte}`, as `segstore.pipeline.trace.growth` counts it. Between two offsets lie the same rows
-whenever they are read, so a batch that Spark repeats is the same.
+An offset is `{path: byte}`, as in `segstore.pipeline.trace.growth`. Two offsets always delimit the same rows, so a
+batch that Spark repeats is the same.
 """
 
 from __future__ import annotations

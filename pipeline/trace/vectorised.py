@@ -1,14 +1,13 @@
-"""Fields of many frames at once: the codec's intermediate form, read by NumPy in the place of a decoder.
+"""Decodes the same field of many frames at once with NumPy, driven by the codec's intermediate form.
 
-A body is a row of nodes (`segstore.wire.schema.lowering`). Where all of a command's nodes are of a kind that is known
-here, the same field of all its frames is found by arithmetic on arrays of positions, and read through an overlapping
-view of the whole block: element *n* of the view is the number that starts at byte *n*. What is between two fields of a
-changing length is never touched.
+A body is a sequence of nodes (`segstore.wire.schema.lowering`). If all nodes of a command are supported here, a field
+of all its frames is located by arithmetic on position arrays and read through an overlapping view of the whole block:
+element *n* of the view is the number that starts at byte *n*. The contents of variable-length fields are never touched.
 
-Invariant: for a frame that is called good, every value is the codec's; one that the codec refuses is never called good.
-One that is not good may be anything, the codec decides. Lengths are unsigned or checked, so positions only grow, and
-one comparison with the frame's end refuses all that ran over it, as in the codec's generated decoders.
-A command with lists (table entries, batches) has no plan: `plan_of` gives None.
+Invariant: a frame marked good has exactly the codec's values, and a frame that the codec refuses is never marked good;
+other frames are left to the codec. Lengths are unsigned or checked, so positions only grow, and one comparison with the
+frame's end detects overruns, as in the codec's generated decoders. Commands with lists (table entries, batches) are not
+supported: `plan_of` returns None.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ _ID: Final = "16s"
 
 
 class View:
-    """The bytes of a block, to be read anywhere."""
+    """The bytes of a block, for reads at arbitrary positions."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._views: dict[str, npt.NDArray[Any]] = {}
 
     def items(self, dtype: str, at: Positions) -> npt.NDArray[Any]:
-        """What of this type starts at each position; something at all where that is too near the end."""
+        """Returns the value of this type at each position; arbitrary values too close to the end."""
         view = self._views.get(dtype)
         if view is None:
             width = np.dtype(dtype).itemsize
@@ -50,16 +49,16 @@ class View:
         return view[np.minimum(at, len(view) - 1)]
 
     def numbers(self, code: str, at: Positions) -> npt.NDArray[Any]:
-        """Numbers of a `struct` format, in this machine's byte order."""
+        """Returns numbers of a `struct` format, in this machine's byte order."""
         found = self.items(_DTYPES[code], at)
         return found != 0 if code == "?" else found.astype(found.dtype.newbyteorder("="))
 
 
 class Located(NamedTuple):
-    """Where a field is in each frame.
+    """The location of a field in each frame.
 
     kind: "fixed" (with `format`), "text", "data", "rest" (its size is its value), "name" (a member of `members`).
-    size: bytes of a text, of data, of a rest. there: where it is present, None for everywhere; else it is `default`.
+    size: size of text, data or rest in bytes. there: in which frames it is present, None for all; else it is `default`.
     """
 
     kind: str
@@ -73,27 +72,27 @@ class Located(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The fields of frames of one command, and which of the frames are good so far: their texts are not yet read."""
+    """The fields of one command's frames, and which frames are good so far, before their texts are read."""
 
     fields: dict[str, Located]
     good: Mask
 
 
 class Texts(NamedTuple):
-    """Texts by number: `values[codes[n]]`; -1 for one that is none."""
+    """Dictionary-encoded texts: `values[codes[n]]`; code -1 for an invalid text."""
 
     codes: npt.NDArray[np.int32]
     values: list[str]
 
 
 class Plan(NamedTuple):
-    """How to find the fields of a command. texts: those of its fields that have to be read for a frame to be good."""
+    """How to find the fields of a command. texts: the fields that must be read before a frame counts as good."""
 
     nodes: tuple[low.Node, ...]
     texts: tuple[str, ...]
 
     def find(self, view: View, start: Positions, end: Positions) -> Found:
-        """The fields of bodies between `start` and `end`."""
+        """Finds the fields of the bodies between `start` and `end`."""
         walk = _Walk(view, start, end)
         for node in self.nodes:
             walk.take(node, "")
@@ -102,7 +101,7 @@ class Plan(NamedTuple):
 
 @cache
 def plan_of(cls: type[Command]) -> Plan | None:
-    """The plan of a command; None if it has a field that only the codec reads."""
+    """Returns the plan of a command; None if it has a field that only the codec can read."""
     nodes = low.lower(cls.parts)
     if not all(map(_known, nodes)):
         return None
@@ -129,7 +128,7 @@ def _known(node: low.Node) -> bool:
 
 
 class _Walk:
-    """Goes through the bodies of all frames of one command, a field at a time."""
+    """Walks the bodies of all frames of one command, field by field."""
 
     def __init__(self, view: View, start: Positions, end: Positions) -> None:
         self.view = view
@@ -139,7 +138,7 @@ class _Walk:
         self.fields: dict[str, Located] = {}
 
     def take(self, node: low.Node, prefix: str) -> None:
-        """Finds one field and goes behind it."""
+        """Finds one field and advances past it."""
         name = prefix + node.name
         at = self.at
         match node:
@@ -218,7 +217,7 @@ class _Walk:
 
 
 def read_numbers(view: View, field: Located, chosen: Positions | None = None) -> npt.NDArray[Any]:
-    """The values of a field of numbers or flags, or the sizes of one that is only counted, of the frames chosen."""
+    """Returns the values of a field of numbers or flags, or the sizes of a "rest" field, in the chosen frames."""
     if field.size is not None:
         return field.size if chosen is None else field.size[chosen]
     at, there = (field.at, field.there) if chosen is None else (field.at[chosen], _chosen(field.there, chosen))
@@ -231,7 +230,7 @@ def _chosen(there: Mask | None, chosen: Positions) -> Mask | None:
 
 
 def read_texts(view: View, field: Located, known: dict[bytes, str | None]) -> Texts:
-    """The texts of a field. known: bytes → text, None for bytes that are no text; filled as texts are met."""
+    """Returns the texts of a field. known: a cache of bytes → text, None for invalid text; filled by this function."""
     assert field.size is not None
 
     def text(data: bytes) -> str | None:
@@ -246,13 +245,13 @@ def read_texts(view: View, field: Located, known: dict[bytes, str | None]) -> Te
 
 
 def read_ids(view: View, field: Located, chosen: Positions) -> Texts:
-    """The ids of a field, as text."""
+    """Returns the ids of a field, as text."""
     sizes = np.full(len(chosen), 16, np.int64)
     return _by_content(view, field.at[chosen], sizes, lambda data: str(uuid.UUID(bytes=data)))
 
 
 def read_names(view: View, field: Located, chosen: Positions) -> Texts:
-    """The names of a field of members."""
+    """Returns the names of an enum field's members."""
     numbers = view.numbers("i", field.at[chosen])
     there = _chosen(field.there, chosen)
     if there is not None:
@@ -263,7 +262,7 @@ def read_names(view: View, field: Located, chosen: Positions) -> Texts:
 
 
 def _by_content(view: View, at: Positions, size: Positions, make: Callable[[bytes], str | None]) -> Texts:
-    """Texts of stretches of bytes; each different stretch is looked at once."""
+    """Converts byte ranges to texts, each distinct content only once."""
     codes = np.full(len(at), -1, np.int32)
     values: list[str] = []
     counts = np.bincount(size) if len(size) else np.zeros(0, np.int64)

@@ -1,10 +1,10 @@
-"""Records → Arrow batches, column by column: the rows of `segstore.pipeline.trace.rows`, without a Python value a row.
+"""Converts records to Arrow batches column by column, without a Python object per row.
 
-Frames of one command are decoded together by `segstore.pipeline.trace.vectorised`; what that does not call good, and
-every command that it has no plan for, goes through the codec, one by one. So does the column `fields`.
+`segstore.pipeline.trace.vectorised` decodes the frames of one command together; frames that it does not mark good,
+commands that it does not support, and the column `fields` go through the codec one by one.
 
-Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order.
-Memory is that of one block and of `ROWS_AT_ONCE` rows.
+Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. Memory
+is bounded by one block and `ROWS_AT_ONCE` rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MOST_KNOWN: Final = 100_000
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """The schema of the batches."""
+    """Returns the schema of the batches."""
     return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
 
 
@@ -76,7 +76,7 @@ class _Records(NamedTuple):
     view: View
 
     def at(self, row: int) -> Located:
-        """One of them by itself."""
+        """Returns a single record."""
         data = self.data[self.start[row] : self.end[row]]
         record = Record(
             int(self.ts_ns[row]),
@@ -88,12 +88,12 @@ class _Records(NamedTuple):
         return Located(int(self.block[row]), int(self.number[row]), record)
 
     def chosen(self, rows: Any) -> _Records:
-        """Those at these rows."""
+        """Returns the records at these rows."""
         ts_ns, connection, direction, kind, start, end, block, number = (column[rows] for column in self[1:-2])
         return _Records(self.path, ts_ns, connection, direction, kind, start, end, block, number, self.data, self.view)
 
     def header(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Code and length of each frame, and whether it is long enough to have them."""
+        """Returns code and length of each frame, and whether it is long enough to have them."""
         there = (self.kind == RecordKind.FRAME) & (self.end - self.start >= HEADER_BYTES)
         return self.view.numbers("i", self.start), self.view.numbers("i", self.start + 4), there
 
@@ -136,11 +136,11 @@ def _records(chunk: Chunk) -> _Records:
     )
 
 
-# --- columns in the making ----------------------------------------------------------------------------------------
+# --- column builders ----------------------------------------------------------------------------------------------
 
 
 class _Numbers:
-    """A column of numbers, flags or times: values where they are there."""
+    """A column of numbers, flags or times, with a mask of the values present."""
 
     def __init__(self, column: Column, count: int) -> None:
         self.type = _TYPES[column.type]
@@ -159,7 +159,7 @@ class _Numbers:
 
 
 class _Strings:
-    """A column of texts, each different one kept once."""
+    """A column of texts, each distinct one stored once."""
 
     def __init__(self, count: int) -> None:
         self.codes = np.full(count, -1, np.int32)
@@ -180,7 +180,7 @@ class _Strings:
 
 
 class BatchMaker:
-    """Records → batches of these columns; the arguments are those of `RowMaker`. chosen: which records are wanted."""
+    """Converts records to batches; the arguments are those of `RowMaker`. chosen: selects the records."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class BatchMaker:
         self._known: dict[bytes, str | None] = {}
 
     def batches(self, found: Chunk | Skipped) -> Iterator[pa.RecordBatch]:
-        """The batches of what a reader found. Raises BadTrace, if nothing is to be skipped."""
+        """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
         if isinstance(found, Skipped):
             row = self._rows.skipped(found)
             if self._chosen.takes_skipped(found):
@@ -231,7 +231,7 @@ class BatchMaker:
             arrays.append(self._outside(column, records, code, there) if builder is None else builder.array())
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    # --- what the body says ---------------------------------------------------------------------------------------
+    # --- columns from the body ------------------------------------------------------------------------------------
 
     def _decoded(self, records: _Records, code: Any, length: Any, there: Any) -> dict[str, Any]:
         count = len(records.end)
@@ -258,7 +258,7 @@ class BatchMaker:
         return made
 
     def _together(self, cls: type[Command], records: _Records, rows: Any, made: dict[str, Any]) -> Any:
-        """Puts the fields of all good frames of a command into the columns; the rows of the others."""
+        """Adds the fields of all good frames of a command to the columns; returns the rows of the others."""
         plan = plan_of(cls)
         if plan is None:
             return rows
@@ -311,7 +311,7 @@ class BatchMaker:
             numbers = numbers.astype(np.int32)  # keeps the lower half
         builder.put(rows, numbers)
 
-    # --- what the record and the header say -----------------------------------------------------------------------
+    # --- columns from the record and the header -------------------------------------------------------------------
 
     def _outside(self, column: Column, records: _Records, code: Any, there: Any) -> pa.Array:
         count = len(records.end)
@@ -371,7 +371,7 @@ class BatchMaker:
 
 
 def _groups(code: Any, there: Any) -> Iterator[tuple[int, Any]]:
-    """Each code that a command may have, with its rows; all others under 127, which no command has."""
+    """Yields each type code with its rows; all unknown codes together as 127, which no command has."""
     key = np.where((code >= -_SHIFT) & (code < _SHIFT), code, _SHIFT - 1) + _SHIFT
     key = np.where(there, key, 2 * _SHIFT)
     counts = np.bincount(key, minlength=2 * _SHIFT + 1)[: 2 * _SHIFT]

@@ -1,7 +1,7 @@
-"""Recorded facts about the wire, run against this codec and a fresh server: `python -m segstore.conformance DIR`.
+"""The conformance suite: `python -m segstore.conformance DIR` replays recorded facts against codec and server.
 
-Vectors are what the reference's codec made of bytes and of commands; conversations are dialogues with the reference's
-segment store. What a line is, is told by its keys, never by the name of its file.
+Vectors are results of the reference's codec for bytes and commands; conversations are dialogues with the reference's
+segment store. The kind of a line follows from its keys, never from its file name.
 
 Invariant: nothing is passed over in silence. A line that cannot be read, a file of a kind that is not known, a folder
 with no recorded file, a disagreement: each is printed and makes the exit status 1. Deliberate differences are known by

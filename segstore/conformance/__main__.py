@@ -1,4 +1,4 @@
-"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints what disagrees."""
+"""`python -m segstore.conformance [DIR …]`: runs recorded files and prints every disagreement."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def default_folders() -> list[Path]:
-    """fixtures/ of the checkout and, where present, the recordings beside it; as seen from the working directory."""
+    """Returns fixtures/ of the checkout and, if present, the recordings beside it, as relative paths."""
     beside = ROOT.parent / "shared"
     folders = [ROOT / "fixtures", beside / "vectors", beside / "conversations"]
     return [Path(os.path.relpath(folder)) for folder in folders if folder.is_dir()]
 
 
 def run(folder: Path, choice: Choice) -> tuple[bool, int]:
-    """Runs every recorded file of a folder and prints reports: whether all agrees, and how many cases it had."""
+    """Runs all recorded files of a folder and prints reports; returns whether all agree, and the number of cases."""
     files = recorded_files(folder)
     if not files:
         echo(f"{folder}: no file whose name ends in .jsonl or .json")
@@ -60,14 +60,14 @@ def _run_file(path: Path, report: Report, choice: Choice) -> None:
 
 @click.command()
 @click.argument("folders", metavar="[DIR]...", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option("--only", metavar="REGEX", default="", help="Dialogues whose name it is found in.")
-@click.option("--families", metavar="A,B,…", default="", help="Dialogues whose name begins with one of these words.")
-@click.option("--racy", is_flag=True, help="Also dialogues that vary in the reference itself.")
-@click.option("--only-vectors", is_flag=True, help="The codec alone: no server is started.")
-@click.option("--only-conversations", is_flag=True, help="No vectors.")
-@click.option("--at", "data", metavar="HOST:PORT", help="A server that runs already, instead of fresh ones.")
-@click.option("--admin-at", "admin", metavar="HOST:PORT", help="Its admin port.")
-@click.option("--setups", metavar="A,B,…", default="", help="Dialogues with servers of these set-ups only.")
+@click.option("--only", metavar="REGEX", default="", help="Only dialogues whose name matches.")
+@click.option("--families", metavar="A,B,…", default="", help="Only dialogues whose name starts with one of these.")
+@click.option("--racy", is_flag=True, help="Include dialogues that vary in the reference itself.")
+@click.option("--only-vectors", is_flag=True, help="Only the codec; starts no server.")
+@click.option("--only-conversations", is_flag=True, help="Only dialogues, no vectors.")
+@click.option("--at", "data", metavar="HOST:PORT", help="Use a running server instead of fresh ones.")
+@click.option("--admin-at", "admin", metavar="HOST:PORT", help="Admin port of the running server.")
+@click.option("--setups", metavar="A,B,…", default="", help="Only dialogues with these server set-ups.")
 def main(
     folders: tuple[Path, ...],
     only: str,
@@ -79,7 +79,7 @@ def main(
     admin: str | None,
     setups: str,
 ) -> None:
-    """Run recorded vectors and conversations: those in DIR, or fixtures/ and, where present, ../shared."""
+    """Run recorded vectors and conversations: those in DIR, or in fixtures/ and, if present, ../shared."""
     try:
         choice = Choice(
             only=regular_expression(only),

@@ -1,4 +1,4 @@
-"""Vectors of append blocks: appends to bytes as a client sends them, commands to appends as a server reads them."""
+"""Append block vectors: appends encoded as a client sends them, commands decoded as a server reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segstore.wire.inspect import command_named, pieces
 
 
 def stream(what: dict[str, Any]) -> Iterator[str]:
-    """One recorded stream: every step's bytes and its wish to flush, the whole, and what a server reads from it."""
+    """Checks one recorded stream: each step's bytes and flush request, all bytes, and what a server reads from them."""
     appends = {number: payloads(step) for number, step in enumerate(what["steps"]) if step["op"] == "append"}
     encoder, written, whole = _replay(what, {number: choices[0] for number, choices in appends.items()})
     if sum(len(choices) > 1 for choices in appends.values()):
@@ -50,7 +50,7 @@ def stream(what: dict[str, Any]) -> Iterator[str]:
 def _replay(
     what: dict[str, Any], data_of: dict[int, bytes]
 ) -> tuple[AppendBlockEncoder, list[tuple[bytes, bool, WireError | None]], bytes]:
-    """Runs the steps: what each wrote, whether it asked for a flush, how it was refused; and all bytes together."""
+    """Runs the steps; returns what each wrote, whether it requested a flush, its error, and all bytes together."""
     size, timeout_ms = what["blockSize"], what.get("batchTimeoutMs") or 0
     encoder = AppendBlockEncoder(None if size is None else lambda _: FixedBlockSize(size, timeout_ms))
     now_ms = 0.0
@@ -77,10 +77,9 @@ def _replay(
 
 
 def _expected_length(step: dict[str, Any]) -> int | None:
-    """The expected length of a step's append; None if it has none.
+    """Returns the expected length of a step's append; None if it has none.
 
-    Some records do not contain it. There the exception shows that there was one, because the reference's encoder raises
-    it in no other case.
+    Some records omit it. There the exception implies it, because the reference's encoder raises it in no other case.
     """
     given: int | None = step.get("expectedLength", step.get("expectedOffset"))
     if given is None and "IllegalArgumentException" in (step.get("exception") or ""):
@@ -89,10 +88,10 @@ def _expected_length(step: dict[str, Any]) -> int | None:
 
 
 def payloads(step: dict[str, Any]) -> list[bytes]:
-    """What the append of a step may have held.
+    """Returns the possible payloads of a step's append.
 
-    A record tells length and seed of a long payload, not whether it was those raw bytes or an event of them with its
-    header; the bytes of the whole stream tell which.
+    A record holds length and seed of a long payload, but not whether an event header was added; the bytes of the whole
+    stream decide.
     """
     if "data" in step:
         return [bytes.fromhex(step["data"])]
@@ -115,13 +114,13 @@ def _whole(what: dict[str, Any], whole: bytes) -> Iterator[str]:
 
 
 def _announced(frame: bytes) -> dict[str, Any]:
-    """What a header says; the block of the last one may not have been filled yet."""
+    """Returns the facts in a frame header; the last frame's block may be incomplete."""
     code, length = struct.unpack_from(">ii", frame)
     return {"type": COMMANDS[code].type_name if code in COMMANDS else str(code), "length": length}
 
 
 def as_recorded(result: Command | Append) -> dict[str, Any]:
-    """What a server reads, in the keys of a record."""
+    """Converts what a server reads to the keys of a record."""
     if not isinstance(result, Append):
         return {"kind": "command", "type": result.type_name, "fields": result.to_dict()}
     return {
@@ -137,7 +136,7 @@ def as_recorded(result: Command | Append) -> dict[str, Any]:
 
 
 def decoding(what: dict[str, Any]) -> Iterator[str]:
-    """One recorded sequence of frames: what each gives, and which are refused."""
+    """Checks one recorded sequence of frames: the result of each, and which are refused."""
     decoder = AppendBlockDecoder()
     for number, step in enumerate(what["steps"]):
         error = None

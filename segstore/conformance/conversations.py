@@ -1,7 +1,7 @@
-"""Files of dialogues, each run against fresh servers in the set-ups that they ask for.
+"""Runs files of recorded dialogues against fresh servers with the configurations that they require.
 
-Dialogues that use segments of their own are held at the same time, for most of a dialogue is waiting; those of a set-up
-whose data builds up are held one after another, in the order of the file.
+Dialogues with segments of their own run concurrently, because most of a dialogue is waiting. Dialogues of a set-up that
+accumulates data run one after another, in file order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from segstore.wire.patterns import Pattern
 
 AT_ONCE: Final = 16
 IN_ORDER: Final = frozenset({"clean"})
-"""Set-ups whose dialogues build on each other."""
+"""Set-ups whose dialogues depend on earlier ones."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the recorded files is run; None for all. `running` is a server to use instead of fresh ones."""
+    """Selects what to run from recorded files; None for all. running: a server to use instead of fresh ones."""
 
     only: Pattern
     families: frozenset[str] | None = None
@@ -39,7 +39,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def at(data: str | None, admin: str | None) -> Stores | None:
-        """The server at these addresses. Raises ValueError."""
+        """Parses the addresses of a running server. Raises ValueError."""
         if data is None:
             if admin is not None:
                 raise ValueError("an admin port without a data port")
@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return Stores(split_address(data), None if admin is None else split_address(admin))
 
     def takes(self, dialogue: Dialogue) -> bool:
-        """Whether the dialogue is among those chosen; whether it is racy is asked apart."""
+        """Whether the dialogue is selected, regardless of whether it is racy."""
         return (
             self.only.matches(dialogue.name)
             and (self.families is None or dialogue.family in self.families)
@@ -56,9 +56,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_conversations(path: Path, records: Sequence[Line], report: Report, choice: Choice) -> None:
-    """Holds the dialogues of one file and adds their verdicts to the report. Raises Unreadable.
+    """Runs the dialogues of one file and adds their verdicts to the report. Raises Unreadable.
 
-    The fields that a recording gives beside its bytes are held against the codec too.
+    Fields that a recording has beside its bytes are also compared with the codec.
     """
     by_setup: dict[str, list[tuple[Dialogue, Line]]] = {}
     for record in records:
@@ -77,12 +77,12 @@ async def run_conversations(path: Path, records: Sequence[Line], report: Report,
         by_setup.setdefault(dialogue.setup, []).append((dialogue, record))
     for setup, chosen in by_setup.items():
         dialogues = [dialogue for dialogue, _ in chosen]
-        verdicts = [Verdict(dialogue.name, ("not held: the server failed",)) for dialogue in dialogues]
+        verdicts = [Verdict(dialogue.name, ("not run: the server failed",)) for dialogue in dialogues]
         try:
             async with _server(setup, choice) as stores:
                 verdicts = await _hold_all(dialogues, stores, 1 if setup in IN_ORDER else AT_ONCE)
         except ServerFailed as error:
-            # Whatever its dialogues gave, a server that fails is a disagreement.
+            # A failing server is a disagreement, whatever the results of its dialogues.
             report.failure = f"server {setup}: {error}"
         for verdict, (_, record) in zip(verdicts, chosen, strict=True):
             codec = vectors.check(record)

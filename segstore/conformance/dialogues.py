@@ -1,10 +1,9 @@
-"""Recorded dialogues, and one of them held with a server: what was sent, what came back, who closed.
+"""Parses recorded dialogues and replays one against a server: what was sent, what came back, who closed.
 
-Frames are compared, as bytes, after `masking`; the order of the replies to one step is free, for the reference may
-answer different requests in any order. A reply that comes late counts against the step in which it comes.
+Frames are compared as bytes after `masking`. The replies to one step may come in any order, because the reference
+answers different requests in any order. A late reply counts against the step in which it arrives.
 
-Invariant: `hold` ends: every wait has a deadline. A dialogue whose record is of a wrong shape raises ValueError before
-anything is sent.
+Invariant: `hold` terminates: every wait has a deadline. A malformed record raises ValueError before anything is sent.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from segstore.wire.inspect import describe, lines, pieces, summary
 
 REPLY_TIMEOUT_S = 5.0
 QUIET_S: Final = 0.3
-"""A step that was answered nothing is watched for so long, as the recorder did."""
+"""How long to watch a step without expected replies, as the recorder did."""
 SETTLE_S: Final = 0.04
-"""After the last expected reply: so long is watched for one more."""
+"""How long to watch for extra replies after the last expected one."""
 CLOSE_S: Final = 0.05
-"""After this side has closed a connection: so long the server has to notice."""
+"""How long the server has to detect that this side has closed a connection."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -43,7 +42,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step: what is done, and what the reference answered. `said` is what a person calls it."""
+    """One step: the action, and the reference's replies. said: its description."""
 
     op: Literal["open", "close", "send", "wait"]
     said: str
@@ -69,12 +68,12 @@ class Dialogue(msgspec.Struct, frozen=True):
 
     @property
     def setup(self) -> str:
-        """The server's set-up; the port is told by `server`."""
+        """The server's set-up; `server` also names the port."""
         return self.server.removesuffix(ADMIN)
 
     @classmethod
     def from_record(cls, what: dict[str, Any]) -> Dialogue:
-        """The dialogue of a recorded line. Raises ValueError for a wrong shape."""
+        """Parses a recorded line. Raises ValueError if it is malformed."""
         try:
             steps = tuple(_step(number, step) for number, step in enumerate(what["steps"]))
             return cls(str(what["name"]), str(what["server"]), bool(what.get("racy", False)), steps)
@@ -101,7 +100,7 @@ def _step(number: int, step: dict[str, Any]) -> Step:
 
 
 class _Inbox:
-    """What came in since the last step: frames, and connections that the server closed."""
+    """Frames received, and connections closed by the server, since the last step."""
 
     def __init__(self) -> None:
         self.frames: list[Reply] = []
@@ -111,7 +110,7 @@ class _Inbox:
     async def collect(
         self, frames: int, closes: int, timeout_s: float, quiet_s: float
     ) -> tuple[list[Reply], list[str]]:
-        """Waits until so many came, but no longer than timeout_s; then for quiet_s in which nothing more comes."""
+        """Waits for the expected number, at most timeout_s; then until nothing has arrived for quiet_s."""
         deadline = time.monotonic() + timeout_s
         while len(self.frames) < frames or len(self.closed) < closes:
             if not await self._change(deadline - time.monotonic()):
@@ -134,7 +133,7 @@ class _Inbox:
 
 
 class _Peer(asyncio.Protocol):
-    """This side of one connection."""
+    """The client side of one connection."""
 
     def __init__(self, name: str, inbox: _Inbox) -> None:
         self.name = name
@@ -179,7 +178,7 @@ class _Peer(asyncio.Protocol):
 
 
 async def hold(dialogue: Dialogue, address: Address) -> Verdict:
-    """Holds the dialogue with the server at an address. Raises OSError when it cannot be reached."""
+    """Replays the dialogue against the server at an address. Raises OSError if it is unreachable."""
     loop = asyncio.get_running_loop()
     inbox, names = _Inbox(), TransientNames()
     peers: dict[str, _Peer] = {}
@@ -230,7 +229,7 @@ def _indented(text: str) -> str:
 
 
 def _compare(expected: list[Reply], found: list[Reply]) -> Iterator[str]:
-    """Pairs off the frames that agree after masking, then says what is left, type by type."""
+    """Matches frames that are equal after masking, then reports the rest by type."""
     messages = any(prints_a_buffer(reply.frame) for reply in expected)
     left = [(reply, mask(reply.frame, messages=messages)) for reply in expected]
     more = [(reply, mask(reply.frame, messages=messages)) for reply in found]
@@ -258,7 +257,7 @@ def _said(frame: bytes) -> str:
 
 
 def _frame_difference(expected: bytes, found: bytes) -> str:
-    """By field, then the bytes that differ: `-` the recording's, `+` the server's."""
+    """Formats the difference by field, then by bytes: `-` the recording's, `+` the server's."""
     said = []
     try:
         said += [f"  {each}" for each in field_differences(decode(expected).to_dict(), decode(found).to_dict())]

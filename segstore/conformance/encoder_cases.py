@@ -1,8 +1,8 @@
-"""Recorded cases for the encoder: a command that cannot be made, or that cannot be written.
+"""Recorded encoder failures: commands that cannot be constructed or written.
 
-There are no bytes in such a line. What to make is said by `type` and `fields`, or by `case` as the call of a
-constructor (`new Padding(-1)`), or by the error: a string that is too long is named there with its length. A case that
-is said in no such way disagrees: it is not passed over.
+Such a line has no bytes. The command is given by `type` and `fields`, by a constructor call in `case` (`new
+Padding(-1)`), or by the error, which contains the length of an overlong string. A case in no such form disagrees
+rather than being skipped.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MOST_CHARACTERS: Final = 1 << 17
 
 
 def refused_command(what: dict[str, Any]) -> Iterator[str]:
-    """What disagrees: the command is made and written after all, or the case is not understood."""
+    """Yields disagreements: the command could be constructed and written, or the case is not understood."""
     make = _maker(what)
     if make is None:
-        yield f"the case {what['case']!r} is said in no way that this runner knows"
+        yield f"the case {what['case']!r} has no form that this runner knows"
         return
     ways: dict[str, Callable[[Command], object]] = {"encode_parts": encode_parts}
     ways |= {f"encode ({codec})": lambda value, codec=codec: encode(value, codec=codec) for codec in _CODECS}  # type: ignore[misc]
@@ -74,7 +74,7 @@ def _arguments(text: str) -> list[Any]:
     while at < len(text.rstrip()):
         found = _ARGUMENT.match(text, at)
         if found is None:
-            raise ValueError(f"{text[at:]!r} is no argument that this runner can read")
+            raise ValueError(f"{text[at:]!r} is not an argument that this runner can read")
         if found["number"] is not None:
             values.append(int(found["number"]))
         elif found["word"] is not None:
@@ -87,7 +87,7 @@ def _arguments(text: str) -> list[Any]:
 
 
 def _with_text(case: str) -> type[Command]:
-    """The command that a case names, if it has a text; else one that has."""
+    """Returns the command that a case names if it has a text field, else one that has."""
     for cls in COMMANDS.values():
         if re.search(rf"\b(?:{cls.__name__}|{cls.type_name})\b", case) and _texts(cls):
             return cls

@@ -1,12 +1,11 @@
-"""Replies without what is known to differ from run to run, so that the rest can be compared byte for byte.
+"""Masks the parts of replies that vary from run to run, so that the rest can be compared byte for byte.
 
-Masked: the time of a last change, attribute values that are clock readings, the times in index segments, how far the
-index of a table lags behind (its entry count), the order of a delta's entries, the names of storage chunks, stack
-traces (not whether there is one), messages that print a buffer of the reference's.
+Masked: modification times, attribute values that are clock readings, times in index segments, entry counts of tables
+(the index lags behind), the order of a delta's entries, names of storage chunks, stack traces (but not their presence),
+messages that print one of the reference's buffers.
 
-Invariant: a frame of a type that has nothing of this, or that does not decode and encode to the same bytes, is left as
-it is. Names of transient segments end in digits that the server draws: `TransientNames` puts the server's for the
-recorded.
+Invariant: a frame whose type has none of these, or that does not decode and encode to the same bytes, is unchanged.
+Names of transient segments end in random digits: `TransientNames` replaces recorded names by the server's.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ _ERROR_MESSAGE: Final = command_named("ERROR_MESSAGE").code
 
 
 def mask(frame: bytes, *, messages: bool = False) -> bytes:
-    """The frame without what varies; `messages`: also without the text of an ErrorMessage."""
+    """Masks what varies in a frame. messages: also mask the text of an ErrorMessage."""
     code = struct.unpack_from(">i", frame)[0] if len(frame) >= 8 else 0
     if code == _ERROR_MESSAGE and messages:
         change: Callable[[Any], Command] = _with(message="")
@@ -108,13 +107,13 @@ def prints_a_buffer(frame: bytes) -> bool:
 
 
 class TransientNames:
-    """Recorded names of transient segments, and those that the server gave for them; both have the same length."""
+    """Maps recorded names of transient segments to the server's; both have the same length."""
 
     def __init__(self) -> None:
         self._given: dict[bytes, bytes] = {}
 
     def learn(self, expected: list[bytes], found: list[bytes]) -> None:
-        """Takes the names out of the replies of one step, in their order."""
+        """Records the names in the replies to one step, in order."""
         recorded = [name for frame in expected for name in _transient(frame)]
         given = [name for frame in found for name in _transient(frame)]
         for name, other in zip(recorded, given, strict=False):
@@ -122,7 +121,7 @@ class TransientNames:
                 self._given[name] = other
 
     def put(self, data: bytes) -> bytes:
-        """The bytes with the server's names in place of the recorded ones."""
+        """Replaces recorded names by the server's."""
         for name, other in self._given.items():
             data = data.replace(name, other)
         return data

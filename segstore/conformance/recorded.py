@@ -1,4 +1,4 @@
-"""Recorded files: which there are, and what kind of fact each line is.
+"""Finds recorded files and classifies each line by the kind of fact that it holds.
 
 Invariant: every line of a file has a kind, or reading the file raises `Unreadable` with the line's number.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """What a line records."""
+    """The kind of fact that a line records."""
 
     COMMAND = "a command, its fields and its bytes"
     FRAME = "bytes, and the command or the refusal that they decode to"
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
 
 
 class Unreadable(Exception):
-    """A file or a line of it is no record of a known kind; path and line (from 1) say which."""
+    """A file or line is not a record of a known kind. Attributes: path, line (from 1)."""
 
     def __init__(self, message: str, *, path: Path, line: int | None = None) -> None:
         super().__init__(f"{path}: {message}" if line is None else f"{path}: line {line}: {message}")
@@ -41,7 +41,7 @@ class Unreadable(Exception):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One recorded fact: `what` is the JSON object, `number` counts from 1."""
+    """One recorded fact. what: the JSON object. number: the line number, from 1."""
 
     number: int
     kind: Kind
@@ -49,14 +49,14 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What a person calls the case."""
+        """The name of the case, for reports."""
         words = [self.what.get(key) for key in ("name", "category", "kind", "op", "type", "case", "segment")]
         said = " ".join(word for word in words if isinstance(word, str))
         return f"line {self.number} {said}".rstrip()
 
 
 def kind_of(what: dict[str, Any]) -> Kind | None:
-    """The kind of a line, told by its keys; None for a kind that is not known."""
+    """Returns the kind of a line, determined by its keys; None if unknown."""
     keys = what.keys()
     steps = what.get("steps")
     if isinstance(steps, list):
@@ -86,13 +86,13 @@ def kind_of(what: dict[str, Any]) -> Kind | None:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a file. Raises Unreadable; also for a file without any."""
+    """Reads the lines of a file. Raises Unreadable, also for an empty file."""
     found = []
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as cause:
         raise Unreadable(f"cannot be read: {cause}", path=path) from cause
-    # Not splitlines: strings of a recording may hold other line separators of Unicode.
+    # Not splitlines: recorded strings may contain other Unicode line separators.
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -111,7 +111,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """The files of a folder and the folders in it that may hold records: all .json and .jsonl files but traces."""
+    """Returns all .json and .jsonl files in a folder tree, except traces."""
     if folder.is_file():
         return [folder]
     inside = sorted(path for path in folder.rglob("*.json*") if path.suffix in {".json", ".jsonl"} and path.is_file())
@@ -128,7 +128,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def snake(value: Any) -> Any:
-    """The keys of recorded fields, `requestId`, as this project names them, `request_id`."""
+    """Converts keys of recorded fields to this project's names: `requestId` to `request_id`."""
     if isinstance(value, dict):
         return {re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower(): snake(inner) for key, inner in value.items()}
     return [snake(inner) for inner in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""What was found: verdicts on single cases, and the report of a file that they add up to.
+"""Verdicts on single cases, and the per-file report that collects them.
 
-Invariant: a case agrees, deviates on purpose, or disagrees; `Report.ok` is false with the first that disagrees.
+Invariant: a case agrees, deviates on purpose, or disagrees; `Report.ok` is False once any case disagrees.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = 160
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The verdict on one case: what disagreed, each a text of one or more lines, and deliberate differences by id."""
+    """The verdict on one case: its disagreements, each of one or more lines, and its deliberate differences by id."""
 
     case: str
     differences: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class Report:
         self.deviations: Counter[str] = Counter()
         self.disagreements: list[Verdict] = []
         self.failure: str | None = None
-        """Why the file could not be run to its end."""
+        """The reason why the file could not be run to its end."""
 
     def add(self, verdict: Verdict) -> None:
-        """Counts one case."""
+        """Adds one case."""
         self.cases += 1
         if verdict.differences:
             self.disagreements.append(verdict)
@@ -61,7 +61,7 @@ class Report:
         return not self.disagreements and self.failure is None
 
     def lines(self) -> Iterator[str]:
-        """The report as text: one line of counts, then each disagreement."""
+        """Formats the report: one line of counts, then each disagreement."""
         line = f"{self.name}: {self.agreed} of {self.cases} agree"
         if self.deviated:
             line += f", {self.deviated} {'deviation' if self.deviated == 1 else 'deviations'}"
@@ -78,13 +78,13 @@ class Report:
 
 
 def said(value: Any) -> str:
-    """A value in a report, shortened."""
+    """Formats a value for a report, shortened."""
     text = str(value) if isinstance(value, WireError) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
 
 
 def field_differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Where two JSON values differ, by field. `x_len` and `x_sha256` in a record stand for a long payload `x`."""
+    """Yields differences of two JSON values by field. `x_len` and `x_sha256` in a record replace a long payload `x`."""
     if isinstance(expected, dict) and isinstance(found, dict):
         seen = set()
         for key, value in expected.items():
@@ -124,7 +124,7 @@ def _join(path: str, key: str) -> str:
 
 
 def byte_difference(expected: bytes, found: bytes) -> str:
-    """Where two frames first differ, with the field of that byte."""
+    """Describes the first difference of two frames, with the field of that byte."""
     at = next((at for at, (one, other) in enumerate(zip(expected, found, strict=False)) if one != other), None)
     if at is None:
         return f"expected {len(expected)} bytes, found {len(found)}; they agree up to the shorter's end"

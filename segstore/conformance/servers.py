@@ -1,6 +1,6 @@
-"""Fresh servers for dialogues: `segstore serve` in a process of its own, set up as a recording says.
+"""Starts a fresh `segstore serve` process for a dialogue, configured as its recording requires.
 
-Invariant: a server that was started is stopped, and its end is waited for, whatever happens in between.
+Invariant: a started server is always stopped and its exit awaited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import msgspec
 
 ADMIN: Final = "-admin"
-"""The end of a set-up's name when its dialogues go to the admin port."""
+"""Suffix of a set-up's name whose dialogues use the admin port."""
 
 _AUTH_KEY: Final = "0123456789abcdef" * 4
 
@@ -28,9 +28,9 @@ SETUPS: Final[dict[str, tuple[str, ...]]] = {
     "partial": ("--containers", "2", "--own", "0"),
     "stacktraces": ("--stack-traces",),
 }
-"""Name in a recording → options of `segstore serve`. plain, scratch and clean differ only in being separate."""
+"""Set-up name → options of `segstore serve`. plain, scratch and clean are separate servers with equal options."""
 
-# The reference never answers a tail read by time; dialogues that wait are compared with a store that does not either.
+# The reference never times out a tail read, so dialogues that wait run against a store that does not either.
 _ALWAYS: Final = (
     *("--port", "0", "--admin-port", "0", "--controller-port", "0", "--announce", "json"),
     *("--long-poll-s", "3600"),
@@ -44,27 +44,27 @@ Address = tuple[str, int]
 
 
 class ServerFailed(Exception):
-    """The server did not start, or did not end as it should; the text says what it printed."""
+    """The server did not start, or did not exit cleanly; the message contains its output."""
 
 
 class Stores(msgspec.Struct, frozen=True):
-    """Where the ports of one segment store are."""
+    """The addresses of one segment store's ports."""
 
     data: Address
     admin: Address | None
 
 
 def split_address(text: str) -> Address:
-    """`host:port` in its parts. Raises ValueError."""
+    """Splits `host:port`. Raises ValueError."""
     host, _, port = text.rpartition(":")
     if not host:
-        raise ValueError(f"{text!r} is no HOST:PORT")
+        raise ValueError(f"{text!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
 @asynccontextmanager
 async def fresh_server(setup: str) -> AsyncIterator[Stores]:
-    """A server in the set-up of that name, without its `-admin`. Raises ServerFailed."""
+    """Runs a server with the named set-up, given without `-admin`. Raises ServerFailed."""
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "segstore", "serve", *_ALWAYS, *SETUPS[setup]),
@@ -86,7 +86,7 @@ async def fresh_server(setup: str) -> AsyncIterator[Stores]:
         finally:
             if process.returncode is None:
                 process.kill()
-            # To the end of its output, so that the pipe is closed with the process.
+            # Read to the end of the output, so that the pipe is closed with the process.
             await process.communicate()
 
 

@@ -1,6 +1,6 @@
-"""Vectors of the codec: what the reference's codec made of commands, of bytes, of strings and of segment names.
+"""Codec vectors: the reference codec's results for commands, bytes, strings and segment names.
 
-Each function takes one line's object and yields what disagrees. Both codecs, generated and construct, are asked, with
+Each function takes one line's object and yields disagreements. Both codecs, generated and construct, are checked, with
 bytes and with a memoryview.
 """
 
@@ -32,12 +32,12 @@ Found = Iterator[str]
 
 
 def check(line: Line) -> Verdict:
-    """The verdict on one line of a vector file."""
+    """Checks one line of a vector file."""
     frame = line.what.get("hex")
     try:
         differences = tuple(_CHECKS[line.kind](line.what))
     except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
-        # What a record expects may be of a wrong shape: then it does not agree, whatever this project does.
+        # A record's expectation may be malformed: then it disagrees in any case.
         differences = (f"cannot be compared: {type(error).__name__}: {said(error)}",)
     if differences and line.kind is Kind.FRAME and line.what.get("ok") is False:
         excuse = of_frame(bytes.fromhex(frame or ""))
@@ -143,7 +143,7 @@ _OPS: Final = {"i64": ">q", "i32": ">i", "i8": ">b", "bool": ">?"}
 
 
 def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
-    """The recorded writes are the body, and each field begins where a write does."""
+    """Checks that the recorded writes make up the body and that each field begins where a write does."""
     body, starts = bytearray(), set()
     for kind, value in ops:
         starts.add(8 + len(body))
@@ -156,7 +156,7 @@ def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
             body += bytes.fromhex(value)
         else:
             body += struct.pack(_OPS[kind], value)
-    # The block behind an AppendBlock is not written by the command but by what sends it.
+    # The block after an AppendBlock is written by its sender, not by the command.
     written = frame[8 : 8 + len(body)] if _READ_CODE(frame)[0] == AppendBlock.code else frame[8:]
     if body != written:
         yield f"ops: {byte_difference(frame[:8] + written, frame[:8] + bytes(body))}"
@@ -195,7 +195,7 @@ def _schema(what: dict[str, Any]) -> Found:
 
 
 def _java_types(node: low.Node) -> Iterator[tuple[str, str]]:
-    """Attribute → its type in the words of the reference's classes; what nests is in brackets."""
+    """Yields each attribute with its type as in the reference's classes; nested types are in brackets."""
     match node:
         case low.Fixed():
             yield node.name, _JAVA[node.format]
@@ -231,7 +231,7 @@ _CREATED: Final = command_named("SEGMENT_CREATED")
 
 
 def _mutf8(what: dict[str, Any]) -> Found:
-    """The string travels as the name in a SEGMENT_CREATED, so that both codecs are asked."""
+    """Checks a string as the name in a SEGMENT_CREATED, so that both codecs are used."""
     if what["op"] == "encode":
         text = _from_units(what["utf16"]) if "utf16" in what else what["string"]
         if "string" in what and _units(what["string"]) != _units(text):
@@ -277,7 +277,7 @@ def _from_units(units: list[int]) -> str:
 
 
 def _framing(what: dict[str, Any]) -> Found:
-    """Up to the first error of a case: the reference closes the connection there, and this decoder stops."""
+    """Checks framing up to a case's first error, where the reference closes the connection and this decoder stops."""
     for codec in CODECS:
         decoder = FrameDecoder(codec=codec)
         for number, step in enumerate(what["steps"]):
@@ -297,7 +297,7 @@ def _framing(what: dict[str, Any]) -> Found:
 
 
 def _piece(step: dict[str, Any]) -> bytes:
-    """The bytes of a step; a frame too long to be recorded is PADDING, of which only the size was kept."""
+    """Returns the bytes of a step; a frame too long to record is PADDING, of which only the size was kept."""
     size = step["in_len"]
     if step["in"] is None:
         return struct.pack(">ii", -1, size - 8) + bytes(size - 8)
@@ -315,7 +315,7 @@ def _container(what: dict[str, Any]) -> Found:
 
 
 def _conversation(what: dict[str, Any]) -> Found:
-    """The commands that a recording names beside the bytes of its frames, where it names them whole."""
+    """Checks the commands that a recording has beside its frames' bytes, where they are complete."""
     for number, step in enumerate(what["steps"]):
         for reply in (each for each in step.get("replies", ()) if "fields" in each):
             frame = bytes.fromhex(reply["hex"])

@@ -1,4 +1,4 @@
-"""The explorer of cut points."""
+"""The race explorer: reruns a dialogue once per point at which its connection can be cut."""
 
 from segstore.explore.command import (
     CommandError,

@@ -1,8 +1,8 @@
-"""The command that the race explorer runs as a client: a line of words with places for the store's address.
+"""The client command that the race explorer runs, with placeholders for the store's address.
 
-`{host}`, `{port}` and `{controller}` are put in; `{{name}}` is `{name}` for the program, and `${name}` stays as it is,
-for a shell. Invariant: a place that is none, a line that cannot be split and a program that is not there are refused
-in a sentence, before or instead of a run; words that hold an address are not split again.
+`{host}`, `{port}` and `{controller}` are filled in; `{{name}}` becomes `{name}`, and `${name}` is left for a shell.
+Invariant: unknown placeholders, a line that cannot be split and a missing program are refused with one sentence, before
+or instead of a run; words with an address filled in are not split again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Final
 
 PLACES: Final = ("host", "port", "controller")
-"""What can be put into a command."""
+"""The placeholders of a command."""
 
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 
@@ -29,7 +29,7 @@ class CommandError(ValueError):
 
 
 def words_of(command: str) -> list[str]:
-    """The words of a command, places and all. Raises CommandError."""
+    """Splits a command into words, with placeholders. Raises CommandError."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -43,18 +43,18 @@ def words_of(command: str) -> list[str]:
                 near = difflib.get_close_matches(name, PLACES, 1)
                 hint = f" ({{{near[0]}}}?)" if near else ""
                 there = ", ".join(f"{{{each}}}" for each in PLACES)
-                why = f"there is no place {{{name}}}{hint}, only {there}; {{{{{name}}}}} is itself"
+                why = f"unknown placeholder {{{name}}}{hint}, only {there}; write {{{{{name}}}}} for the literal text"
                 raise CommandError(command, why)
     return words
 
 
 def names_place(words: list[str], place: str) -> bool:
-    """Whether something is to be put in there."""
+    """Whether the words contain a placeholder."""
     return any(found[2] == place for word in words for found in _PLACE.finditer(word))
 
 
 async def start(words: list[str], places: dict[str, str]) -> Process:
-    """Starts a command with what `places` says put in; its standard error can be read. Raises CommandError."""
+    """Starts a command with its placeholders filled in; its standard error is a pipe. Raises CommandError."""
     filled = [_PLACE.sub(lambda found: places[found[2]] if found[2] else f"{{{found[1]}}}", word) for word in words]
     try:
         return await asyncio.create_subprocess_exec(*filled, stdout=DEVNULL, stderr=PIPE)

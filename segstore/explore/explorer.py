@@ -1,18 +1,16 @@
-"""The race explorer: a dialogue that works, run again once for each point at which its connection can be cut.
+"""The race explorer: reruns a working dialogue once for each point at which its connection can be cut.
 
     found = await explore(lambda mock: my_test(mock.host, mock.port))
     assert not found.findings, found
 
-For each request of the good run the connection is cut before the store has it, after the store has applied it and
-before its reply, and within the reply. The client may reconnect as it likes; when it is done, what the store holds is
-compared with what the good run has left: events that are lost, stored twice, in another order, or that nobody sent; and
-a client that does not come to an end has hung. A client that raises has told its user, so what it lost then is no
-finding; what it stored twice is.
+For each request of the fault-free run, the connection is cut before the store receives it, after the store has applied
+it but before the reply, and within the reply. The client may reconnect. When it is done, the store's contents are
+compared with the fault-free run's: events may be lost, duplicated, reordered or foreign; a client that does not finish
+has hung. If the client raises, its user knows about the failure, so lost events are not a finding; duplicates are.
 
-A finding carries the records of its run, or, where requests are those of a trace, of the shortest trace that still
-breaks in the same way.
+A finding holds the records of its run or, for requests from a trace, of the shortest trace that fails in the same way.
 
-Invariants: every run has a fresh store; the good run must be good; a client that hangs is cancelled, and its run
+Invariants: every run has a fresh store; the fault-free run must succeed; a client that hangs is cancelled, and its run
 counts.
 """
 
@@ -37,7 +35,7 @@ from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_r
 
 Where = Literal["before", "after", "within"]
 Mock = Any
-"""A `MockSegmentStore`, or a `MockCluster` for clients that want a controller."""
+"""A `MockSegmentStore`, or a `MockCluster` for clients that need a controller."""
 
 Client = Callable[[Mock], Awaitable[Any]]
 
@@ -52,7 +50,7 @@ _SAID: Final = {
 
 
 class ClientFailed(RuntimeError):
-    """The client's command has not ended well. Attributes: status (its exit status), said (its standard error)."""
+    """The client's command failed. Attributes: status (its exit status), said (its standard error)."""
 
     def __init__(self, status: int, said: str) -> None:
         shown = "\n".join(map(printable, said.strip()[-500:].splitlines()))
@@ -62,7 +60,7 @@ class ClientFailed(RuntimeError):
 
 
 class CutPoint(NamedTuple):
-    """Where a connection is cut: at the `nth` request of a type, and when."""
+    """A point at which a connection is cut: the `nth` request of a type, and when."""
 
     type_name: str
     nth: int
@@ -72,7 +70,7 @@ class CutPoint(NamedTuple):
         return f"{self.type_name} number {self.nth}, cut {_SAID[self.where]}"
 
     def add_to(self, mock: Mock) -> None:
-        """Has the connection of a store cut there."""
+        """Adds a fault rule to a store that cuts the connection there."""
         close: dict[str, Any] = {"close": "before" if self.where == "before" else "after"}
         if self.where == "within":
             close["reply_bytes"] = _WITHIN_BYTES
@@ -80,7 +78,7 @@ class CutPoint(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run ended: what each segment holds, what the client raised, whether it hung, and what was said."""
+    """The outcome of a run: the contents of each segment, the client's error, whether it hung, and the traffic."""
 
     segments: dict[str, list[bytes]]
     raised: BaseException | None
@@ -91,7 +89,7 @@ class Outcome(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A cut point at which something broke. broken: what, a line each. records: of the run, or of a shorter one."""
+    """A cut point with a failure. broken: the failures, a line each. records: of the run, or of a shortened one."""
 
     cut: CutPoint
     broken: tuple[str, ...]
@@ -102,7 +100,7 @@ class Finding(NamedTuple):
 
 
 class Exploration(NamedTuple):
-    """What came of it. unreached: cut points that no run came to."""
+    """The result of an exploration. unreached: cut points that no run reached."""
 
     runs: int
     findings: list[Finding]
@@ -136,23 +134,23 @@ async def explore(
     make_store: Callable[[], Mock] = MockSegmentStore,
     wanted: dict[str, list[bytes]] | None = None,
 ) -> Exploration:
-    """Cuts the connections of a client at every point, one in each run.
+    """Cuts a client's connections at every point, one point per run.
 
-    client: is given a fresh store, started, and comes back when it is done. make_store: makes that, or a `MockCluster`.
-    match: a filter of the requests at which to cut; KeepAlives are never. keep_order: whether the events of each writer
-    must keep the order of the good run. check: is asked after each run and says what else is broken, None if nothing.
-    wanted: the events of each segment, if they are known beforehand. Raises what the client raises in the good run,
-    TimeoutError if it does not end, ValueError if it does not leave what is wanted, FilterError.
+    client: called with a fresh, started store; returns when done. make_store: creates the store or a `MockCluster`.
+    match: a filter of the requests at which to cut, KeepAlives excepted. keep_order: whether each writer's events must
+    keep the order of the fault-free run. check: called after each run; returns what else is broken, or None. wanted:
+    the events of each segment, if known in advance. Raises what the client raises in the fault-free run, TimeoutError
+    if that does not end, ValueError if its results differ from `wanted`, and FilterError.
     """
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
-        raise TimeoutError(f"the client does not come to its end in {timeout_s:g} s, with no fault at all")
+        raise TimeoutError(f"the client does not finish within {timeout_s:g} s, even without a fault")
     if good.raised is not None:
         raise good.raised
     if wanted is not None:
         expected = good._replace(segments=wanted)
         if missed := compared(expected, good, keep_order=keep_order, timeout_s=timeout_s):
-            raise ValueError(f"the client does not leave what is wanted: {'; '.join(missed)}")
+            raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
         good = expected
     runs, findings, unreached = 1, [], []
     for type_name, nth in good.requests:
@@ -179,10 +177,10 @@ async def explore_trace(
     keep_order: bool = True,
     make_store: Callable[[], Mock] = MockSegmentStore,
 ) -> Exploration:
-    """As `explore`, with the requests of a trace; what breaks is shortened to the fewest of them that still break.
+    """Like `explore`, with the requests of a trace; failures are shortened to the fewest requests that still fail.
 
-    make_client: makes of requests who makes them; by default a client that reconnects, sets its writers up again, and
-    sends again what was not stored.
+    make_client: creates a client that makes the given requests; by default one that reconnects, sets its writers up
+    again, and resends what was not stored.
     """
     steps = read_script(records)
 
@@ -206,7 +204,7 @@ async def explore_trace(
             try:
                 again = await explored(some, [finding.cut.where])
             except (ConnectionError, TimeoutError):
-                return False  # without what was left out it is no good dialogue any more
+                return False  # the shortened dialogue fails even without a fault
             runs += again.runs
             kinds = {each.partition(":")[0] for each in finding.broken}
             for each in again.findings:
@@ -221,7 +219,7 @@ async def explore_trace(
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
-    """Without those that have come down to the same."""
+    """Removes findings that were shortened to the same one."""
     seen: set[Any] = set()
     kept = []
     for each in findings:
@@ -240,11 +238,11 @@ async def explore_command(
     timeout_s: float = 10.0,
     keep_order: bool = True,
 ) -> Exploration:
-    """As `explore`, with a command as the client: `{host}` and `{port}` in it are those of the store, and with
-    `{controller}` in it, there is one, at that host:port.
+    """Like `explore`, with a command as the client. `{host}` and `{port}` in it are replaced by the store's address,
+    `{controller}` by the host:port of a controller, which is only started if the placeholder occurs.
 
-    records: of a trace that says what the command leaves in the store when all goes well; without it, its good run.
-    Raises CommandError besides, for a command that cannot be run.
+    records: a trace of what the command stores without faults; default: its fault-free run. Also raises CommandError if
+    the command cannot be run.
     """
     words = words_of(command)
     with_controller = names_place(words, "controller")
@@ -308,7 +306,7 @@ async def _run(
                 await client(mock)
         except TimeoutError as error:
             hung, raised = limit.expired(), None if limit.expired() else error
-        except Exception as error:  # noqa: BLE001 — whatever a client raises, it has told its user
+        except Exception as error:  # noqa: BLE001 — whatever the client raises, its user knows of the failure
             raised = error
         segments = _contents(mock)
         if check is not None and said is not None and (found := check(mock)):
@@ -330,9 +328,9 @@ def _servers(mock: Mock) -> list[SegmentStoreServer]:
 
 
 def _contents(mock: Mock) -> dict[str, list[bytes]]:
-    """The events of each segment but tables; of one that holds something else, all its bytes as one.
+    """Returns the events of each segment except tables; other contents count as a single event.
 
-    What is in a table, such as the state of a reader group, is often not the same in two good runs.
+    The contents of a table, such as a reader group's state, often differ between fault-free runs.
     """
     found = {}
     segments = {
@@ -366,8 +364,8 @@ def _events(data: bytes) -> list[bytes]:
 
 
 def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: float) -> list[str]:
-    """What broke, a line each, beginning with its kind: hung, lost, duplicated, reordered, foreign."""
-    broken = [f"hung: the client did not come to its end in {timeout_s:g} s"] if other.hung else []
+    """Returns the failures, a line each, starting with the kind: hung, lost, duplicated, reordered, foreign."""
+    broken = [f"hung: the client did not finish within {timeout_s:g} s"] if other.hung else []
     for name in dict.fromkeys((*good.segments, *other.segments)):
         wanted, found = good.segments.get(name, []), other.segments.get(name, [])
         if wanted == found:
@@ -375,20 +373,20 @@ def compared(good: Outcome, other: Outcome, *, keep_order: bool, timeout_s: floa
         missing, extra = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
         again = Counter({each: count for each, count in extra.items() if each in wanted})
         foreign = extra - again
-        # A client that raised, or that hung, has not said that all is well.
+        # A client that raised or hung has not claimed success.
         if missing and other.raised is None and not other.hung:
             broken.append(f"lost: {name} has not {_said(missing)}")
         if again:
             broken.append(f"duplicated: {name} has {_said(again)} more than once")
         if foreign:
-            broken.append(f"foreign: {name} has {_said(foreign)}, which nobody sent")
+            broken.append(f"foreign: {name} has {_said(foreign)}, which no client sent")
         if keep_order and not _in_order(wanted, found, good.records, name):
             broken.append(f"reordered: {name} has a writer's events in another order")
     return broken
 
 
 def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record], segment: str) -> bool:
-    """Whether each writer's events are in order; those of several writers may come between each other."""
+    """Whether each writer's events are in order; events of different writers may interleave."""
     if _same_order(wanted, found):
         return True
     writer_of: dict[bytes, UUID] = {}
@@ -396,7 +394,7 @@ def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record]
         if isinstance(step.item, Append) and step.item.segment == segment:
             for event in _events(bytes(step.item.data)):
                 writer_of.setdefault(event, step.item.writer_id)
-    # What came by a merge has no writer here: all of that is held to one order.
+    # Merged events have no writer here, so all of them must keep one order.
     return all(
         _same_order(
             [each for each in wanted if writer_of.get(each) == writer],
@@ -407,7 +405,7 @@ def _in_order(wanted: list[bytes], found: list[bytes], records: Iterable[Record]
 
 
 def _same_order(wanted: list[bytes], found: list[bytes]) -> bool:
-    """Whether what is there stands in order, as far as events can be told apart."""
+    """Whether the events found are in order, as far as events can be distinguished."""
     if len(set(wanted)) < len(wanted):
         return Counter(wanted) != Counter(found) or wanted == found
     there, known = set(found), set(wanted)

@@ -1,4 +1,4 @@
-"""Trace files: opened, counted, replayed against a store."""
+"""Trace files: reading and writing them, statistics, and replay against a store."""
 
 from segstore.traces.files import (
     CAPTURE,

@@ -1,9 +1,9 @@
-"""Traces as files: opened by what is in them, written by their suffix, recorded while a server runs.
+"""Opens trace files by content, writes them by suffix, and records traces while a server runs.
 
-Invariants: a file that is written appears under its name when it is whole, or not at all, so that a trace may be
-converted onto itself; a recording is the exception, it grows block by block and is never longer than what it has, and
-never takes the place of a file that is there. Files written here are readable by their owner only. A recording contains
-delegation tokens only on request. Damaged parts of a capture are reported, not skipped in silence.
+Invariants: a written file appears under its name only when complete, so a trace can be converted onto itself. The
+exception is a recording, which grows block by block and never replaces an existing file. Files written here are
+readable only by their owner. A recording contains delegation tokens only on request. Damaged parts of a capture are
+reported, never skipped silently.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ CAPTURE: Final = ".wtrace"
 FIXTURE: Final = ".jsonl"
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
-"""Data of a block from which on it is written past the system's cache."""
+"""From this size of a block's data, it is written past the system's cache."""
 _MOST_PARTS: Final = 512
-"""Buffers that one `writev` is given; systems take 1024 or more."""
+"""Maximum number of buffers per `writev`; systems accept at least 1024."""
 
 
 class UnknownSuffix(ValueError):
-    """The name of a file to be written does not say which form it is to have."""
+    """The suffix of a file to be written names no trace format."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: a trace ends in {CAPTURE} (for machines) or {FIXTURE} (for people)")
@@ -71,14 +71,14 @@ class UnknownSuffix(ValueError):
 
 
 class TraceFile:
-    """A trace that is read, of either form; which one, its first bytes say.
+    """Reads a trace of either form, detected from its first bytes.
 
         with TraceFile(path) as trace:
             for record in trace.records():
                 ...
 
-    Attributes: path, size (bytes), form ("capture" or "fixture"), metadata (known once `records` has begun), damages
-    (what of a capture could not be read so far). Raises OSError.
+    Attributes: path, size (bytes), form ("capture" or "fixture"), metadata (set once `records` has started), damages
+    (unreadable parts of a capture so far). Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -103,7 +103,7 @@ class TraceFile:
         self._file.close()
 
     def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
-        """All records, in order. `advance` is told the bytes that are done. Raises TraceError."""
+        """Yields all records in order. advance: called with the number of bytes processed. Raises TraceError."""
         return self._fixture(advance) if self.form == "fixture" else self._capture(advance)
 
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
@@ -139,10 +139,11 @@ class TraceFile:
                     advance(size)
 
     def follow(self, wait: Callable[[], object]) -> Iterator[Record]:
-        """The records of a capture, and those that its recorder adds later; `wait` is called when there are no more.
+        """Yields the records of a capture, including those that its recorder adds later.
 
-        Ends when `wait` raises, as KeyboardInterrupt does. Damage is reported in `damages` once a block comes behind
-        it; what is torn may still be written. Raises TraceError, also for a fixture, which does not grow.
+        wait: called when there are no more; what it raises, such as KeyboardInterrupt, ends the iteration. Damage is
+        added to `damages` once a block follows it; a torn block may still be being written. Raises TraceError, also for
+        a fixture, which does not grow.
         """
         if self.form == "fixture":
             raise TraceError("a fixture does not grow: only a capture can be followed")
@@ -167,7 +168,7 @@ class TraceFile:
 
     def _mapped(self) -> contextlib.AbstractContextManager[Any]:
         if not os.fstat(self._file.fileno()).st_size:
-            return contextlib.nullcontext(b"")  # which cannot be mapped
+            return contextlib.nullcontext(b"")  # empty files cannot be mapped
         try:
             return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
@@ -175,7 +176,7 @@ class TraceFile:
 
 
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
-    """The records without delegation tokens, their lengths kept."""
+    """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
         if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
             record = record._replace(data=redact(record.data, record.kind is RecordKind.FRAME))
@@ -185,10 +186,10 @@ def redacted(records: Iterable[Record]) -> Iterator[Record]:
 def write_trace(
     path: Path, records: Iterable[Record], metadata: Callable[[], Metadata], *, compress: bool = False
 ) -> int:
-    """Writes a trace in the form that the suffix of `path` says, in place of what is there; how many records it has.
+    """Writes a trace in the form named by the suffix of `path`, replacing an existing file; returns the record count.
 
-    metadata: asked once the first record has come. Raises UnknownSuffix, OSError and whatever `records` raises; then
-    nothing is changed.
+    metadata: called after the first record. Raises UnknownSuffix, OSError and whatever `records` raises; an existing
+    file is then unchanged.
     """
     if path.suffix not in (CAPTURE, FIXTURE):
         raise UnknownSuffix(path)
@@ -221,7 +222,7 @@ def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata]) -> Ite
 def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
     first = tuple(itertools.islice(records, 1))
     said = metadata()
-    # The same trace gives the same file, so the mark is a digest and not random.
+    # The mark is a digest instead of random bytes, so equal traces give equal files.
     mark = make_mark(hashlib.blake2b(repr((said, first)).encode(), digest_size=8).digest())
     writer = RecordWriter(mark, said, compress=compress)
     yield writer.start()
@@ -231,20 +232,19 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
 
 
 def _owners(path: str, flags: int) -> int:
-    """Opens a file that only its owner can read, because traffic is confidential and may contain tokens."""
+    """Opens a file readable only by its owner: traffic is confidential and may contain tokens."""
     return os.open(path, flags, 0o600)
 
 
 class FileRecorder:
-    """Records what a server's connections carry, into a new capture.
+    """Records the traffic of a server's connections to a new capture.
 
-    Every method returns at once but for the one that completes a block, which writes it with one call. Blocks that are
-    full go past the system's cache where that is possible: to make room for them there costs more than all else.
-    `tick` is to be called now and then, at least once in `FLUSH_AFTER_NS`, so that what is old gets written without
-    further traffic. When the disk fails the recording ends, with a line in the log and in `failure`; the server goes
-    on.
+    Methods return immediately, except that the call which completes a block writes it, with one system call. Full
+    blocks bypass the system's cache if possible, because making room there costs more than everything else. Call `tick`
+    at least once per `FLUSH_AFTER_NS`, so that old data is written without further traffic. If the disk fails, the
+    recording ends with a log line and sets `failure`; the server continues.
 
-    Raises OSError, FileExistsError for a file that is there: a recording is worth more than a convenience.
+    Raises OSError, and FileExistsError for an existing file, which a recording never replaces.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class FileRecorder:
         self._clock = clock
         self._count = 0
         metadata = Metadata(wire_version, recorder, values or {})
-        self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # which starts with a page
+        self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # page-aligned
         self._columns = mmap.mmap(-1, mmap.PAGESIZE)
         self._position = 0
         self._direct: int | None = None
@@ -284,48 +284,48 @@ class FileRecorder:
         if self.failure is not None:
             raise self.failure
         if _DIRECT:
-            with contextlib.suppress(OSError):  # of a file system that cannot; then it is written as any file
+            with contextlib.suppress(OSError):  # file systems without direct I/O use ordinary writes
                 self._direct = os.open(path, os.O_WRONLY | _DIRECT)
 
     @property
     def direct(self) -> bool:
-        """Whether full blocks go past the system's cache."""
+        """Whether full blocks bypass the system's cache."""
         return self._direct is not None
 
     @property
     def connections(self) -> int:
-        """How many have begun."""
+        """Number of connections opened so far."""
         return self._count
 
     def opened(self, **facts: str) -> int:
-        """A connection began; its number, counted from 1."""
+        """Records that a connection was opened; returns its number, from 1."""
         self._count += 1
         self._writer.opened(self._clock(), self._count, **facts)
         return self._count
 
     def received(self, connection: int, data: Buffer) -> None:
-        """The client sent these bytes, in whatever pieces; they are copied."""
+        """Records bytes sent by the client, in any pieces; they are copied."""
         if self._writer.add(self._clock(), connection, 0, data):
             self._write(self._writer.take_parts())
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """The store sent these bytes, one buffer behind another; they are copied."""
+        """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
             if self._writer.add(self._clock(), connection, 1, part):
                 self._write(self._writer.take_parts())
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
-        """A connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
+        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
         if self._writer.closed(self._clock(), connection, by, **facts):
             self._write(self._writer.take_parts())
 
     def tick(self) -> None:
-        """Writes what has waited long enough."""
+        """Writes pending data that is old enough."""
         if self._writer.due(self._clock()):
             self._write(self._writer.take_parts())
 
     def close(self) -> None:
-        """Writes what is left and closes the file. May be called twice."""
+        """Writes pending data and closes the file. Can be called twice."""
         if self._file is not None:
             self._write(self._writer.finish_parts(self._clock()))
         self._end()
@@ -357,7 +357,7 @@ class FileRecorder:
         size = sum(map(len, parts))
         left = size - self._put(file, parts)
         if left:
-            # The system took a part only, as on a disk that is almost full.
+            # Partial write, as on a nearly full disk.
             view = memoryview(b"".join(parts))[-left:]
             while view:
                 view = view[self._put(file, [view]) :]
@@ -368,7 +368,7 @@ class FileRecorder:
         return os.writev(file.fileno(), parts)
 
     def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
-        """Writes a block whose data is at the start of `_memory`, in whole pages: fillers make them so."""
+        """Writes a block whose data is at the start of `_memory`, in whole pages, padded with filler blocks."""
         page, filler = mmap.PAGESIZE, self._writer.filler
         *columns, data, padding = parts
         size = sum(map(len, columns))
@@ -391,7 +391,7 @@ class FileRecorder:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            written = 0  # a file system that takes no such writes, and says so only now
+            written = 0  # the file system refuses direct writes only now
             os.close(direct)
             self._direct = None
         os.lseek(file.fileno(), self._position + written, os.SEEK_SET)

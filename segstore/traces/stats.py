@@ -1,7 +1,7 @@
-"""What a trace holds, in numbers: commands by direction, bytes, failures, latencies, what found no counterpart.
+"""Statistics of a trace: commands by direction, bytes, failures, latencies, unpaired requests and replies.
 
-Latencies are those of requests, from the request to the reply that answers it, as `segstore.wire.trace.exchanges` pairs
-them; p50 and p99 are values that occurred (nearest rank).
+Latencies are times from a request to its reply, as paired by `segstore.wire.trace.exchanges`; p50 and p99 are actual
+values (nearest rank).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """How often a command went one way, with how many bytes, and how many of these were failures."""
+    """Frames, bytes and failures of one command in one direction."""
 
     direction: str
     command: str
@@ -29,7 +29,7 @@ class Traffic(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """How long requests of one command waited for their reply, in ns."""
+    """Latencies of one command's requests, in ns."""
 
     command: str
     answered: int
@@ -39,7 +39,7 @@ class Latency(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Everything that is counted; `as_object` makes JSON of it."""
+    """All statistics of a trace; `as_object` converts them to JSON values."""
 
     duration_ns: int
     connections: int
@@ -58,7 +58,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(records: Iterable[Record]) -> Statistics:
-    """Counts all records; memory grows with the number of requests, 8 bytes for each."""
+    """Computes the statistics of all records; memory grows by 8 bytes per request."""
     exchanges = Exchanges()
     counts: dict[tuple[Direction, str], list[int]] = {}
     waits: dict[str, array[int]] = {}
@@ -103,7 +103,7 @@ def _latency(command: str, ascending: Sequence[int]) -> Latency:
 
 
 def lines(stats: Statistics) -> Iterator[str]:
-    """The statistics as a person reads them."""
+    """Formats the statistics as text."""
     seconds = stats.duration_ns / 1e9
     yield f"{stats.connections} connections, {stats.still_open} of them open at the end, {seconds:.3f} s"
     if stats.traffic:
@@ -127,7 +127,7 @@ def lines(stats: Statistics) -> Iterator[str]:
 
 
 def duration(ns: int) -> str:
-    """A time in the unit that suits it."""
+    """Formats a time in a suitable unit."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if abs(ns) >= size:
             return f"{ns / size:.3g} {unit}" if abs(ns) < 1000 * size else f"{ns / size:.0f} {unit}"

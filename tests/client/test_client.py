@@ -117,7 +117,7 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
         await pravega.controller.delete_stream("a", "s")
         async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
             with pytest.raises(
-                NoSuchStream, match=r"^stream a/s is gone: there is no segment a/s/1\.#epoch\.1"
+                NoSuchStream, match=r"^stream a/s is gone: segment a/s/1\.#epoch\.1 does not exist"
             ) as gone:
                 await events.read()
         assert (gone.value.stream, gone.value.segment) == ("a/s", new[0].name)

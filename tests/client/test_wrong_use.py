@@ -30,7 +30,7 @@ async def pravega() -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("segments", [0, -1])
 async def test_a_stream_without_segments_is_refused_before_anybody_is_asked(pravega: Client, segments: int) -> None:
-    with pytest.raises(ValueError, match=f"a stream has at least 1 segment, not {segments}"):
+    with pytest.raises(ValueError, match=f"a stream needs at least 1 segment, not {segments}"):
         await pravega.controller.create_stream("a", "none", segments=segments)
     assert [name async for name in pravega.controller.list_streams("a")] == ["s"]
 
@@ -38,8 +38,8 @@ async def test_a_stream_without_segments_is_refused_before_anybody_is_asked(prav
 @pytest.mark.parametrize(
     ("event", "key", "says"),
     [
-        ("text", None, "an event is bytes, not str"),
-        ({}, None, "an event is bytes, not dict"),
+        ("text", None, "an event must be bytes, not str"),
+        ({}, None, "an event must be bytes, not dict"),
         (b"x", 7, "a routing key is a str, not int"),
         (b"x", b"key", "a routing key is a str, not bytes"),
     ],
@@ -76,9 +76,9 @@ async def test_what_was_never_opened_says_what_opens_it(pravega: Client) -> None
 
 async def test_where_to_begin_is_one_of_the_words(pravega: Client) -> None:
     wrong: Any = "haed"
-    with pytest.raises(ValueError, match="'head', its 'tail' or a cut, not 'haed'"):
+    with pytest.raises(ValueError, match="'head', 'tail' or a cut, not 'haed'"):
         pravega.event_reader("a", "s", from_=wrong)
-    with pytest.raises(ValueError, match="'head', its 'tail' or an offset, not 'haed'"):
+    with pytest.raises(ValueError, match="'head', 'tail' or an offset, not 'haed'"):
         pravega.byte_reader("a", "s", from_=wrong)
     with pytest.raises(ValueError, match="or an offset, not -1"):
         pravega.byte_reader("a", "s", from_=-1)
@@ -102,7 +102,7 @@ async def test_what_is_not_there_is_named_as_what_it_is(pravega: Client) -> None
         with pytest.raises(NoSuchStream, match=r"a/none/0\.#epoch\.0 does not exist") as caught:
             await ask
         assert caught.value.segment == "a/none/0.#epoch.0"
-    with pytest.raises(NoSuchTable, match="table a/none: the controller says TABLE_NOT_FOUND") as missing:
+    with pytest.raises(NoSuchTable, match="table a/none: the controller reports TABLE_NOT_FOUND") as missing:
         await pravega.table("a", "none").open()
     assert missing.value.stream == "a/none"
 
@@ -116,7 +116,7 @@ async def test_what_is_no_controller_is_said_to_be_none(store: MockSegmentStore)
 async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -> None:
     missing, other = tmp_path / "missing.pem", tmp_path / "other.pem"
     other.write_text("not PEM")
-    for file, says in ((missing, "No such file"), (other, "it holds no certificate in PEM")):
+    for file, says in ((missing, "No such file"), (other, "it contains no PEM certificate")):
         with pytest.raises(OSError, match=f"{says}.*{file.name}"):
             connect("tls://localhost:1", settings(tls_ca_file=file)).open()
 
@@ -138,5 +138,5 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
             return str(caught.value).partition("or does not ")[2]
 
         found = await asyncio.gather(says(secure, "tls"), says(secure, "tcp"), says(plain, "tls"))
-    with_tls = "speak gRPC with TLS and a certificate that is trusted"
+    with_tls = "speak gRPC with TLS and a trusted certificate"
     assert found == [with_tls, "speak gRPC without TLS", with_tls]

@@ -78,7 +78,7 @@ async def test_what_is_not_enabled_or_above_all_limits_is_refused_with_its_size_
 ) -> None:
     async with stream(**more) as (_, pravega), pravega.event_writer("a", "s") as writer:
         await writer.write(bytes(limit))
-        with pytest.raises(EventTooLarge, match=rf"{limit + 1} bytes for a/s, {limit} ") as caught:
+        with pytest.raises(EventTooLarge, match=rf"{limit + 1} bytes for a/s, the limit is {limit}") as caught:
             await writer.write(bytes(limit + 1))
         assert (caught.value.actual, caught.value.limit, caught.value.stream) == (limit + 1, limit, "a/s")
 
@@ -169,7 +169,7 @@ async def test_a_segment_of_another_name_than_asked_for_is_nonsense() -> None:
 
 async def test_a_peer_older_than_transient_segments_is_not_asked() -> None:
     async with played(Played(), Hello(14, 5)) as large:
-        with pytest.raises(NotSupported, match="14, large events need 15"):
+        with pytest.raises(NotSupported, match="14, but large events need 15"):
             await large.write(SEGMENT, LargeEvent(bytes(5_992)))
 
 

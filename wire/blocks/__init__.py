@@ -1,25 +1,25 @@
-"""Append blocks: how a writer's appends become frames, and how the frames become appends again.
+"""Append blocks: encodes a writer's appends into frames, and decodes the frames into appends again.
 
-An append block is a frame whose body is many appends, followed by an end that tells how many of its bytes are whole
-events, how many events there are and the number of the last. A writer can so send appends before it knows how many
-there will be. An append that crosses the end of the block is cut: its first bytes travel as a PartialEvent inside the
-block, the others in the end.
+An append block is a frame whose body holds many appends, followed by a block end that gives the number of bytes in
+whole events, the number of events, and the last event number. A writer can thus send appends before it knows how many
+there will be. An append that crosses the end of the block is split: its first bytes travel as a PartialEvent inside the
+block, the rest in the block end.
 
-`AppendBlockEncoder` is a client's side of a connection, `AppendBlockDecoder` a server's. Both are pure state: bytes and
-time come in as arguments, bytes and appends go out. Invariant: what the decoder gives back is every append that the
-encoder took, each writer's in order; several appends of a writer may come back as one with their bytes joined, their
-counts added and the last number.
+`AppendBlockEncoder` is the client's side of a connection, `AppendBlockDecoder` the server's. Both are pure state: bytes
+and time come in as arguments, bytes and appends are returned. Invariant: the decoder returns every append that the
+encoder took, in order for each writer; several appends of a writer may come back as one, with joined bytes, the sum of
+the counts and the last number.
 
-Buffers. The encoder keeps and returns the caller's payloads without copying them: they must not change until the
-returned list that holds them has been written. The decoder's `Append.data` is a view into the frame wherever the append
-lies there in one piece, and then lives as long as that frame: with a `FrameDecoder`, until its next `feed`. What has to
-outlive a call is copied here.
+Buffers: the encoder keeps and returns the caller's payloads without copying, so they must not change until the returned
+list that holds them has been written. The decoder's `Append.data` is a view into the frame if the append is contiguous
+there, and is then valid as long as the frame: with a `FrameDecoder`, until its next `feed`. Data that must outlive a
+call is copied.
 
-Refused: the encoder refuses what no decoder would accept (appends without a set-up, numbers that do not rise, counts
-below 1, frames beyond the limit) and leaves its state as it was. The decoder raises `AppendViolation` and drops the
-open block; a server closes the connection then.
+Refused: the encoder refuses what no decoder would accept (appends without a set-up, numbers that do not increase,
+counts below 1, frames above the limit) and keeps its state unchanged. The decoder raises `AppendViolation` and drops
+the open block; a server then closes the connection.
 
-Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the modules behind this one name their
+Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the modules of this package name their
 differences.
 """
 

@@ -1,8 +1,8 @@
-"""A client's appends become frames: the encoder of `segstore.wire.blocks`, which says what it keeps and refuses.
+"""Encodes a client's appends into frames. The package docstring states its invariants and what it refuses.
 
 Follows `CommandEncoder` (Pravega). Deliberate differences: two writers with one id on different segments both keep
-their pending appends; an append that would make the reference write a frame beyond the limit, or a count beyond its
-field, starts a block of its own.
+their pending appends; an append that would make the reference exceed the frame limit or the range of a count starts a
+new block.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _MAX_INT64: Final = 2**63 - 1
 
 _HEADER: Final = Layout(">ii")
 _BLOCK: Final = Layout(">ii16s")
-_END: Final = Layout(">ii16siiiqq")  # an end without data
+_END: Final = Layout(">ii16siiiqq")  # a block end without data
 _END_HEAD: Final = Layout(">ii16sii")
 _END_TAIL: Final = Layout(">iqq")
 _FIRST_BUCKETS: Final = 16
@@ -34,7 +34,7 @@ _END_FIELDS: Final = _END.size - _HEADER.size
 
 
 class _Session:
-    """One writer of one segment: what it sent last, and what waits while another writer's block is open."""
+    """One writer of one segment: its last event number, and appends pending while another writer's block is open."""
 
     __slots__ = ("event_count", "last_event_number", "pending", "pending_bytes", "request_id", "writer", "writer_bytes")
 
@@ -60,22 +60,22 @@ class _Session:
 
 
 def _bucket(writer: UUID, buckets: int) -> int:
-    """Where java.util.HashMap with so many buckets, a power of two, keeps a UUID."""
+    """Returns the bucket of a UUID in a java.util.HashMap; buckets: a power of two."""
     halves = (writer.int >> 64) ^ (writer.int & 0xFFFF_FFFF_FFFF_FFFF)
     hashed = (halves >> 32) ^ (halves & 0xFFFF_FFFF)
     return (hashed ^ (hashed >> 16)) & (buckets - 1)
 
 
 class AppendBlockEncoder:
-    """Commands and appends of one connection in, buffers to write in this order out.
+    """Encodes the commands and appends of one connection into buffers, to be written in the order returned.
 
-    `sizing` gives for a flow (`request_id >> 32` of the append) what decides its block sizes, or None; without it every
-    append is a block of its own. `leftover_ms` bounds the wait of appends that stay behind when another writer's flush
-    closes the open block and its timer: None leaves them until the next command or append of theirs, as the reference
-    does; a client that wants progress sets it. `max_frame_bytes` is what a peer accepts, headers included.
+    sizing: returns the `BlockSizing` of a flow (`request_id >> 32` of the append), or None; without one, each append is
+    its own block. leftover_ms: bounds how long appends wait that remain pending after another writer's flush closes the
+    open block and its timer; None leaves them until their writer's next command or append, as the reference does.
+    Clients that need progress set it. max_frame_bytes: the longest frame that the peer accepts, header included.
 
     The caller writes what `append`, `command`, `tick`, `flush` and `remove` return, calls `tick` when `deadline()` is
-    reached, and may look at `flush_required` to see whether the last call's bytes ask to be written at once.
+    reached, and may check `flush_required` to see whether the last call's bytes should be written at once.
     """
 
     def __init__(
@@ -100,35 +100,35 @@ class AppendBlockEncoder:
 
     @property
     def flush_required(self) -> bool:
-        """Whether what the last call returned should be written now rather than with what follows."""
+        """Whether the last call's bytes should be written immediately rather than with later ones."""
         return self._flush_required
 
     @property
     def block_open(self) -> bool:
-        """Whether a block has been begun whose end is not written yet."""
+        """Whether a block has been started whose end is not yet written."""
         return self._owner is not None
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of appends that were taken and not returned yet."""
+        """Number of bytes of appends accepted but not yet returned."""
         return sum(session.pending_bytes for session in self._pending)
 
     @property
     def pending_writers(self) -> int:
-        """Writers with appends that were taken and not returned yet."""
+        """Number of writers with appends accepted but not yet returned."""
         return len(self._pending)
 
     def deadline(self) -> float | None:
-        """When `tick` has something to do, in the milliseconds that were passed in; None if no timer runs."""
+        """Returns when to call `tick`, on the clock of `now_ms`; None if no timer is running."""
         if self._block_deadline is None or self._leftover_deadline is None:
             return self._leftover_deadline if self._block_deadline is None else self._block_deadline
         return min(self._block_deadline, self._leftover_deadline)
 
     def command(self, command: Command) -> list[Buffer]:
-        """Any command but an append. Closes the open block and sends what is pending before it.
+        """Encodes any command except an append, after closing the open block and flushing pending appends.
 
-        A SetupAppend registers its writer, or starts it anew. Raises `OutOfOrder` for a Hello while a block is open or
-        appends are pending, and what encoding raises; nothing has changed then.
+        A SetupAppend registers its writer or resets it. Raises `OutOfOrder` for a Hello while a block is open or
+        appends are pending, and the errors of encoding; an error changes nothing.
         """
         self._flush_required = False
         if isinstance(command, Hello) and (self._owner is not None or self._pending):
@@ -158,10 +158,10 @@ class AppendBlockEncoder:
         *,
         expected_length: int | None = None,
     ) -> list[Buffer]:
-        """Takes `event_count` events, already serialised into `data`, of which `event_number` is the last.
+        """Takes `event_count` events, already serialised into `data`; `event_number` is the number of the last.
 
-        `request_id` names the flow whose sizing decides; the frames carry the request id of the writer's SetupAppend.
-        Raises `OutOfOrder` without a set-up or when the number does not rise, `BadField` for a count or number out of
+        `request_id` selects the flow whose sizing applies; frames carry the request id of the writer's SetupAppend.
+        Raises `OutOfOrder` without a set-up or if the number does not increase, `BadField` for a count or number out of
         range or any `expected_length`, `FrameTooLarge` for data that no frame can hold. An error changes nothing.
         """
         self._flush_required = False
@@ -207,13 +207,13 @@ class AppendBlockEncoder:
         return out
 
     def tick(self, now_ms: float) -> list[Buffer]:
-        """Closes the block and sends what is pending if a timer has run out by `now_ms`, else returns nothing."""
+        """Closes the block and flushes pending appends if a timer has expired by `now_ms`, else returns []."""
         self._flush_required = False
         deadline = self.deadline()
         return self.flush() if deadline is not None and now_ms >= deadline else []
 
     def flush(self) -> list[Buffer]:
-        """Pads and closes the open block, if there is one, and sends all that is pending."""
+        """Pads and closes the open block, if any, and flushes all pending appends."""
         out: list[Buffer] = []
         self._break(out)
         self._flush_all(out)
@@ -221,7 +221,7 @@ class AppendBlockEncoder:
         return out
 
     def remove(self, segment: str, writer_id: UUID) -> list[Buffer]:
-        """Forgets a writer; flushes first if anything of it was not sent yet. An unknown writer is no error."""
+        """Removes a writer, after flushing if it has unsent appends. An unknown writer is a no-op."""
         self._flush_required = False
         session = self._sessions.pop((writer_id.int, segment), None)
         return self.flush() if session is not None and session.event_count else []
@@ -268,7 +268,7 @@ class AppendBlockEncoder:
         return session
 
     def _fits(self, session: _Session, event_count: int, size: int) -> bool:
-        """Whether one more append can join what the writer has open or pending, within the limits of the wire."""
+        """Whether the append can join the writer's open block or pending appends within the wire's limits."""
         if session.event_count + event_count > _MAX_INT32:
             return False
         if session is self._owner:
@@ -291,7 +291,7 @@ class AppendBlockEncoder:
             session.end(size, b"", out)
             self._flush_required = True
             return
-        # The last frame inside the block, padding or a partial event, needs room for its header.
+        # The last frame in the block, padding or a partial event, needs room for its header.
         length = _BLOCK_FIELDS + wanted + _HEADER.size
         out += (_BLOCK.pack(AppendBlock.code, length, session.writer_bytes), data)
         self._owner = session
@@ -342,6 +342,6 @@ class AppendBlockEncoder:
     def _flush_all(self, out: list[Buffer]) -> None:
         if not self._pending:
             return
-        # The order in which the reference's HashMap of writers gives them out.
+        # The iteration order of the reference's HashMap of writers.
         for session in sorted(self._pending, key=lambda each: _bucket(each.writer, self._buckets)):
             self._flush(session, out)

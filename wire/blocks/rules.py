@@ -1,4 +1,4 @@
-"""The rules that a sequence of append commands keeps, and the error that says which one was broken.
+"""The rules for sequences of append commands, and the error that names the broken rule.
 
 Follows the checks of `AppendDecoder` and `CommandEncoder.validateAppend`; both sides of a connection use them.
 """
@@ -12,7 +12,7 @@ from segstore.wire.schema import Command
 
 
 class AppendRule(StrEnum):
-    """What a sequence of append commands must keep to."""
+    """A rule that a sequence of append commands must follow."""
 
     WRITER_UNKNOWN = "a writer is set up before it appends"
     BLOCK_OPEN = "an append block is followed by its end before any other append command"
@@ -26,7 +26,7 @@ class AppendRule(StrEnum):
 
 
 class AppendViolation(OutOfOrder):
-    """A sequence of appends breaks `rule`; `writer_id` and `segment` say whose, where that is known."""
+    """A sequence of appends breaks `rule`; `writer_id` and `segment` identify the writer, if known."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""How large the next append block should be, from what the writer sends and the server acknowledges.
+"""Chooses the size of the next append block from what the writer sends and the server acknowledges.
 
-A block delays its appends, so one is opened only when it will fill: with at most one append in flight the size is 0 and
-every append travels at once. Otherwise it is what half the outstanding appends take, at least one append, at most what
-`BATCH_MS` bring and `MAX_BLOCK_BYTES`.
+A block delays its appends, so it is only opened if it will fill: with at most one append in flight the size is 0 and
+each append is sent at once. Otherwise it is the size of half the outstanding appends, at least one append, and at most
+`MAX_BLOCK_BYTES` and the bytes that arrive in `BATCH_MS`.
 
-Invariant: the answer depends on the calls alone; time is an argument, in milliseconds of any clock that does not matter
-where it starts, and a clock that goes back counts as one that stands still. Nothing is refused: a tracker only advises.
+Invariant: the result depends only on the calls. Time is an argument, in milliseconds of any clock; a clock that goes
+backwards counts as standing still. Nothing is refused: a tracker only advises.
 
 Follows `AppendBatchSizeTrackerImpl` and `ExponentialMovingAverage` (Pravega's client) with its settings as shipped.
 """
@@ -20,38 +20,38 @@ _OUTSTANDING_FRACTION: Final = 0.5
 
 
 class BlockSizing(Protocol):
-    """What `AppendBlockEncoder` asks about one flow."""
+    """The block sizing policy of one flow, used by `AppendBlockEncoder`."""
 
     @property
     def timeout_ms(self) -> float:
-        """How long a block may stay open."""
+        """Maximum time that a block may stay open."""
         ...
 
     def record_append(self, event_number: int, size: int, now_ms: float) -> None:
-        """An append of `size` bytes is about to be sent."""
+        """Records that an append of `size` bytes is about to be sent."""
         ...
 
     def block_size(self) -> int:
-        """Bytes that the next block should hold; a block that the first append fills is never kept open."""
+        """Returns the size of the next block in bytes; a block that its first append fills is never kept open."""
         ...
 
 
 class FixedBlockSize:
-    """Always the same size and timeout, whatever is sent."""
+    """A constant size and timeout."""
 
     def __init__(self, size: int, timeout_ms: float = BATCH_MS) -> None:
         self._size = size
         self.timeout_ms = timeout_ms
 
     def record_append(self, event_number: int, size: int, now_ms: float) -> None:
-        """Makes no difference."""
+        """No-op."""
 
     def block_size(self) -> int:
         return self._size
 
 
 class BlockSizeTracker:
-    """The sizes of one flow's blocks. `now_ms` at creation counts as the time of an append before the first."""
+    """Computes one flow's block sizes. now_ms: the time of creation, which counts as that of a previous append."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_append = 0
@@ -67,7 +67,7 @@ class BlockSizeTracker:
 
     @property
     def outstanding(self) -> int:
-        """Events sent and not yet acknowledged."""
+        """Number of events sent but not yet acknowledged."""
         return self._last_append - self._last_ack
 
     def record_append(self, event_number: int, size: int, now_ms: float) -> None:
@@ -78,7 +78,7 @@ class BlockSizeTracker:
         self._size.add(size)
 
     def record_ack(self, event_number: int) -> int:
-        """The server has stored all events up to this number; returns how many are still outstanding."""
+        """Records that all events up to this number are stored; returns the number still outstanding."""
         self._last_ack = event_number
         outstanding = self.outstanding
         self._outstanding.add(outstanding)
@@ -94,7 +94,7 @@ class BlockSizeTracker:
 
 
 class _Average:
-    """An exponential moving average: each sample counts with its weight, all before it with the rest."""
+    """An exponential moving average; weight: the weight of a new sample."""
 
     __slots__ = ("_weight", "value")
 
@@ -107,7 +107,7 @@ class _Average:
 
 
 class _RootAverage:
-    """The same over square roots, so that a rare huge sample moves it less."""
+    """An exponential moving average of square roots, on which rare large samples have less effect."""
 
     __slots__ = ("_roots",)
 

@@ -1,4 +1,4 @@
-"""Bytes to commands and back: the codec, frames out of a stream, and older versions of the protocol."""
+"""Encodes and decodes commands, splits byte streams into frames, and supports older protocol versions."""
 
 from segstore.wire.codec.codec import (
     HEADER_BYTES,

@@ -1,11 +1,11 @@
-"""Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and the tables of functions behind them.
+"""Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and their dispatch tables.
 
-Two codecs exist and agree: "generated" (the default, `segstore.wire.codec.generate.compiler`) and "construct" (the
-schema itself, for comparison). The environment variable SEGSTORE_CODEC chooses for a process, the argument `codec` for
-one call.
+There are two equivalent codecs: "generated" (the default, `segstore.wire.codec.generate.compiler`) and "construct" (the
+schema itself, for comparison). The environment variable SEGSTORE_CODEC selects one for the process, the argument
+`codec` for one call.
 
-Generated functions are made on first use. Whatever they refuse is read again through the schema, which raises the
-error that names field and offset; so each error has one source.
+Functions are generated on first use. Input that they refuse is parsed again through the schema, which raises the error
+with field and offset; so each error has a single source.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _codec_of_process() -> Codec:
 
 
 class Decoders(dict[int, Any]):
-    """Type code → `decode(buffer, view, start, end)`, made on first use. A code that is not served is a KeyError.
+    """Type code → `decode(buffer, view, start, end)`, created on first use. Raises KeyError for an unknown code.
 
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
@@ -77,14 +77,14 @@ class Decoders(dict[int, Any]):
 
 _BOTH: Final[tuple[Codec, ...]] = ("generated", "construct")
 DECODERS: Final = {codec: Decoders(codec) for codec in _BOTH}
-"""For frames in bytes or a bytearray."""
+"""Decoders for frames in bytes or a bytearray."""
 VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
-"""For frames in a memoryview."""
+"""Decoders for frames in a memoryview."""
 
 
 @cache
 def decoders_of(codec: Codec, most_elements: int | None) -> tuple[Decoders, Decoders]:
-    """Decoders for frames in bytes or a bytearray, and for frames in a memoryview; shared by equal arguments."""
+    """Returns decoders for frames in bytes or a bytearray, and in a memoryview; equal arguments share them."""
     if most_elements is None:
         return DECODERS[codec], VIEW_DECODERS[codec]
     return Decoders(codec, most_elements=most_elements), Decoders(codec, view=True, most_elements=most_elements)
@@ -96,15 +96,15 @@ DEFAULT_CODEC: Final[Codec] = _codec_of_process()
 def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
-    Payload attributes of the result are views of `frame`: they are valid as long as the caller leaves it unchanged.
-    unknown: "keep" returns `Unknown` for a type code that no command has.
-    Raises WireError; EVENT (0) and unknown codes are an UnknownCommand.
+    Payload attributes of the result are views of `frame`, valid as long as it is unchanged.
+    unknown: "keep" returns `Unknown` for unknown type codes.
+    Raises WireError: UnknownCommand for unknown codes and for EVENT (0).
     """
     if codec is None and type(frame) is not memoryview:
         try:
             return _FRAMES[frame[3]](frame)
         except REFUSALS:
-            pass  # for the careful way, which says why or knows better
+            pass  # the slow path raises a precise error, or succeeds
     return _decode_carefully(frame, unknown, codec or DEFAULT_CODEC)
 
 
@@ -124,7 +124,7 @@ def _decode_carefully(frame: Buffer, unknown: UnknownPolicy, codec: Codec) -> Co
 
 
 def _frame_decoder(code: int) -> Callable[[Any], Command]:
-    """What stands in `_FRAMES` until the first frame of its code comes: makes the decoder and takes its place."""
+    """Returns a placeholder for `_FRAMES` that replaces itself by the generated decoder on first use."""
 
     def decode_first(frame: Any) -> Command:
         made: Callable[[Any], Command] = compiler.make_frame_decoder(COMMANDS[code])
@@ -148,7 +148,7 @@ if DEFAULT_CODEC == "generated":
 def decode_body(
     decoders: Decoders, buffer: Any, view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy
 ) -> Command:
-    """Decodes the body between `start` and `end` of `buffer`, of which `view` is the view. Raises WireError."""
+    """Decodes the body between `start` and `end` of `buffer`; view: a view of `buffer`. Raises WireError."""
     try:
         decoder = decoders[code]
     except KeyError:
@@ -181,7 +181,7 @@ def _length_error(code: int, length: int, present: int) -> WireError:
 
 
 class _Encoders(dict[type[Command], Any]):
-    """Command class → the function that encodes its values; generated ones are made on first use."""
+    """Command class → the function that encodes it; generated on first use."""
 
     def __init__(
         self, make: Callable[[type[Command]], Callable[[Any], Any]], unknown: Callable[[Unknown], Any]
@@ -199,7 +199,7 @@ class _Encoders(dict[type[Command], Any]):
 
 
 def encode(command: Command, codec: Codec | None = None) -> bytes:
-    """The frame of a command, header included, as the current wire version writes it.
+    """Encodes a command as a frame of the current wire version, header included.
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
@@ -207,7 +207,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
         try:
             return _FRAME_ENCODERS[type(command)](command)
         except REFUSALS:
-            pass  # for the careful way
+            pass  # the slow path raises a precise error
     return _encode_carefully(command, codec or DEFAULT_CODEC)
 
 
@@ -226,10 +226,10 @@ def _encode_carefully(command: Command, codec: Codec) -> bytes:
 
 
 def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
-    """The frame as buffers to be written one after another, for `writelines` or `sendmsg`.
+    """Encodes a command as a list of buffers, for `writelines` or `sendmsg`.
 
-    Payloads are the caller's own buffers, not copied: leave them unchanged until they are written. ("construct" builds
-    the frame in one piece.) Errors as `encode`.
+    Payloads are the caller's own buffers, not copies: they must not change until written. ("construct" builds the frame
+    in one piece.) Raises as `encode`.
     """
     encoder = _PARTS[codec or DEFAULT_CODEC][type(command)]
     try:
@@ -278,7 +278,7 @@ _ENCODERS: Final[dict[Codec, _Encoders]] = {
     "construct": _Encoders(lambda _: _build, _unknown_frame),
 }
 _FRAME_ENCODERS: Final[dict[type[Command], Callable[[Any], bytes]]] = {}
-"""Those of this process's codec that were used: a plain dict, for `encode` to look into."""
+"""Encoders of this process's codec used so far: a plain dict, for fast lookup in `encode`."""
 _PARTS: Final[dict[Codec, _Encoders]] = {
     "generated": _Encoders(compiler.make_parts_encoder, _unknown_parts),
     "construct": _Encoders(lambda _: lambda command: [_build(command)], _unknown_parts),

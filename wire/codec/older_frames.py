@@ -1,12 +1,12 @@
-"""Frames out of a stream of bytes as a server of an older wire version read them.
+"""Splits a byte stream into frames the way a server of an older wire version did.
 
-The same interface and the same invariants as `FrameDecoder`, with three differences: a type code that the version did
-not know is an error, fields that are newer have their defaults, and frames are as short as the version wanted them.
+It has the interface and invariants of `FrameDecoder`, with three differences: type codes that the version did not know
+are errors, newer fields have their defaults, and the version's own frame limit applies.
 
-Bytes behind the last field that a version knew were meant to be ignored, and are. Versions 5 to 8 took them for the
-next frame, which all but always was a decode error, after the command itself had been carried out (fixed by d4a22be5cc
-"Issue 4211: Fix compatibility issue caused by additional fields"); and before 8 a ConditionalAppend with bytes behind
-its event was refused (8ba5431f42). With `strict` this is so here too.
+Bytes after the last field that a version knew were meant to be ignored, and are. Versions 5 to 8 took them for the next
+frame, which almost always was a decode error after the command itself had been applied (fixed by d4a22be5cc "Issue
+4211: Fix compatibility issue caused by additional fields"); and before 8 a ConditionalAppend with bytes after its event
+was refused (8ba5431f42). `strict` reproduces this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OlderFrameDecoder(FrameDecoder):
     """Decodes the frames of one direction of one connection as a wire version did.
 
     max_frame_bytes: longest frame accepted; the version's own limit holds as well.
-    strict: bytes that the version did not know are the error that they were in versions 5 to 8.
+    strict: bytes of unknown fields are an error, as they were in versions 5 to 8.
     """
 
     __slots__ = ("_behind", "_most_elements", "_strict", "_version")
@@ -89,7 +89,7 @@ def frame_decoder(
     join_appends: bool = False,
     most_elements: int | None = None,
 ) -> FrameDecoder:
-    """The decoder of a wire version; for the current one it is `FrameDecoder` itself."""
+    """Returns a decoder for a wire version; for the current one, a plain `FrameDecoder`."""
     if version == WIRE_VERSION:
         return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends, most_elements=most_elements)
     return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict, most_elements=most_elements)

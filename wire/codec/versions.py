@@ -1,18 +1,17 @@
-"""Older wire versions: which commands and fields each knew, and frames as each wrote and read them.
+"""Older wire versions: the commands and fields that each knew, and how each wrote and read frames.
 
-Two tables say it all, `COMMANDS_SINCE` and `FIELDS_SINCE`; the form of a body in a version is the current schema
-without the fields that are newer. What no table of ages can say (a field that had another meaning before) is in
-`_before_8` and `_prefix_filter`, by name.
+Everything derives from two tables, `COMMANDS_SINCE` and `FIELDS_SINCE`: a body in an older version is the current
+schema without newer fields. Fields whose meaning changed are handled by name, in `_before_8` and `_prefix_filter`.
 
-A version stands for the newest release that announced it; versions 7, 12 and 13 were never released and stand for the
-last commit before the next one. Version 17 is the current schema itself. Before 5 nothing is known here.
+A version means the newest release that announced it; versions 7, 12 and 13 were never released and mean the last commit
+before the next version. Version 17 is the current schema. Versions before 5 are not supported.
 
-Invariants: what `encode_as` writes decodes, here and in the reference, to the same values with the defaults of the
-fields that are left out; every optional field of the schema has its version in the table (a test holds both). Speed
-does not matter here: bodies go through the construct tree, unless the version wrote a command as it is written now.
+Invariants: frames of `encode_as` decode, here and in the reference, to the same values, with defaults for omitted
+fields; every optional field of the schema has its version in the table (tests check both). Speed does not matter here:
+bodies go through the construct tree, unless the version's form is the current one.
 
-Refused: a command that the version had no code for (UnknownCommand), frames longer than it took (FrameTooLarge).
-Source: the history of `WireCommands.java` and `WireCommandType.java`; the commits are named beside their versions.
+Refused: commands that the version did not have (UnknownCommand), frames above its limit (FrameTooLarge). Source: the
+history of `WireCommands.java` and `WireCommandType.java`; commits are named beside their versions.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ _SINCE: Final[dict[int, tuple[type[Command], ...]]] = {
 }  # fmt: skip
 
 COMMANDS_SINCE: Final[dict[type[Command], int]] = {cls: version for version, some in _SINCE.items() for cls in some}
-"""Command → the version that introduced it; 5 for all that are older."""
+"""Command → the version that introduced it; 5 for all older ones."""
 
 COMMANDS_UNTIL: Final[dict[type[Command], int]] = {table.MergeTableSegments: 11, table.SealTableSegment: 11}
 """Command → the last version that knew it. At 17 both are served again, which is this project's deviation."""
@@ -144,14 +143,14 @@ _WITHOUT_REQUEST_ID: Final[dict[type[Command], str]] = {
     append.ConditionalAppend: "event_number",
     segment.ReadSegment: "offset",
 }
-"""Before 8 replies named these by another of their fields (8cb8cd408b "Factor out raw client"), so it is read as id."""
+"""Before 8, replies identified these by another field (8cb8cd408b "Factor out raw client"), which is read as the id."""
 
 LeftOver = int
-"""How many bytes of a body its version did not read."""
+"""Number of bytes of a body that the version did not read."""
 
 
 class _NotYet(construct.Construct):  # type: ignore[misc]  # construct has no stubs
-    """A field that the version had not: nothing on the wire; read, its default."""
+    """A field that the version did not have: absent on the wire, read as its default."""
 
     def __init__(self, default: Any) -> None:
         super().__init__()
@@ -165,7 +164,7 @@ class _NotYet(construct.Construct):  # type: ignore[misc]  # construct has no st
 
 
 class _Meaningless(_NotYet):
-    """Eight bytes that the version had without a use for them: written as 0, and never missing when read."""
+    """Eight bytes unused by the version: written as 0, required when read."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
         types.Int64._parse(stream, context, path)
@@ -177,20 +176,20 @@ class _Meaningless(_NotYet):
 
 
 def known_in(version: int) -> frozenset[int]:
-    """The type codes that a server of that version decoded. EVENT (0) is in none: it is never a frame."""
+    """Returns the type codes that a server of the version decoded, without EVENT (0), which is never a frame."""
     return _known(_checked(version))
 
 
 def longest_frame_in(version: int) -> int:
-    """The longest frame that the version took, header included (fd88b66c05 "Increase maximum event size limit")."""
+    """Returns the version's frame limit, header included (fd88b66c05 "Increase maximum event size limit")."""
     return 0x007F_FFFF if _checked(version) < 9 else MAX_FRAME_BYTES
 
 
 def encode_as(command: Command, version: int) -> bytes:
-    """The frame of a command, header included, as that version wrote it: newer fields are left out.
+    """Encodes a command as the version wrote it, header included, without newer fields.
 
-    Raises UnknownCommand for a command that the version had not, BadField for a value that its field cannot hold,
-    FrameTooLarge above what the version took, ValueError for a version that is not spoken here.
+    Raises UnknownCommand for a command that the version did not have, BadField for a value that its field cannot hold,
+    FrameTooLarge above the version's limit, ValueError for an unsupported version.
     """
     limit = longest_frame_in(version)
     cls = type(command)
@@ -214,23 +213,23 @@ def encode_as(command: Command, version: int) -> bytes:
 
 
 def encoder(version: int) -> Callable[[Command], bytes]:
-    """`encode` of a version: the function itself for the current one, which then costs nothing more."""
+    """Returns the `encode` of a version; for the current version, `encode` itself, at no extra cost."""
     if _checked(version) == WIRE_VERSION:
         return codec.encode
     return partial(encode_as, version=version)
 
 
 def parts_encoder(version: int) -> Callable[[Command], list[Buffer]]:
-    """`encode_parts` of a version, in the same way; the frames of older ones are in one piece."""
+    """Returns the `encode_parts` of a version; older versions' frames are in one piece."""
     if _checked(version) == WIRE_VERSION:
         return codec.encode_parts
     return lambda command: [encode_as(command, version)]
 
 
 def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Command, LeftOver]:
-    """Reads a body as that version did: newer fields have their defaults, and their bytes are left over.
+    """Reads a body as the version did: newer fields have their defaults, and their bytes are left over.
 
-    Raises WireError; UnknownCommand for a code that the version had not, ValueError for a version not spoken here.
+    Raises WireError: UnknownCommand for a code that the version did not have; ValueError for an unsupported version.
     """
     if code not in _known(_checked(version)):
         raise _unknown(code, version)
@@ -244,7 +243,7 @@ def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Comman
 
 @cache
 def form_in(cls: type[Command], version: int) -> Nested | None:
-    """The body of a command in a version; None where it is what it is now."""
+    """Returns the form of a command's body in a version; None if it is the current one."""
     if cls is Unknown:
         return None
     parts = _older(cls, cls.parts, _checked(version))
@@ -279,12 +278,12 @@ def _older_wire(cls: type[Record], part: Part, version: int) -> Any:
 
 
 def _before_8(wire: types.Tail) -> _Meaningless:
-    """The end of an append block had its last eight bytes before they became a request id; they had to be there."""
+    """The last eight bytes of a block end, which had no meaning before they became a request id but were required."""
     return _Meaningless(wire.default)
 
 
 def _prefix_filter() -> types.Blob:
-    """In 10 and 11 the filter that is always empty now was written."""
+    """The prefix filter, which versions 10 and 11 wrote and later ones leave empty."""
     return types.Blob(optional=True)
 
 

@@ -1,4 +1,4 @@
-"""Every command of the wire, one module a family; importing this package completes the registry `COMMANDS`."""
+"""All commands of the wire protocol, one module per family; importing it fills the registry `COMMANDS`."""
 
 from segstore.wire.commands import (
     admin,

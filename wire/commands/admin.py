@@ -1,4 +1,4 @@
-"""Administration of a segment store, served on its admin port only."""
+"""Commands for administering a segment store, accepted on its admin port only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Appends: set-up, blocks, conditional appends and their acknowledgements.
+"""Append commands: set-up, blocks, conditional appends and acknowledgements.
 
-How the commands of a block belong together is not said here but in `segstore.wire.blocks`.
+`segstore.wire.blocks` describes how the commands of a block belong together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SetupAppend(Command, frozen=True, gc=False):
 
 @command(2, "APPEND_SETUP", reply=True)
 class AppendSetup(Command, frozen=True, gc=False):
-    """The writer may append; `last_event_number` is what the store has of it, -2^63 if nothing."""
+    """The writer may append; `last_event_number` is the last one that the store has from it, -2^63 for none."""
 
     request_id: Int64
     segment: Text
@@ -57,7 +57,7 @@ class AppendSetup(Command, frozen=True, gc=False):
 
 @command(3, "APPEND_BLOCK")
 class AppendBlock(Command, frozen=True, gc=False):
-    """Opens a block; the length of its frame covers the block, which is `data` once it has been read."""
+    """Opens a block; its frame length covers the whole block, which is in `data` once read."""
 
     writer_id: Id
     data: RestOfBody
@@ -65,7 +65,7 @@ class AppendBlock(Command, frozen=True, gc=False):
 
 @command(4, "APPEND_BLOCK_END")
 class AppendBlockEnd(Command, frozen=True, gc=False):
-    """Closes a block: how many of its bytes are whole events, and the rest of the event that crossed its end."""
+    """Closes a block: gives the size of its whole events, and the rest of an event that crossed its end."""
 
     writer_id: Id
     size_of_whole_events: Int32
@@ -99,7 +99,7 @@ class ConditionalAppend(Command, frozen=True, gc=False):
     wire_order=("writer_id", "event_number", "previous_event_number", "request_id", "current_segment_write_offset"),
 )
 class DataAppended(Command, frozen=True, gc=False):
-    """All events of the writer up to `event_number` are stored; up to `previous_event_number` was known before."""
+    """All events of the writer up to `event_number` are stored; the previous ack covered `previous_event_number`."""
 
     request_id: Int64Tail
     writer_id: Id

@@ -1,4 +1,4 @@
-"""Attributes of segments: 64-bit values under UUIDs; -2^63 stands for "not there"."""
+"""Segment attribute commands: 64-bit values keyed by UUID; -2^63 means "no value"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replies that say no. A stack trace is empty unless the store is set to send them."""
+"""Failure replies. Their stack traces are empty unless the store is configured to send them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ErrorMessageCode(enum.IntEnum):
 
 @command(50, "WRONG_HOST", failure=True)
 class WrongHost(Command, frozen=True, gc=False):
-    """The segment's container is not owned here; `correct_host` is "" where the store does not know the owner."""
+    """This store does not own the segment's container; `correct_host` is "" if it does not know the owner."""
 
     request_id: Int64
     segment: Text
@@ -32,7 +32,7 @@ class WrongHost(Command, frozen=True, gc=False):
 
 @command(51, "SEGMENT_IS_SEALED", failure=True)
 class SegmentIsSealed(Command, frozen=True, gc=False):
-    """`offset` is the event number of a refused append, the offset of a waiting read, else -1."""
+    """The segment is sealed; `offset`: the event number of a refused append, the offset of a waiting read, else -1."""
 
     request_id: Int64
     segment: Text
@@ -65,7 +65,7 @@ class InvalidEventNumber(Command, frozen=True, gc=False):
 
 @command(56, "SEGMENT_IS_TRUNCATED", failure=True)
 class SegmentIsTruncated(Command, frozen=True, gc=False):
-    """`start_offset` is where the segment starts now, `offset` what was asked for."""
+    """The segment is truncated: it starts at `start_offset`; `offset` was requested."""
 
     request_id: Int64
     segment: Text
@@ -98,7 +98,7 @@ class AuthTokenCheckFailed(Command, frozen=True, gc=False):
 
 @command(61, "ERROR_MESSAGE", failure=True)
 class ErrorMessage(Command, frozen=True, gc=False):
-    """An argument that the operation does not take, in the server's words."""
+    """The operation refuses an argument; the message is the server's."""
 
     request_id: Int64
     segment: Text

@@ -1,4 +1,4 @@
-"""Segments: create, read, describe, seal, truncate, merge, delete."""
+"""Segment commands: create, read, describe, seal, truncate, merge, delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from segstore.wire.schema import (
 
 @command(9, "READ_SEGMENT", request=True)
 class ReadSegment(Command, frozen=True, gc=False):
-    """Asks for bytes from `offset` on; `suggested_length` is a hint."""
+    """Requests bytes from `offset`; `suggested_length` is a hint."""
 
     segment: Text
     offset: Int64
@@ -37,7 +37,7 @@ class ReadSegment(Command, frozen=True, gc=False):
 
 @command(10, "SEGMENT_READ", reply=True)
 class SegmentRead(Command, frozen=True, gc=False):
-    """Bytes of a segment; `at_tail`: no more are there yet, `end_of_segment`: none will ever be."""
+    """Bytes of a segment; `at_tail`: no more yet, `end_of_segment`: the segment is sealed and ends here."""
 
     segment: Text
     offset: Int64
@@ -56,7 +56,7 @@ class GetStreamSegmentInfo(Command, frozen=True, gc=False):
 
 @command(12, "STREAM_SEGMENT_INFO", reply=True)
 class StreamSegmentInfo(Command, frozen=True, gc=False):
-    """`write_offset`: the segment's length; `start_offset`: where it was truncated; `last_modified`: ms since 1970."""
+    """`write_offset`: the segment's length; `start_offset`: its truncation point; `last_modified`: ms since 1970."""
 
     request_id: Int64
     segment_name: Text
@@ -75,7 +75,7 @@ class StreamSegmentInfo(Command, frozen=True, gc=False):
     wire_order=("request_id", "segment", "target_rate", "scale_type", "delegation_token", "rollover_size_bytes"),
 )
 class CreateSegment(Command, frozen=True, gc=False):
-    """`scale_type`: 0 fixed, 1 by KB per second, 2 by events per second; `target_rate` in that unit."""
+    """`scale_type`: 0 fixed, 1 by KB per second, 2 by events per second; `target_rate` is in that unit."""
 
     request_id: Int64
     segment: Text
@@ -153,7 +153,7 @@ class SegmentTruncated(Command, frozen=True, gc=False):
 
 @command(40, "CREATE_TRANSIENT_SEGMENT", request=True)
 class CreateTransientSegment(Command, frozen=True, gc=False):
-    """Asks for a segment that lives with the connection, to be merged into its parent; the store names it."""
+    """Requests a segment that lives as long as the connection, to be merged into its parent; the store names it."""
 
     request_id: Int64
     writer_id: Id
@@ -178,7 +178,7 @@ class OffsetLocated(Command, frozen=True, gc=False):
 
 @record
 class ConditionalAttributeUpdate(Record, frozen=True, gc=False):
-    """One condition and change of a merge; the update types are those of the reference's `AttributeUpdateType`."""
+    """A conditional attribute update of a merge; update types are those of the reference's `AttributeUpdateType`."""
 
     attribute_id: Id
     attribute_update_type: Int8
@@ -196,7 +196,7 @@ AttributeUpdates = Annotated[
 
 @command(58, "MERGE_SEGMENTS", request=True)
 class MergeSegments(Command, frozen=True, gc=False):
-    """Appends the whole of `source` to `target`, and updates attributes of the target, or does neither."""
+    """Atomically appends the whole of `source` to `target` and updates attributes of the target."""
 
     request_id: Int64
     target: Text
@@ -223,7 +223,7 @@ class MergeSegmentsBatch(Command, frozen=True, gc=False):
 
 @command(91, "SEGMENTS_BATCH_MERGED", reply=True)
 class SegmentsBatchMerged(Command, frozen=True, gc=False):
-    """The target's length after each source; both tuples have one entry a source."""
+    """The target's length after each source; both tuples have one entry per source."""
 
     request_id: Int64
     target: Text

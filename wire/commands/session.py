@@ -1,4 +1,4 @@
-"""Commands of the connection itself."""
+"""Connection commands, such as the handshake and keep-alives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from segstore.wire.schema import Command, Int32, command
 
 @command(-127, "HELLO", request=True, reply=True)
 class Hello(Command, frozen=True, gc=False):
-    """First on a connection, both ways: the newest wire version that the sender speaks and the oldest it accepts."""
+    """The first command in each direction: the newest wire version that the sender speaks and the oldest it accepts."""
 
     high_version: Int32
     low_version: Int32
@@ -19,7 +19,7 @@ class Hello(Command, frozen=True, gc=False):
 
 @command(100, "KEEP_ALIVE", request=True, reply=True)
 class KeepAlive(Command, frozen=True, gc=False):
-    """Shows that the peer is there; answered with another."""
+    """Shows that the peer is alive; answered with another."""
 
     @property
     def request_id(self) -> int:

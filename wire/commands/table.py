@@ -1,6 +1,6 @@
-"""Table segments: keys with versions and their values. 72 and 73 are known to the Rust client only.
+"""Table segment commands: versioned keys and their values. Only the Rust client knows codes 72 and 73.
 
-Versions: NO_VERSION is unconditional, NOT_EXISTS asks that the key is not there, all else is the version to match.
+Versions: NO_VERSION is unconditional, NOT_EXISTS requires that the key is missing, any other value must match.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_EXISTS: Final = -1
 
 @record
 class TableKey(Record, frozen=True, gc=False):
-    """A key and a version. A key without data loses its version on the wire, as in the reference."""
+    """A key and a version. An empty key loses its version on the wire, as in the reference."""
 
     data: Annotated[Buffer, types.SizedData(types.Int64, NO_VERSION)]
     key_version: Annotated[int, WITH_PREVIOUS] = NO_VERSION
@@ -61,7 +61,7 @@ OptionalData = Annotated[Buffer, types.Blob(optional=True)]
 
 @record
 class TableIteratorArgs(Record, frozen=True, gc=False):
-    """Where an iteration goes on and its bounds; older peers send fewer. The prefix filter is never written."""
+    """The continuation token and bounds of an iteration; older peers send fewer. The prefix filter is never written."""
 
     continuation_token: OptionalData
     prefix_filter: Annotated[Buffer, types.Blob(optional=True, written=False)]
@@ -81,7 +81,7 @@ class GetTableSegmentInfo(Command, frozen=True, gc=False):
 
 @command(69, "TABLE_SEGMENT_INFO", reply=True)
 class TableSegmentInfo(Command, frozen=True, gc=False):
-    """`key_length` is 0 for a hash table."""
+    """Table properties; `key_length` is 0 for a hash table."""
 
     request_id: Int64
     segment_name: Text
@@ -105,7 +105,7 @@ class TableSegmentInfo(Command, frozen=True, gc=False):
     ),
 )
 class CreateTableSegment(Command, frozen=True, gc=False):
-    """`key_length` > 0 makes a fixed-key table, which is sorted; else a hash table."""
+    """Creates a table: with `key_length` > 0 a fixed-key table, which is sorted, else a hash table."""
 
     request_id: Int64
     segment: Text
@@ -144,7 +144,7 @@ class SealTableSegment(Command, frozen=True, gc=False):
 
 @command(74, "UPDATE_TABLE_ENTRIES", request=True)
 class UpdateTableEntries(Command, frozen=True, gc=False):
-    """`table_segment_offset` is the length that the table must have, -1 for any."""
+    """Updates entries; `table_segment_offset` is the length that the table must have, -1 for any."""
 
     request_id: Int64
     segment: Text
@@ -225,7 +225,7 @@ class TableEntriesRead(Command, frozen=True, gc=False):
 
 @command(87, "TABLE_ENTRIES_DELTA_READ", reply=True)
 class TableEntriesDeltaRead(Command, frozen=True, gc=False):
-    """`last_position` is the position to go on from."""
+    """Changed entries; continue from `last_position`."""
 
     request_id: Int64
     segment: Text

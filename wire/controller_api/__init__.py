@@ -1,7 +1,7 @@
-"""The controller's API on the wire: its messages and its methods, as ``controller.proto`` declares them.
+"""The controller's gRPC API: messages and methods, as declared in ``controller.proto``.
 
-``METHODS`` is the service: what each method takes and answers, by its name on the wire. Servers and clients are made
-from it with grpc's generic handlers and channels, so there is no generated code to keep.
+``METHODS`` describes the service: the request and response type of each method, by its name on the wire. Servers and
+clients are built from it with grpc's generic handlers and channels, so there is no generated code to maintain.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OUTCOME_UNKNOWN: Final = ("segstore-outcome", "unknown")
 
 _ONCE: Final = frozenset(
     {
-        # A second one is refused: the name is taken or gone, the segments are sealed, the generation is another.
+        # A repeat is refused: the name exists or is gone, the segments are sealed, the generation has changed.
         "createScope",
         "createStream",
         "createKeyValueTable",
         "scale",
         "updateReaderGroup",
-        # A second one may also hit what another client has made under the name since.
+        # A repeat may also affect what another client has since created under the name.
         "deleteScope",
         "deleteScopeRecursive",
         "deleteStream",
@@ -37,17 +37,17 @@ _ONCE: Final = frozenset(
         "deleteKeyValueTable",
     }
 )
-"""Methods that are not repeated when it is unknown whether the first call was applied.
+"""Methods that are not repeated if the first call may have been applied.
 
-All others only read, or are idempotent: sealing, truncating and configuring a stream, committing and aborting a
+All others only read or are idempotent: sealing, truncating and configuring a stream, committing and aborting a
 transaction, extending its lease, creating a reader group, moving a subscriber, recording and removing a writer's time.
-createTransaction can be repeated, too: a transaction whose id was lost ends with its lease.
+createTransaction can be repeated too: a transaction whose id was lost ends with its lease.
 """
 
 
 class Method(NamedTuple):
-    """One unary method: its full path, its two message classes, and whether it can be called again safely if the first
-    call may have been applied.
+    """One unary method: its full path, its message classes, and whether it can safely be repeated if the first call may
+    have been applied.
     """
 
     path: str
@@ -69,4 +69,4 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
         for method in _service.methods
     }
 )
-"""Every method of the service, by its name."""
+"""All methods of the service, by name."""

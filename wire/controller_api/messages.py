@@ -1,8 +1,8 @@
-"""The messages of the controller's API, one class each, made from ``controller.binpb`` when this module is imported.
+"""Message classes of the controller's API, created from ``controller.binpb`` on import.
 
-Invariant: the classes live in a pool of their own, so that a program that also loads Pravega's own generated code, or
-another copy of this API, meets no conflict in protobuf's global pool. Follows ``controller.proto``; type checkers read
-``messages.pyi``, which is built with it.
+Invariant: the classes are in a descriptor pool of their own, so they cannot conflict in protobuf's global pool with
+Pravega's generated code or another copy of this API. Follows ``controller.proto``; type checkers read ``messages.pyi``,
+which is built with it.
 """
 
 from pkgutil import get_data

@@ -1,4 +1,4 @@
-"""Commands for people and programs: text, plain values, JSON lines, and frames read one by one."""
+"""Commands in forms for people and programs: text, plain values, JSON lines, and frames in hex or base64."""
 
 from segstore.wire.inspect.describe import (
     describe,

@@ -1,11 +1,11 @@
-"""A frame as a person reads it: each byte with the field that it belongs to.
+"""Describes a frame byte by byte, with the field that each byte belongs to.
 
-`describe` walks the same intermediate form as the compiler and never fails: whatever a malformed frame still holds is
-described as far as it can be read, and the error that `decode` raises for it stands at the end. `lines` makes text of
-it, `summary` one line of a command.
+`describe` walks the same intermediate form as the compiler and never fails: a malformed frame is described as far as it
+can be read, followed by the error that `decode` raises for it. `lines` formats a description as text, `summary` a
+command as one line.
 
-Invariant: the spans of a frame lie one behind another and cover it without a gap; where the frame decodes, the values
-of the spans are the values of the command. Delegation tokens are shown only on request, neither as text nor as bytes.
+Invariant: the spans of a frame are in order and cover it without gaps; if the frame decodes, their values are those of
+the command. Delegation tokens are withheld, as text and as bytes, unless requested.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _READ_INT32: Final = struct.Struct(">i").unpack_from
 _BLOCK_FRAMES: Final = {-1: "PADDING", -2: "PARTIAL_EVENT", 0: "EVENT"}
-"""What an append block is made of."""
+"""The commands that can occur inside an append block."""
 
 Kind = Literal["plain", "text", "data"]
 
@@ -41,11 +41,10 @@ _SHOWN_TEXT: Final = 96
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Bytes of a frame that have one meaning.
+    """A range of bytes in a frame with one meaning.
 
-    offset: from the start of the frame, header included. A field that older peers leave out and that is missing here
-    has length 0 and its default as value.
-    value: as in JSON (`Command.to_dict`); for bytes that were not read, None. kind: what sort of value.
+    offset: from the start of the frame, header included. An optional field that is missing has length 0 and its default
+    as value. value: as in JSON (`Command.to_dict`); None for bytes that were not read. kind: the kind of value.
     """
 
     offset: int
@@ -58,7 +57,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """All spans of one frame, and the command or the error that decoding it gives; `frame` is the bytes."""
+    """All spans of one frame, its bytes, and the command or the error that results from decoding it."""
 
     frame: bytes
     spans: tuple[Span, ...]
@@ -67,11 +66,11 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class _Stop(Exception):
-    """Ends the walk where the frame stops making sense; it never leaves this module."""
+    """Ends the walk where the frame becomes unreadable; never leaves this module."""
 
 
 class _Walk:
-    """Reads the fields of one body, keeping a span for each."""
+    """Reads the fields of one body and records a span for each."""
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
@@ -179,7 +178,7 @@ class _Walk:
         if _READ_INT32(self.frame)[0] != 3:
             self.bytes(self.end - self.at, field)
             return
-        # An append block shows the frames inside, as far as its bytes are such frames.
+        # Show the frames inside an append block, as far as its bytes are frames.
         index = 0
         while self.end - self.at >= HEADER_BYTES:
             kind, length = struct.unpack_from(">ii", self.frame, self.at)
@@ -219,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 
 def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description:
-    """Describes the bytes of one frame, which may be malformed or cut. Raises nothing, whatever they are."""
+    """Describes the bytes of one frame, which may be malformed or incomplete. Never raises."""
     data = bytes(frame)
     command: Command | None = None
     error: WireError | None = None
@@ -239,7 +238,7 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
         elif walk.at < walk.end:
             walk.take(walk.end - walk.at, "data", data[walk.at :].hex(), kind="data")
     except _Stop:
-        # A token may be among the bytes that were not reached.
+        # The unread bytes may contain a token.
         walk.secrets = walk.secrets - {span.field for span in walk.spans} and frozenset([""])
     if walk.at < len(data):
         walk.take(len(data) - walk.at, "", None, "not read")
@@ -254,14 +253,14 @@ def _header(walk: _Walk) -> None:
     left = walk.end - HEADER_BYTES
     walk.take(4, "length", length, "" if length == left else f"but {left} bytes follow")
     if length != left:
-        # The body is read as far as it is there; what lies behind it is not part of it.
+        # The body is read as far as present; bytes after it do not belong to it.
         walk.end = min(walk.end, HEADER_BYTES + max(length, 0))
 
 
 def lines(description: Description, *, show_tokens: bool = False, all_bytes: bool = False) -> Iterator[str]:
-    """The description as text: offset, bytes, field, value; at the end the error, if there is one.
+    """Formats a description as lines: offset, bytes, field, value; then the error, if any.
 
-    all_bytes: without it a long field shows its first 64 bytes. Offsets are hexadecimal, from the frame's start.
+    all_bytes: if False, a long field shows its first 64 bytes. Offsets are hexadecimal, from the frame's start.
     """
     spans = [span for span in description.spans if span.length or span.note]
     wide = max((len(span.field) for span in spans), default=0)
@@ -301,7 +300,7 @@ def _withheld(token: str) -> str:
 
 
 def _dotted(data: str) -> str:
-    """The start of a payload as a hex dump shows it at its right edge."""
+    """The start of a payload as in the right column of a hex dump."""
     head = bytes.fromhex(data[: 2 * _BYTES_A_LINE])
     return "|" + "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in head) + "|"
 
@@ -313,7 +312,7 @@ def _quoted(text: str) -> str:
 
 
 def summary(command: Command) -> str:
-    """A command in one line: its type, then its fields; payloads shortened, delegation tokens by their length."""
+    """Formats a command as one line: its type and fields; payloads are shortened, delegation tokens show as lengths."""
     name = command.type_name if not isinstance(command, Unknown) else f"UNKNOWN {command.type_code}"
     fields = " ".join(
         f"{field}={_short(value, field in command.secrets)}" for field, value in command.to_dict().items()

@@ -1,7 +1,7 @@
-"""Whole commands as JSON lines: ``{"type": "HELLO", "code": -127, "fields": {...}}``, one object a line.
+"""Commands as JSON lines: ``{"type": "HELLO", "code": -127, "fields": {...}}``, one object per line.
 
-Invariant: `from_line` reads what `to_line` writes, and the command is the same. `type` or `code` may be left out, not
-both; what neither names, a key too many, or fields that do not fit are a BadField that says which.
+Invariant: `from_line` restores exactly the command that `to_line` wrote. Either `type` or `code` may be omitted.
+Unknown commands or keys and invalid fields raise a BadField that names them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}
 
 
 def command_named(type_name: str) -> type[Command]:
-    """The class of a type name such as ``READ_SEGMENT``. Raises BadField."""
+    """Returns the class of a type name such as ``READ_SEGMENT``. Raises BadField."""
     try:
         return _BY_NAME[type_name]
     except (KeyError, TypeError):
@@ -26,17 +26,17 @@ def command_named(type_name: str) -> type[Command]:
 
 
 def to_object(command: Command) -> dict[str, Any]:
-    """The command as a JSON object."""
+    """Converts a command to a JSON object."""
     return {"type": command.type_name, "code": command.code, "fields": command.to_dict()}
 
 
 def to_line(command: Command) -> str:
-    """The command as one line of ASCII, without its end."""
+    """Converts a command to one line of ASCII, without a line end."""
     return json.dumps(to_object(command))
 
 
 def from_line(line: str) -> Command:
-    """The command of a line. Raises BadField, also for what is not JSON."""
+    """Parses a command from a line. Raises BadField, also if it is not JSON."""
     try:
         found = json.loads(line)
     except ValueError as cause:
@@ -47,7 +47,7 @@ def from_line(line: str) -> Command:
 
 
 def from_object(found: Any) -> Command:
-    """The command of a JSON object. Raises BadField."""
+    """Converts a JSON object to a command. Raises BadField."""
     if not isinstance(found, dict):
         raise BadField(f"an object is needed, not {type(found).__name__}", actual=found)
     for key in found:

@@ -1,8 +1,8 @@
-"""Commands ↔ plain JSON values, from the same schema.
+"""Converts commands to and from plain JSON values, driven by the schema.
 
-Keys are the attributes' names, nested as the records nest; buffers are hex, UUIDs their usual text, enums their names.
-`from_plain` is strict: a key too many, too few or of the wrong type is a BadField that names it. Null text reads as ""
-and null data as empty, as the reference writes them.
+Keys are attribute names, nested like the records; buffers are hex, UUIDs their usual text, enums their names.
+`from_plain` is strict: an unknown or missing key or a value of the wrong type raises a BadField that names it. Null
+text reads as "" and null data as empty, as the reference writes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RANGES = {"b": 7, "i": 31, "q": 63}
 
 
 def to_plain(value: Record) -> dict[str, Any]:
-    """All attributes as JSON values."""
+    """Converts all attributes to JSON values."""
     return _to_plain(low.lower(value.parts), value)
 
 
@@ -36,7 +36,7 @@ def _to_plain(nodes: tuple[low.Node, ...], value: Any) -> dict[str, Any]:
 
 
 def _attributes(node: low.Node) -> tuple[tuple[str, low.Node], ...]:
-    """The attributes that a node fills, each with the node that says its type."""
+    """Returns the attributes that a node fills, each with the node of its type."""
     match node:
         case low.Constant():
             return ()
@@ -66,7 +66,7 @@ def _out(node: low.Node, value: Any) -> Any:
 
 
 def from_plain(cls: type[R], plain: Mapping[str, Any]) -> R:
-    """Builds a value from JSON values. Raises BadField with the path of what does not fit."""
+    """Builds a value from JSON values. Raises BadField with the path of the offending field."""
     try:
         return _from_plain(cls, low.lower(cls.parts), plain, "")
     except BadField as error:

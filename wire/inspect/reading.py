@@ -1,8 +1,8 @@
-"""Frames as people hand them over: raw bytes, hex or base64, recognised by themselves; one frame behind another.
+"""Reads frames given as raw bytes, hex or base64, and detects which of these it is.
 
-Invariant: what `to_text` writes, `recognise` reads back. Text is anything of printable ASCII; a raw frame is never
-that, for its first byte is 0 or 255. Hex may have spaces, colons, line ends and `0x` in it; base64 may be wrapped at
-any width or hold one frame a line, in either alphabet. Refused with `Unreadable`: text that is neither, and no bytes.
+Invariant: `recognise` reads back what `to_text` writes. Input is text if it is all printable ASCII; a raw frame never
+is, because its first byte is 0 or 255. Hex may contain spaces, colons, line ends and `0x`; base64 may be wrapped at any
+width or hold one frame per line, in either alphabet. Refused with `Unreadable`: other text, and empty input.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SHOWN: Final = 24
 
 
 class Unreadable(ValueError):
-    """The input is in none of the forms that are recognised.
+    """The input has none of the supported forms.
 
-    Attributes: line (from 1) and found, where text was refused; both None for empty input.
+    Attributes: line (from 1) and found, the refused text; both None for empty input.
     """
 
     def __init__(self, message: str, *, line: int | None = None, found: str | None = None) -> None:
@@ -42,7 +42,7 @@ class Unreadable(ValueError):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The bytes of one frame, or what is left where no whole frame follows; offset from the start of the input."""
+    """The bytes of one frame, or the rest of the input if no whole frame follows. offset: from the input's start."""
 
     offset: int
     data: bytes
@@ -50,7 +50,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def recognise(data: bytes) -> tuple[Form, bytes]:
-    """The form of the input and the bytes that it stands for. Raises Unreadable."""
+    """Detects the form of the input; returns it with the decoded bytes. Raises Unreadable."""
     if not data:
         raise Unreadable("there is no input")
     if not _TEXT.issuperset(data):
@@ -83,7 +83,7 @@ def _base64_row(row: str, number: int) -> bytes:
 
 
 def pieces(data: bytes) -> Iterator[Piece]:
-    """Cuts bytes into frames by their headers. The last piece is not whole where a frame is cut or too long."""
+    """Splits bytes into frames by their headers. The last piece is incomplete if its frame is cut off or too long."""
     at, end = 0, len(data)
     while at < end:
         stop = end
@@ -99,7 +99,7 @@ def pieces(data: bytes) -> Iterator[Piece]:
 
 
 def to_text(frame: bytes, form: Form) -> bytes:
-    """A frame in a form, with a line end where the form is text."""
+    """Converts a frame to a form, with a line end for text forms."""
     if form == "raw":
         return frame
     return (frame.hex().encode() if form == "hex" else base64.b64encode(frame)) + b"\n"

@@ -1,4 +1,4 @@
-"""What a command's fields are: the vocabulary of declarations, and the intermediate form of codecs."""
+"""Field types, command declarations, and the intermediate form that codecs are generated from."""
 
 from segstore.wire.schema.elements import (
     EAGER_ELEMENTS,

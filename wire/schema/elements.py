@@ -1,11 +1,11 @@
-"""Long lists of a frame, read one element at a time.
+"""Lazy sequences for long lists in a frame: each element is decoded on access.
 
-A frame may hold a million table keys of a few bytes each; as Python objects they would take many times the frame's own
-memory. Lists above `EAGER_ELEMENTS` are therefore checked to their end when the frame is decoded, and kept as bytes:
-`Elements` makes each element when it is asked for, and again when it is asked for again.
+A frame may hold a million table keys of a few bytes each; as Python objects they would take many times the frame's
+memory. Lists above `EAGER_ELEMENTS` are therefore validated when the frame is decoded, but kept as bytes: `Elements`
+decodes each element on every access.
 
-Invariant: an `Elements` that exists has been read to its end once, so iterating over it raises nothing. Like payloads,
-it views the buffer that it was decoded from and lives as long.
+Invariant: an `Elements` has been validated to its end, so iterating over it never raises. Like payloads, it views the
+buffer that it was decoded from and is valid as long.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import islice
 from typing import Any, TypeVar, overload
 
 EAGER_ELEMENTS = 4096
-"""Lists up to this length are decoded at once, into tuples."""
+"""Lists up to this length are decoded eagerly, into tuples."""
 
 T = TypeVar("T")
 
 
 class Elements(Sequence[T]):
-    """A read-only sequence that decodes as it is iterated over. Equal to any sequence of the same elements.
+    """A read-only sequence that decodes during iteration. Equal to any sequence with the same elements.
 
     Access by index walks from the start.
     """
@@ -29,13 +29,13 @@ class Elements(Sequence[T]):
     __slots__ = ("_count", "_walk", "end")
 
     def __init__(self, walk: Callable[[], Iterable[tuple[T, int]]], count: int, end: int) -> None:
-        """`walk()` yields each element with the position behind it; `end` is the position behind the last."""
+        """walk: yields each element with the position after it. end: the position after the last element."""
         self._walk = walk
         self._count = count
         self.end = end
 
     def column(self, index: int) -> Elements[Any]:
-        """Of elements that are rows: one value of each."""
+        """Returns one column of elements that are rows."""
 
         def walk() -> Iterator[tuple[Any, int]]:
             for row, end in self._walk():

@@ -1,9 +1,8 @@
-"""construct schema → intermediate form: the small language in which a body is described to generators.
+"""Lowers construct schemas to the intermediate form that code generators read.
 
-A body is a tuple of nodes, read one after another. The nodes hold plain facts only (names, `struct` formats, numbers,
-booleans, other nodes), so that whatever reads them, the Python compiler today, a table-driven C reader, a dissector
-or a test strategy, needs neither construct nor this package's types. `lower` refuses a field type that it does not
-know, so a new one cannot be left out by accident.
+A body is a tuple of nodes, read in order. Nodes hold only plain facts (names, `struct` formats, numbers, booleans,
+other nodes), so their readers (the Python compiler, or a table-driven C reader, a dissector, a test strategy) need
+neither construct nor this package's types. `lower` refuses unknown field types, so a new one cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from segstore.wire.schema.schema import Nested, Part, Record, Rows
 
 
 class Node(msgspec.Struct, frozen=True):
-    """Base of all nodes; `name` is the attribute that the node fills."""
+    """Base class of nodes; `name` is the attribute that the node fills."""
 
     name: str
 
 
 class Fixed(Node, frozen=True):
-    """A field of a fixed width. `format` is its `struct` code; `16s` stands for a UUID."""
+    """A fixed-width field. `format` is its `struct` code; `16s` means a UUID."""
 
     format: str
 
@@ -59,7 +58,7 @@ class Remainder(Node, frozen=True):
 
 
 class ZeroRun(Node, frozen=True):
-    """All bytes left, of which only the number counts."""
+    """All bytes left, of which only the number matters."""
 
 
 class Sized(Node, frozen=True):
@@ -79,7 +78,7 @@ class TailNode(Node, frozen=True):
 
 
 class Structure(Node, frozen=True):
-    """Nodes that make one value of `record`."""
+    """Nodes that make up one value of `record`."""
 
     record: type[Record]
     nodes: tuple[Node, ...]
@@ -101,7 +100,7 @@ class Table(Node, frozen=True):
 
 
 def lower(parts: tuple[Part, ...]) -> tuple[Node, ...]:
-    """The intermediate form of a record's parts, in wire order."""
+    """Returns the intermediate form of a record's parts, in wire order."""
     return tuple(_lower(part.wire, part.names) for part in parts)
 
 

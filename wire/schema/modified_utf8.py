@@ -1,7 +1,7 @@
-"""Java's modified UTF-8: bytes to text and back, and a quick way past long lists of texts.
+"""Java's modified UTF-8: encodes, decodes, and skips long lists of texts without decoding them.
 
-Invariant: `pass_texts` passes exactly those texts that `decode_mutf8` takes. It decodes none of them: a frame may hold
-four million, and whoever reads the frame may want none. Its time is bounded by the bytes, whatever the texts are.
+Invariant: `pass_texts` accepts exactly the texts that `decode_mutf8` accepts, without decoding them: a frame may hold
+four million texts, none of which its reader may need. Its time is linear in the bytes, whatever the texts.
 
 Follows `DataInputStream.readUTF` and `DataOutputStream.writeUTF`.
 """
@@ -42,7 +42,7 @@ def decode_mutf8(data: bytes) -> str:
     """Decodes Java's modified UTF-8 as `DataInputStream.readUTF` does.
 
     Accepts a raw NUL byte, overlong forms and lone surrogates; a pair of 3-byte surrogates becomes one character.
-    Raises ValueError with the position of the first byte that fits no form; four-byte UTF-8 is such a byte.
+    Raises ValueError with the position of the first malformed byte; four-byte UTF-8 is malformed.
     """
     if data.isascii():
         return data.decode("ascii")
@@ -62,8 +62,8 @@ def decode_mutf8(data: bytes) -> str:
 
 
 def _units(data: bytes) -> bytes:
-    """UTF-16, little-endian, of well-formed bytes. It works on whole texts, without a loop over characters, because a
-    name may have twenty thousand of them.
+    """Converts well-formed bytes to little-endian UTF-16, without a loop over characters, because a name may have
+    twenty thousand of them.
     """
     wide = charmap_decode(data, "strict", _WIDE)[0].encode("latin-1")
     first, second, third = wide[::3], wide[1::3], wide[2::3]
@@ -83,7 +83,7 @@ def _join(pair: re.Match[str]) -> str:
 
 
 def _malformed(data: bytes, position: int) -> ValueError:
-    """The error for the malformed character at a position."""
+    """Returns the error for the malformed character at a position."""
     first = data[position]
     width = 2 if first >> 5 == 0b110 else 3 if first >> 4 == 0b1110 else 0
     if not width:
@@ -95,7 +95,7 @@ def _malformed(data: bytes, position: int) -> ValueError:
 
 
 def utf16(text: str) -> bytes:
-    """A text in UTF-16, little-endian, lone surrogates included, as Java stores it."""
+    """Encodes a text as little-endian UTF-16, lone surrogates included, as Java stores it."""
     try:
         return text.encode("utf-16-le")
     except UnicodeEncodeError:  # lone surrogates, for which the error handler is slow
@@ -126,7 +126,7 @@ _AT_ONCE: Final = (4096, 64)
 
 
 def _texts_of(size: int) -> bytes:
-    """A pattern for the texts of so many bytes."""
+    """Returns a pattern for texts of `size` bytes."""
     if not size:
         return b""
     ways = [first + _texts_of(size - width) for first, width in ((_ONE, 1), (_TWO, 2), (_THREE, 3)) if width <= size]
@@ -134,7 +134,7 @@ def _texts_of(size: int) -> bytes:
 
 
 def _short_texts() -> bytes:
-    """A pattern for one short text behind its length."""
+    """Returns a pattern for one short text after its length."""
     sizes = [_texts_of(size) for size in range(_MIXED_BYTES + 1)]
     sizes += [_ONE + b"{%d}" % size for size in range(_MIXED_BYTES + 1, _ASCII_BYTES + 1)]
     return b"|".join(rb"\x00\x%02x" % size + texts for size, texts in enumerate(sizes))
@@ -144,8 +144,8 @@ _short: Final = [(count, re.compile(rb"(?:%s){%d}+" % (_short_texts(), count)).m
 
 
 def pass_texts(data: bytes | bytearray | memoryview, at: int, end: int, count: int) -> tuple[int, int]:
-    """Past texts with their lengths, from `at` on: how many of `count` are well formed and end by `end`, and where the
-    first stands that is or does not, or what follows them all.
+    """Skips texts with their lengths, starting at `at`. Returns how many of `count` are well formed and end by `end`,
+    and the position of the first that does not qualify, or of what follows them all.
     """
     passed = 0
     while passed < count:

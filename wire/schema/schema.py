@@ -1,4 +1,4 @@
-"""A class is its schema: what a command is, and the registry of all of them.
+"""Command declarations: each command class is its own schema. Also holds the registry of all commands.
 
 A command is declared once, as a class whose annotations name each field, its Python type and its wire type:
 
@@ -7,12 +7,12 @@ A command is declared once, as a class whose annotations name each field, its Py
         request_id: Int64
         segment: Text
 
-From that follow the immutable value (a `msgspec.Struct`), `SegmentCreated.schema` (a `construct.Struct`), and, through
-`segstore.wire.schema.lowering`, everything that reads, writes or describes it. Attributes stand in the order of the
-reference's classes; where the wire has another, the declaration says so.
+The immutable value (a `msgspec.Struct`), `SegmentCreated.schema` (a `construct.Struct`) and, through
+`segstore.wire.schema.lowering`, everything that reads, writes or describes a command derive from this. Attributes are
+in the order of the reference's classes; a declaration states a different wire order.
 
-Invariant: `parse` and `build` here, which walk the construct tree, are the specification. They raise `WireError` and
-nothing else, whatever the bytes. Source: `WireCommands.java`, `WireCommandType.java`.
+Invariant: `parse` and `build`, which walk the construct tree, are the specification. They raise only `WireError`,
+whatever the bytes. Source: `WireCommands.java`, `WireCommandType.java`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 COMMANDS: dict[int, type[Command]] = {}
-"""Type code → class, for every command; EVENT (0) is in it, though it is only ever nested."""
+"""Type code → class, for every command; includes EVENT (0), although it only occurs nested."""
 
 WITH_PREVIOUS = object()
-"""Annotation: the attribute travels inside the wire type of the attribute before it."""
+"""Annotation: the attribute is part of the wire type of the attribute before it."""
 
 Text = Annotated[str, types.JavaUTF]
 Token = Annotated[str, types.JavaUTF, types.Secret]
@@ -52,7 +52,7 @@ _SHOWN_BYTES = 24
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One field on the wire and the attributes that it carries: one, but for rows of columns and for table keys."""
+    """One wire field and its attributes: exactly one, except for rows of columns and table keys."""
 
     names: tuple[str, ...]
     wire: Any
@@ -61,7 +61,7 @@ class Part(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """An immutable value with a schema: a command, or a structure inside one.
 
-    Payload attributes are buffers. Decoded ones view the frame that they came from, for as long as its owner keeps it.
+    Payload attributes are buffers. Decoded ones are views of their frame, valid as long as its owner keeps it.
     """
 
     schema: ClassVar[Any]
@@ -87,10 +87,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Command(Record, frozen=True, gc=False):
-    """Base of all commands.
+    """Base class of all commands.
 
     Class attributes:
-        code: type code on the wire. type_name: the reference's name of it, such as ``READ_SEGMENT``.
+        code: type code on the wire. type_name: the reference's name, such as ``READ_SEGMENT``.
         schema: the body as a `construct.Struct`, fields in wire order.
         is_request, is_reply, is_failure: as the reference classifies it.
     """
@@ -102,7 +102,7 @@ class Command(Record, frozen=True, gc=False):
     is_failure: ClassVar[bool] = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values: buffers as hex, UUIDs as text, enums by name."""
+        """Returns the fields as plain JSON values: buffers as hex, UUIDs as text, enums by name."""
         from segstore.wire.inspect import to_plain  # the registry is complete only after this module
 
         return to_plain(self)
@@ -116,7 +116,7 @@ class Command(Record, frozen=True, gc=False):
 
 
 class Unknown(Command, frozen=True, gc=False):
-    """A frame whose type code no command has, kept whole where traffic is only watched."""
+    """A frame with an unknown type code, kept whole where traffic is only observed."""
 
     type_code: int
     data: Buffer
@@ -126,7 +126,7 @@ class Unknown(Command, frozen=True, gc=False):
     secrets: ClassVar[frozenset[str]] = frozenset()
 
     @property
-    def code(self) -> int:  # type: ignore[override]  # the one class whose code is the value's
+    def code(self) -> int:  # type: ignore[override]  # the one class whose code is per value
         return self.type_code
 
 
@@ -151,7 +151,7 @@ class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stu
 
 
 class Rows(construct.Construct):  # type: ignore[misc]
-    """Neighbouring columns, interleaved row by row behind one count. Value: a tuple of columns."""
+    """Adjacent columns, interleaved row by row after one count. Value: a tuple of columns."""
 
     def __init__(self, columns: tuple[types.Column, ...]) -> None:
         super().__init__()
@@ -193,9 +193,9 @@ def command(
     failure: bool = False,
     wire_order: tuple[str, ...] = (),
 ) -> Callable[[type[C]], type[C]]:
-    """Declares a command: gives the class its code, name and schema, and enters it in `COMMANDS`.
+    """Declares a command: sets the class's code, name and schema, and registers it in `COMMANDS`.
 
-    wire_order: the attributes as they stand on the wire, where that is not the order of the class.
+    wire_order: the attributes in wire order, if it differs from the order of the class.
     """
 
     def declare(cls: type[C]) -> type[C]:
@@ -275,16 +275,16 @@ def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
 
 
 def _context(*, parsing: bool) -> Any:
-    """A context without the references to itself that construct's entry points make: they would keep each frame, and
-    what was read from it, until the next collection of garbage."""
+    """Creates a context without the self-references of construct's entry points, which would keep each frame, and what
+    was read from it, alive until the next garbage collection."""
     return construct.Container(_parsing=parsing, _building=not parsing, _sizing=False, _params=None, _root=None)
 
 
 def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -> C:
     """Reads a body through the construct tree. Raises WireError with offsets counted from the frame's header.
 
-    form: another form of the class's body, such as an older version's. A caller that hands in the stream sees in its
-    `left` what was not read.
+    form: another form of the class's body, such as an older version's. A caller that passes a stream finds the number
+    of unread bytes in its `left`.
     """
     stream = body if isinstance(body, BodyStream) else BodyStream(body)
     try:

@@ -1,10 +1,10 @@
-"""Field types of the wire: construct subclasses, each the specification of one kind of field.
+"""Field types of the wire protocol: construct subclasses, each the specification of one kind of field.
 
-They say what `construct` has no word for: Java's modified UTF-8, tails that older peers leave out, counts and lengths
-that are checked against the bytes that remain before anything is allocated. Parsing through them is the slow, checked
-path; `segstore.wire.codec.generate.compiler` lowers the same objects to the fast one and must agree with them.
+They add what `construct` lacks: Java's modified UTF-8, trailing fields that older peers omit, counts and lengths that
+are checked against the remaining bytes before anything is allocated. Parsing through them is the slow, checked path;
+`segstore.wire.codec.generate.compiler` lowers the same objects to the fast one and must agree with them.
 
-Every parse error is a `WireError` with the field's path and offset; construct's own errors do not escape
+Every parse error is a `WireError` with the field's path and offset; construct's own errors never escape
 `segstore.wire.schema.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in
 `io.pravega.shared.protocol.netty` and `java.io.DataInputStream.readUTF`.
 """
@@ -44,7 +44,7 @@ Int64: Final = Int64sb
 class BodyStream:
     """The body of one frame, as a stream for construct that copies no payload.
 
-    Remembers where the last read began and how much it wanted, for the error if it was too much.
+    Remembers the start and size of the last read, for the error if it ran past the end.
 
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
@@ -69,11 +69,11 @@ class BodyStream:
         return offset
 
     def read(self, size: int = -1) -> bytes:
-        """A copy of the next bytes, fewer at the end."""
+        """Returns a copy of the next bytes, fewer at the end."""
         return bytes(self.take(size))
 
     def take(self, size: int = -1) -> memoryview:
-        """A view of the next bytes, fewer at the end; all that are left for -1."""
+        """Returns a view of the next bytes, fewer at the end; -1 means all remaining bytes."""
         self.last_start, self.last_wanted = self._at, size
         data = self.view[self._at :] if size < 0 else self.view[self._at : self._at + size]
         self._at += data.nbytes
@@ -87,7 +87,7 @@ class BodyStream:
 def dotted(path: str) -> str:
     """construct's path `(parsing) -> a -> b[1]` as `a.b[1]`.
 
-    A part that carries several attributes is called `a+b`; `#1` behind it means the second of them, nothing the first.
+    A part with several attributes is named `a+b`; a suffix `#1` means the second attribute, no suffix the first.
     """
     names: list[str] = []
     for part in path.split(" -> ")[1:]:
@@ -174,7 +174,7 @@ class _Uuid(construct.Construct):  # type: ignore[misc]
     """Two int64, most significant first. Value: uuid.UUID."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
-        # Two reads, as the reference does: what is missing is said of the half that lacks it.
+        # Two reads, as in the reference, so that the error names the half that is missing.
         return uuid.UUID(bytes=bytes(_take(stream, 8, path)) + bytes(_take(stream, 8, path)))
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
@@ -199,16 +199,16 @@ JavaUTF: Final = _JavaUTF()
 Uuid: Final = _Uuid()
 Bool: Final = _Bool()
 
-# The fields of a fixed width, with the `struct` format that reads them; runs of them are fused by the compiler.
+# The fixed-width fields, with their `struct` formats; the compiler fuses runs of them.
 FIXED_FORMATS: Final[dict[Any, str]] = {Int8: "b", Int32: "i", Int64: "q", Bool: "?", Uuid: "16s"}
 
 
 class Blob(construct.Construct):  # type: ignore[misc]
     """int32 length, then as many bytes. Value: a buffer; from the fast path, a view of the frame.
 
-    negative_is_empty: a negative length is read as no data (AppendBlockEnd, ConditionalBlockEnd), else refused.
-    optional: no data where fewer than the four length bytes are left (the buffers of a table iteration).
-    written: False for a field that is read but always written empty (the deprecated prefix filter).
+    negative_is_empty: whether a negative length is read as empty (AppendBlockEnd, ConditionalBlockEnd) or refused.
+    optional: whether the data is empty if fewer than four length bytes are left (the buffers of a table iteration).
+    written: False if the field is read but always written empty (the deprecated prefix filter).
     """
 
     def __init__(self, *, negative_is_empty: bool = False, optional: bool = False, written: bool = True) -> None:
@@ -234,7 +234,7 @@ class Blob(construct.Construct):  # type: ignore[misc]
 
 
 class Rest(construct.Construct):  # type: ignore[misc]
-    """All that is left of the body. Value: a buffer."""
+    """The rest of the body. Value: a buffer."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
         return stream.take()
@@ -245,7 +245,7 @@ class Rest(construct.Construct):  # type: ignore[misc]
 
 
 class Zeros(construct.Construct):  # type: ignore[misc]
-    """As many zero bytes as its value says; read, the number of bytes left, whatever they hold."""
+    """Writes as many zero bytes as its value says; reads as the number of remaining bytes, whatever they hold."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
         return stream.take().nbytes
@@ -264,12 +264,12 @@ class Zeros(construct.Construct):  # type: ignore[misc]
 
 
 class Tail(construct.Construct):  # type: ignore[misc]
-    """A field that frames of older peers end without.
+    """A trailing field that older peers omit.
 
     default: the value of a missing field.
-    partial: what a few bytes of it mean. "ignored": it is read only if `needs` bytes are left. "refused": it is read
-        if any byte is left, and too few are an error.
-    needs: bytes; the width of the field where it is fixed.
+    partial: how a partial field is treated. "ignored": the field is read only if `needs` bytes are left. "refused": it
+        is read if any byte is left, and too few are an error.
+    needs: number of bytes; the width of a fixed-width field.
     """
 
     def __init__(self, inner: Any, default: Any, *, partial: str, needs: int = 1) -> None:
@@ -289,7 +289,7 @@ class Tail(construct.Construct):  # type: ignore[misc]
 
 
 class EnumCode(construct.Construct):  # type: ignore[misc]
-    """An int32 that names a member of an enum; a number that names none reads as `unknown`. Value: the member."""
+    """An int32 enum code; an unknown number reads as `unknown`. Value: the enum member."""
 
     def __init__(self, members: type[enum.IntEnum], unknown: enum.IntEnum) -> None:
         super().__init__()
@@ -310,11 +310,11 @@ class EnumCode(construct.Construct):  # type: ignore[misc]
 
 
 class SizedData(construct.Construct):  # type: ignore[misc]
-    """int32 total, int32 length, the data and, after data that is not empty, a trailer.
+    """int32 total, int32 length, the data and, if the data is not empty, a trailer.
 
-    The shape of a table key (trailer: its version) and of a table value (none). The total covers all that follows it
-    and is written even where empty data leaves the trailer out; read, it may not exceed the bytes from itself to the
-    end of the frame, and is not looked at when the data is empty. Value: the data, or (data, trailer).
+    Used for table keys (trailer: the version) and table values (no trailer). When writing, the total covers all that
+    follows it, including the trailer even if empty data omits it. When reading, it must not exceed the bytes from
+    itself to the end of the frame, and is ignored if the data is empty. Value: the data, or (data, trailer).
     """
 
     def __init__(self, trailer: Any = None, missing: Any = None) -> None:
@@ -352,11 +352,11 @@ class SizedData(construct.Construct):  # type: ignore[misc]
 
 
 Extent = Callable[[memoryview, int], int]
-"""Where the field that starts at a position ends. Raises ValueError or IndexError for what `_parse` may refuse."""
+"""Returns the end of the field that starts at a position. Raises ValueError or IndexError where `_parse` may refuse."""
 
 
 def extent_of(wire: Any) -> Extent:
-    """A quick way past a field, for long lists of which only the first bad element is to be explained."""
+    """Returns a fast way to skip a field, for long lists where only the first bad element needs a precise error."""
     if wire in FIXED_FORMATS:
         size = struct.calcsize(">" + FIXED_FORMATS[wire])
         return lambda body, at: at + size
@@ -394,9 +394,9 @@ def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
 class Counted(construct.Construct):  # type: ignore[misc]
     """int32 count, then as many elements. Value: a tuple, or `Elements` for a long list.
 
-    A count is refused before anything is allocated when not even the smallest elements would fit what is left.
+    A count is refused before anything is allocated if even the smallest elements would exceed the remaining bytes.
     element: has `wires`, or is a fixed field or a text.
-    negative_is_empty: a negative count is read as none (table entries, attribute updates), else refused.
+    negative_is_empty: whether a negative count is read as 0 (table entries, attribute updates) or refused.
     """
 
     def __init__(self, element: Any, *, smallest: int, negative_is_empty: bool = False) -> None:
@@ -443,7 +443,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
         return Elements(walk, count, stream.tell())
 
     def _pass_over(self, body: memoryview, stream: BodyStream, context: Any, path: str, count: int) -> None:
-        """Moves the stream behind the list; what the quick way does not take is parsed, to raise what is wrong."""
+        """Moves the stream past the list; an element that the fast path refuses is parsed, for a precise error."""
         if self.element is JavaUTF:
             passed, at = pass_texts(body, stream.tell(), len(body), count)
             stream.seek(at)
@@ -473,9 +473,9 @@ class Counted(construct.Construct):  # type: ignore[misc]
 
 
 class Column(construct.Construct):  # type: ignore[misc]
-    """One attribute of several that travel interleaved, row by row, behind one count.
+    """One of several attributes that are interleaved row by row after one count.
 
-    Neighbouring columns of a command are joined into one `Counted` of rows; a column alone is never parsed.
+    Adjacent columns of a command are joined into one `Counted` of rows; a single column is never parsed.
     """
 
     def __init__(self, element: Any, *, smallest: int) -> None:
@@ -485,7 +485,7 @@ class Column(construct.Construct):  # type: ignore[misc]
 
 
 class Marker(construct.Construct):  # type: ignore[misc]
-    """A constant int32 that carries no attribute: the type code inside a nested event."""
+    """A constant int32 without an attribute: the type code inside a nested event."""
 
     def __init__(self, value: int, what: str) -> None:
         super().__init__()
@@ -510,11 +510,11 @@ class Marker(construct.Construct):  # type: ignore[misc]
 
 
 class Secret:
-    """Annotation: the field is never shown, neither by `repr` nor in logs."""
+    """Annotation: the field is never shown, by `repr` or in logs."""
 
 
 def truncated(stream: BodyStream, path: str) -> WireError:
-    """The error for a fixed field of construct's own that ran out of bytes."""
+    """Returns the error for one of construct's own fixed-width fields that ran out of bytes."""
     available = stream.size - stream.last_start
     return Truncated(
         f"{stream.last_wanted} bytes are needed but {available} are left",

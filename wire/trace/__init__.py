@@ -1,13 +1,13 @@
-"""Traces: the frames of connections, raw, with their times, as they were on the wire.
+"""Traces: raw frames of recorded connections, with timestamps.
 
-A trace has two forms, losslessly converted. The capture (`.wtrace`) is for machines: blocks that are appended while
-traffic runs and can be read after a crash; `TraceWriter` makes it of streams, `RecordWriter` of records, `read_blocks`
-reads it, `splits` plans for several readers. The fixture (`.jsonl`, `segstore.wire.trace.fixture`) is for people: one
-record a line, with the names of its fields.
+A trace has two forms, which convert to each other without loss. The capture (`.wtrace`) is for machines: its blocks are
+appended while traffic runs and can be read after a crash. `TraceWriter` makes it from streams, `RecordWriter` from
+records; `read_blocks` reads it, and `splits` divides it among readers. The fixture (`.jsonl`,
+`segstore.wire.trace.fixture`) is for people: one record per line, with named fields.
 
-Frames are kept as bytes, so that a trace outlives the codec. Half frames, bytes that make no frame, and the beginning
-and end of connections are records too. No I/O and no clock: the caller opens files, writes what it is given, and
-passes times. Standard library only, but for what redacts or names fields.
+Frames are kept as bytes, so a trace does not depend on the codec. Partial frames, bytes that form no frame, and the
+start and end of connections are records too. There is no I/O and no clock: the caller opens files, writes the returned
+bytes, and passes times. Standard library only, except for redaction and named fields.
 """
 
 from segstore.wire.trace.blocks import (

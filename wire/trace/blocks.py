@@ -1,32 +1,32 @@
-"""The blocks of a capture (`.wtrace`): what one is byte by byte, made and read.
+"""The blocks of a capture (`.wtrace`): their byte layout, encoding and decoding.
 
-A capture is blocks and nothing else. Each starts with a header of 64 bytes, numbers little-endian:
+A capture is a sequence of blocks. Each starts with a header of 64 bytes, numbers little-endian:
 
-    mark 16s     8 bytes that all captures share, 8 of this capture's own
+    mark 16s     8 bytes common to all captures, 8 unique to this one
     version u16, type u8 (1 metadata, 2 records)
-    flags u8     1: the body is compressed with zlib; 2: the body's checksum is that of a sample
-    count u32    of records
-    stored u64   bytes of the body as it stands in the file
-    raw u64      bytes of the body once it is decompressed
+    flags u8     1: the body is compressed with zlib; 2: the body checksum covers a sample only
+    count u32    number of records
+    stored u64   size of the body in the file
+    raw u64      size of the decompressed body
     first i64, last i64   earliest and latest time of the records, ns since 1970
-    body crc u32, header crc u32   CRC-32 of the stored body or of its sample, and of the 60 bytes before
+    body crc u32, header crc u32   CRC-32 of the stored body or its sample, and of the preceding 60 bytes
 
-The body of a records block is columns, then what they speak of; `count` values each, int64 or bytes:
+The body of a records block is columns of `count` values each, int64 or bytes, followed by the records' data:
 
-    ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zeros up to a multiple of 8, data
+    ts_ns i64[], connection i64[], end i64[], direction u8[], kind u8[], zero padding to a multiple of 8, data
 
-A sample is the columns, with the zeros behind them, and every 512th byte of the data, from the first on. A recorder
-under load takes one: it shows a page that never reached the disk, or one that is shifted, at a fraction of the cost.
+A sample is the columns with their padding and every 512th byte of the data, starting with the first. A recorder under
+load uses it: it detects pages that never reached the disk, or are shifted, at a fraction of the cost.
 
-`end` is where a record's bytes end in `data`; they start where those of the record before end. The body of a metadata
-block is a JSON object. Zeros behind a body bring the next header to a multiple of 8, so that columns can be mapped.
-There may be more than one metadata block, all alike but for spaces behind the object: a recorder fills pages with them.
+`end` is the offset in `data` where a record's bytes end; they start where the previous record's end. The body of a
+metadata block is a JSON object. Zero padding after a body aligns the next header to 8, so that columns can be mapped.
+There may be several metadata blocks, equal except for spaces after the object: a recorder fills pages with them.
 
-Version 1 had no samples, and is otherwise the same.
+Version 1 had no samples and is otherwise the same.
 
-Invariants: the header is the same in all versions, so that any reader finds the blocks of any capture and says which
-version they are; the body is brought to the current version one step at a time, by `MIGRATIONS`. Lengths are checked
-before anything is allocated. Standard library only, no I/O.
+Invariants: the header is the same in all versions, so any reader finds the blocks of any capture and their version;
+bodies are migrated to the current version one step at a time, by `MIGRATIONS`. Lengths are checked before anything is
+allocated. Standard library only, no I/O.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAGIC: Final = b"\x93wtrace\n"
 MARK_BYTES: Final = 16
 HEADER_BYTES: Final = 64
 MAX_BLOCK_BYTES: Final = 1 << 28
-"""Longest body, stored or raw: what a reader is ready to allocate for one block."""
+"""Longest body, stored or raw, that a reader allocates for one block."""
 MAX_IN_VAIN: Final = 16
 """Reading stops when damaged bodies of more than this many times the size of the capture have been read.
 
@@ -71,18 +71,18 @@ _COLUMN_BYTES: Final = 3 * 8 + 2
 
 
 class Direction(enum.IntEnum):
-    """Which way bytes went; of a record that is about a connection, which side it speaks of."""
+    """The direction of bytes; for records about a connection, the side that they concern."""
 
     REQUEST = 0
     REPLY = 1
 
 
 class RecordKind(enum.IntEnum):
-    """What a record is.
+    """The kind of a record.
 
-    FRAME: one whole frame, header included, whether or not it decodes. BYTES: bytes that make no frame: half a frame
-    at the end of a connection, or what follows a header that announces an impossible length. OPEN, CLOSE: a connection
-    began or ended; the data is a JSON object that says what is known of it.
+    FRAME: one whole frame, header included, whether or not it decodes. BYTES: bytes that form no frame: a partial frame
+    at the end of a connection, or everything after a header with an impossible length. OPEN, CLOSE: a connection
+    started or ended; the data is a JSON object with its facts.
     """
 
     FRAME = 0
@@ -97,7 +97,7 @@ class BlockType(enum.IntEnum):
 
 
 class Record(NamedTuple):
-    """One thing that happened: when (ns since 1970), on which connection, which way, what, and its bytes."""
+    """One recorded event: time (ns since 1970), connection, direction, kind, and data."""
 
     ts_ns: int
     connection: int
@@ -107,7 +107,7 @@ class Record(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """What a trace says about itself: the wire version that its recorder spoke, who recorded it, and free values."""
+    """Metadata of a trace: its recorder's wire version, the recorder, and free-form values."""
 
     wire_version: int = 0
     recorder: str = ""
@@ -115,19 +115,19 @@ class Metadata(NamedTuple):
 
 
 class TraceError(WireError):
-    """Root of what can be wrong with a trace as a whole."""
+    """Root of the errors about a trace as a whole."""
 
 
 class TraceVersionError(TraceError):
-    """The trace has a version (`actual`) that is not read here; `limit` is the newest that is."""
+    """The trace's version (`actual`) is not supported; `limit` is the newest supported one."""
 
 
 class DamagedBlock(TraceError):
-    """The bytes at `offset` of a capture are no block, or not a whole one."""
+    """The bytes at `offset` of a capture are not a block, or not a whole one."""
 
 
 class BlockHeader(NamedTuple):
-    """The header of one block, as it stands in the file."""
+    """The header of one block, as stored in the file."""
 
     mark: bytes
     version: int
@@ -143,7 +143,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes from this header to the next."""
+        """Number of bytes from this header to the next."""
         return HEADER_BYTES + padded(self.stored)
 
     @property
@@ -156,11 +156,11 @@ class BlockHeader(NamedTuple):
 
 
 MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: lambda _type, body, _count: body}
-"""Version → what makes a body of the next version out of one of this: `step(block type, body, count) -> body`."""
+"""Version → function that migrates a body to the next version: `step(block type, body, count) -> body`."""
 
 
 def padded(size: int) -> int:
-    """The size with the zeros that bring what follows to a multiple of 8."""
+    """Returns the size rounded up to a multiple of 8."""
     return -(-size // _ALIGN) * _ALIGN
 
 
@@ -171,8 +171,8 @@ class Columns:
     """The records of one block, by column.
 
     Attributes: `ts_ns`, `connection`, `end` (memoryviews of int64, in this machine's byte order), `direction`, `kind`
-    (memoryviews of bytes), `data` (a memoryview). All belong to memory that this object holds and nobody changes.
-    Iterating gives `Record`s with bytes of their own.
+    (memoryviews of bytes), `data` (a memoryview). They view immutable memory owned by this object. Iterating yields
+    `Record`s with copies of the bytes.
     """
 
     __slots__ = ("connection", "data", "direction", "end", "kind", "ts_ns")
@@ -230,11 +230,11 @@ def data_block(
     compress: bool = False,
     sample: bool = False,
 ) -> list[Buffer]:
-    """A records block out of its columns, as pieces to be written one behind another.
+    """Builds a records block from its columns, as pieces to be written in order.
 
-    data: the records' bytes in any number of pieces; they and the columns are among those returned, not copied.
-    sample: the checksum is to be that of a sample; for data in one piece, not compressed.
-    Columns of int64 are arrays of "q" in this machine's order. Raises TraceError for more than MAX_BLOCK_BYTES.
+    data: the records' bytes in any number of pieces; these and the columns are returned without copying.
+    sample: checksum only a sample; requires data in one piece, uncompressed.
+    int64 columns are arrays of "q" in this machine's order. Raises TraceError above MAX_BLOCK_BYTES.
     """
     count = len(ts_ns)
     gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
@@ -285,16 +285,16 @@ def _block(
 
 
 def metadata_block(mark: bytes, metadata: Metadata, size: int = 0) -> bytes:
-    """The block that a capture starts with. `mark`: MAGIC and 8 bytes that other captures do not have.
+    """Builds the block that a capture starts with. mark: MAGIC and 8 bytes unique to this capture.
 
-    size: bytes that the block is to have at least, a multiple of 8; spaces fill it.
+    size: minimum size of the block, a multiple of 8; padded with spaces.
     """
     body = json.dumps(metadata._asdict(), sort_keys=True).encode().ljust(size - HEADER_BYTES)
     return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
 
 
 def read_metadata(body: bytes) -> Metadata:
-    """The raw body of a metadata block. Raises DamagedBlock."""
+    """Parses the raw body of a metadata block. Raises DamagedBlock."""
     try:
         found = json.loads(body)
         metadata = Metadata(**found)
@@ -312,7 +312,7 @@ def read_metadata(body: bytes) -> Metadata:
 
 
 def unpack_data(data: bytes) -> dict[str, Any] | None:
-    """What the data of an OPEN or CLOSE record says; None if it is no JSON object."""
+    """Parses the data of an OPEN or CLOSE record; None if it is not a JSON object."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -324,7 +324,7 @@ def unpack_data(data: bytes) -> dict[str, Any] | None:
 
 
 def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> BlockHeader:
-    """The header at `offset`; `mark` is the capture's own, where it is known. Raises DamagedBlock."""
+    """Reads the header at `offset`. mark: the capture's mark, if known. Raises DamagedBlock."""
     left = len(buffer) - offset
     start = bytes(buffer[offset : offset + MARK_BYTES])
     wanted = MAGIC if mark is None else mark
@@ -341,7 +341,7 @@ def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> Block
 
 
 def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: int) -> int | None:
-    """The offset of the next valid header whose mark begins with `mark`, at `at` or later and before `end`; or None.
+    """Returns the offset of the next valid header from `at` to before `end` whose mark starts with `mark`, or None.
 
     read: `read(offset, size)` returns bytes of the capture, fewer at its end. Each byte is read once.
     """
@@ -361,9 +361,9 @@ def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: in
 
 
 def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
-    """The raw body of the block at `offset`, in the current version: a copy, decompressed.
+    """Returns a decompressed copy of the body of the block at `offset`, migrated to the current version.
 
-    Raises DamagedBlock; TraceVersionError for a version that no migration leads away from.
+    Raises DamagedBlock; TraceVersionError for a version without a migration.
     """
     if header.version > FORMAT_VERSION or any(at not in MIGRATIONS for at in range(header.version, FORMAT_VERSION)):
         raise TraceVersionError(

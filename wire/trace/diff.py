@@ -1,10 +1,10 @@
-"""Where two traces part: the first frame of each stream that differs, field by field.
+"""Compares two traces: the first frame of each stream that differs, field by field.
 
-Connections are compared in the order in which they first appear, whatever their numbers; each direction of one is a
-stream of frames. Times, and what is noted when a connection begins or ends, are not compared.
+Connections are matched in order of first appearance, whatever their numbers; each direction of a connection is a stream
+of frames. Times, and the data recorded when a connection starts or ends, are not compared.
 
-Invariants: two traces have no difference exactly if every stream has the same bytes, cut into the same records; memory
-is bounded by how far one trace is ahead of the other in a stream, and by `max_waiting_bytes`, whatever their lengths.
+Invariants: two traces have no difference if and only if every stream has the same bytes, split into the same records;
+memory is bounded by how far one trace is ahead of the other in a stream, and by `max_waiting_bytes`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
-"""Of records that are kept until the other trace has come as far."""
+"""Default limit on records buffered until the other trace has caught up."""
 
 _RECORD_BYTES: Final = 256
-"""What a record takes beside its data, roughly."""
+"""Approximate overhead of a record."""
 _DERIVED: Final = ("length", "count", "total")
 
 
 class TracesTooFarApart(TraceError):
-    """One trace is so far ahead of the other that they cannot be held against each other. Attribute: limit (bytes)."""
+    """One trace is too far ahead of the other for a comparison. Attribute: limit (bytes)."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class TracesTooFarApart(TraceError):
 
 
 class FieldDifference(NamedTuple):
-    """One field in which two frames differ; None on the side that does not have it, `secret` if values are withheld."""
+    """A field in which two frames differ; None on a side without it. secret: whether values are withheld."""
 
     field: str
     left: Any
@@ -50,8 +50,8 @@ class FieldDifference(NamedTuple):
 class Difference(NamedTuple):
     """The first record in which a stream differs.
 
-    connection: from 1, in the order of appearance. number: from 1, within the stream. left, right: None where the
-    stream has ended on that side. fields: what differs in two frames. left_over, right_over: how many follow.
+    connection: from 1, in order of appearance. number: from 1, within the stream. left, right: None if the stream has
+    ended on that side. fields: differing fields of two frames. left_over, right_over: number of records that follow.
     """
 
     connection: int
@@ -67,10 +67,9 @@ class Difference(NamedTuple):
 def differences(
     left: Iterable[Record], right: Iterable[Record], *, max_waiting_bytes: int = MAX_WAITING_BYTES
 ) -> Iterator[Difference]:
-    """The first difference of each stream that has one, in the order of connections.
+    """Returns the first difference of each stream that has one, in order of connections.
 
-    Both traces are read side by side, and a record is kept until the other trace has come to the one that it is held
-    against. Raises TracesTooFarApart.
+    Reads both traces in parallel; a record is buffered until its counterpart has been read. Raises TracesTooFarApart.
     """
     sides = (_Side(), _Side())
     streams: list[list[_Pair]] = []
@@ -96,16 +95,16 @@ def differences(
 
 
 class _Side:
-    """One of the two traces: which connection is which."""
+    """The connection numbering of one of the two traces."""
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
         self._used: list[bool] = []
 
     def number(self, record: Record) -> int:
-        """The number of a record's connection, from 0, in the order of appearance."""
+        """Returns the number of a record's connection, from 0, in order of appearance."""
         place = self._places.get(record.connection)
-        # A number that is opened again is another connection, unless nothing has happened on it yet.
+        # A reopened number is a new connection, unless the old one has no records yet.
         if place is None or (record.kind is RecordKind.OPEN and self._used[place]):
             place = self._places[record.connection] = len(self._used)
             self._used.append(False)
@@ -115,7 +114,7 @@ class _Side:
 
 
 class _Pair:
-    """A stream in both traces: how much there was of it, what of one waits for the other, and where they part."""
+    """A stream in both traces: its record counts, the records still unmatched, and the first difference."""
 
     __slots__ = ("_found", "_waiting", "_whose", "counts")
 
@@ -126,7 +125,7 @@ class _Pair:
         self._found: tuple[int, Record | None, Record | None] | None = None
 
     def add(self, side: int, record: Record) -> int:
-        """The next record on one side; how many bytes wait more than before, or less."""
+        """Adds the next record of one side; returns the change in buffered bytes."""
         self.counts[side] += 1
         if self._found is not None:
             return 0
@@ -145,7 +144,7 @@ class _Pair:
     def difference(
         self,
     ) -> tuple[int, Record | None, Record | None, tuple[FieldDifference, ...]] | None:
-        """The number of the first record in which they differ, both, and their fields."""
+        """Returns the first difference, with its number, both records and their fields."""
         if self._found is not None:
             number, one, other = self._found
             assert one is not None
@@ -162,9 +161,9 @@ def _size(record: Record) -> int:
 
 
 def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
-    """The fields in which two frames differ, in wire order, as far as both can be read.
+    """Returns the fields in which two frames differ, in wire order, as far as both can be read.
 
-    Lengths, counts and bytes that no field has are told only if nothing else differs. Values of secrets are withheld.
+    Lengths, counts and bytes outside of fields are reported only if nothing else differs. Secret values are withheld.
     """
     one = {span.field: span for span in describe(left).spans}
     other = {span.field: span for span in describe(right).spans}

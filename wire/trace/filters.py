@@ -1,4 +1,4 @@
-"""The filter language: one line that says which frames are meant, wherever frames are chosen.
+"""The filter language: a one-line expression that selects frames.
 
     type = APPEND_BLOCK_END and segment ~ "scope/*" and not (failure or latency > 5ms)
 
@@ -8,17 +8,15 @@
     operator    = "=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~"
 
 `~` takes a glob (`scope/*`) or, between slashes, a regular expression (`/epoch\\.[12]$/`) that may match anywhere; see
-`segstore.wire.patterns`.
-Values stand bare or in quotes, within which a backslash escapes. Sizes take units (`4KiB`), times too (`5ms`). What the
-names mean is in `NAMES`. A comparison with something that a frame does not have is false, whatever the operator; of
-several segments in one frame it is enough that one fits, and for `!=` and `!~` that none does.
+`segstore.wire.patterns`. Values are bare or quoted; a backslash escapes within quotes. Sizes and times take units
+(`4KiB`, `5ms`). `NAMES` describes the names. A comparison with a missing value is false, whatever the operator; if a
+frame has several segments, one must match, or for `!=` and `!~` none may.
 
-`parse_filter` compiles to a predicate of a `Subject`; nothing is evaluated as Python. Refused with `FilterError`, which
-names the column and what was expected there.
+`parse_filter` compiles a filter to a predicate of a `Subject`; nothing is evaluated as Python. An invalid filter raises
+`FilterError` with the column and what was expected there.
 
 Invariant: a filter has at most `MOST_TERMS` terms and looks at `MOST_MATCHED` characters of a frame's names, which
-bounds the time for one frame. A comparison is a term; every character of a pattern, with its repetitions expanded, is
-another.
+bounds the time per frame. Each comparison is a term, and so is each character of a pattern, repetitions expanded.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
 MOST_TERMS: Final = 1_000
 MOST_MATCHED: Final = 1_024
-"""More than a name of Pravega's takes: its scope and its stream have at most 255 characters each."""
+"""Longer than any Pravega name: scope and stream have at most 255 characters each."""
 _MOST_TEXT: Final = 64 * 1024
 _SHOWN: Final = 100
 _DEEPEST: Final = 100
@@ -73,10 +71,9 @@ _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-zµ]*)")
 
 
 class FilterError(WireError):
-    """A filter that cannot be read.
+    """A filter that cannot be parsed.
 
-    Attributes: column (from 1) where it went wrong, expected (what could stand there), found (what does, "" at the
-    end).
+    Attributes: column (from 1) of the error, expected (what could be there), found (what is there, "" at the end).
     """
 
     def __init__(self, column: int, expected: str, found: str) -> None:
@@ -88,7 +85,7 @@ class FilterError(WireError):
 
 
 class Subject(Protocol):
-    """What a filter looks at. What does not apply is None, or an empty tuple."""
+    """The properties that a filter can test; None or an empty tuple if not applicable."""
 
     @property
     def kind(self) -> str: ...
@@ -119,7 +116,7 @@ class Subject(Protocol):
 
 
 class _Name(NamedTuple):
-    """A name of the language: what sort of value it has, how a subject gives it, and what it means."""
+    """A name of the language: the sort of its value, its getter, and its meaning."""
 
     sort: str
     get: Callable[[Any], Any]
@@ -173,7 +170,7 @@ _NAMES: Final = {
     "time": _Name("time", operator.attrgetter("time_ns"), "since the start; units ns, us, ms, s, min, h"),
 }
 NAMES: Final = {name: each.meaning for name, each in _NAMES.items()}
-"""Every name of the language and what it means."""
+"""All names of the language and their meanings."""
 
 _EXPECTED: Final = {
     "type": "a command such as READ_SEGMENT",
@@ -194,7 +191,7 @@ _OPERATORS: Final = {
 
 
 class Filter:
-    """A predicate of subjects. text: its source. names: the names of a subject that it reads. terms: their number."""
+    """A predicate of subjects. text: its source. names: the names that it reads. terms: the number of its terms."""
 
     __slots__ = ("_holds", "names", "terms", "text")
 
@@ -223,7 +220,7 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Parser:
-    """Recursive descent over the text; each method takes what it reads off the front."""
+    """A recursive descent parser; each method consumes what it parses."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -233,7 +230,7 @@ class _Parser:
         self.peeked = (-1, "")
 
     def peek(self) -> str:
-        """What comes next, as far as an error shows it: a word, an operator, a parenthesis; "" at the end."""
+        """Returns the next token, for errors: a word, an operator or a parenthesis; "" at the end."""
         if self.peeked[0] != self.at:
             blank = _BLANK.match(self.text, self.at)
             self.at = blank.end() if blank else self.at
@@ -242,7 +239,7 @@ class _Parser:
         return self.peeked[1]
 
     def fail(self, expected: str) -> NoReturn:
-        found = self.peek()  # which skips the blanks
+        found = self.peek()  # also skips blanks
         raise FilterError(self.at + 1, expected, found)
 
     def count(self, terms: int) -> None:
@@ -251,7 +248,7 @@ class _Parser:
             self.fail(f"at most {MOST_TERMS} terms: comparisons, and characters of patterns")
 
     def word(self, *wanted: str) -> bool:
-        """Takes the next word if it is one of those."""
+        """Consumes the next word if it is one of those wanted."""
         found = self.peek()
         if found.casefold() not in wanted:
             return False
@@ -313,7 +310,7 @@ class _Parser:
         return _comparing(get, _ORDER[chosen], value)
 
     def text_value(self) -> str:
-        """A bare word, or a quoted text without its quotes."""
+        """Parses a bare word, or a quoted text without its quotes."""
         found = self.peek()
         quoted = _QUOTED.match(self.text, self.at)
         if quoted:
@@ -326,7 +323,7 @@ class _Parser:
         return found
 
     def pattern(self, sort: str) -> Pattern:
-        """A glob, or a regular expression between slashes."""
+        """Parses a glob, or a regular expression between slashes."""
         self.peek()
         start, ignore_case = self.at, sort != "texts"
         slashes = _PATTERN.match(self.text, start)
@@ -424,7 +421,7 @@ def _matching(
 
 
 def _first(texts: Iterable[str]) -> Iterator[str]:
-    """Those that have `MOST_MATCHED` characters together."""
+    """Yields texts up to a total of `MOST_MATCHED` characters."""
     left = MOST_MATCHED
     for text in texts:
         left -= len(text)

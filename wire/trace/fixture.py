@@ -1,4 +1,4 @@
-"""Fixtures (`.jsonl`): traces for people, one JSON object a line, with the names of every field.
+"""Fixtures (`.jsonl`): human-readable traces, one JSON object per line, with named fields.
 
     {"segstore_trace": 1, "wire_version": 17, "recorder": "segstore 0.1", "start_ns": 17…, "values": {}}
     {"at_ns": 0, "conn": 1, "open": {"peer": "127.0.0.1:4711"}}
@@ -7,12 +7,12 @@
     {"at_ns": 2500, "conn": 1, "dir": "request", "bytes": "0000", "note": "…"}
     {"at_ns": 2600, "conn": 1, "dir": "reply", "close": {"reason": "…"}}
 
-`at_ns` counts from `start_ns`. `hex` is a frame that the codec does not name, or would not write back as it was: one of
-an older, shorter form, or malformed. `bytes` make no frame. `note` is for the reader and never read.
+`at_ns` counts from `start_ns`. `hex` is a frame that the codec does not know or would not write back unchanged: a
+malformed one or an older, shorter form. `bytes` form no frame. `note` is for human readers and is ignored.
 
-Invariant: `from_line` gives of each line that `to_line` writes the record that it was made of, byte for byte; that is
-checked as the line is made. A line that does not fit is a `FixtureError`, which names line and field. Older versions
-are brought to this one a step at a time by `MIGRATIONS`.
+Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
+line is written. An invalid line raises a `FixtureError` with line and field. Older versions are migrated to this one
+step by step, by `MIGRATIONS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIXTURE_VERSION: Final = 1
 LONGEST_LINE: Final = 1 << 26
 """Maximum length of a line in bytes: more than the longest frame needs in hex."""
 MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
-"""Version → what makes an object of the next version out of one of this; for every line, the first included."""
+"""Version → function that migrates an object to the next version; applies to every line, including the first."""
 
 _FIRST_KEY: Final = "segstore_trace"
 _HEADER_KEYS: Final = (_FIRST_KEY, "wire_version", "recorder", "start_ns", "values")
@@ -47,7 +47,7 @@ _INT64: Final = 1 << 63
 
 
 class FixtureError(TraceError):
-    """A line of a fixture that does not fit. Attributes: line (from 1), field (its path, None for the whole line)."""
+    """An invalid line of a fixture. Attributes: line (from 1), field (its path, None for the whole line)."""
 
     def __init__(self, message: str, *, line: int, field: str | None = None, actual: Any = None) -> None:
         super().__init__(message, field=field, actual=actual)
@@ -58,7 +58,7 @@ class FixtureError(TraceError):
 
 
 class FixtureHeader(NamedTuple):
-    """The first line: what the trace says about itself, and the time that its lines count from."""
+    """The first line: the trace's metadata, and the time that its lines count from."""
 
     metadata: Metadata
     start_ns: int = 0
@@ -69,19 +69,19 @@ class FixtureHeader(NamedTuple):
 
 
 def header_line(header: FixtureHeader) -> str:
-    """The first line, without its end."""
+    """Formats the first line, without a line end."""
     said = header.metadata
     first = {_FIRST_KEY: FIXTURE_VERSION, "wire_version": said.wire_version, "recorder": said.recorder}
     return json.dumps({**first, "start_ns": header.start_ns, "values": said.values})
 
 
 def to_line(record: Record, start_ns: int) -> str:
-    """A record as a line of ASCII, without its end."""
+    """Formats a record as a line of ASCII, without a line end."""
     return json.dumps(to_object(record, start_ns))
 
 
 def to_object(record: Record, start_ns: int) -> dict[str, Any]:
-    """A record as a JSON object."""
+    """Converts a record to a JSON object."""
     line: dict[str, Any] = {"at_ns": record.ts_ns - start_ns, "conn": record.connection}
     if record.kind in _EVENTS:
         if record.direction is not Direction.REQUEST:
@@ -101,18 +101,18 @@ def to_object(record: Record, start_ns: int) -> dict[str, Any]:
 
 
 def _event(data: bytes) -> Any:
-    """What an OPEN or CLOSE says, if writing it again gives the same bytes; else their hex."""
+    """Returns the facts of an OPEN or CLOSE if writing them again gives the same bytes, else their hex."""
     try:
         found = json.loads(data)
         if isinstance(found, dict) and event_data(**found) == data:
             return found
     except (ValueError, RecursionError):
-        pass  # recorded by something else: kept as it is
+        pass  # written by another recorder: kept unchanged
     return data.hex()
 
 
 def _named(frame: bytes) -> tuple[Command | None, str]:
-    """The command of a frame if its fields say all of it; else why not."""
+    """Returns the command of a frame if its fields represent it fully, else None and the reason."""
     try:
         command = decode(frame, unknown="keep")
         if isinstance(command, Unknown):
@@ -125,7 +125,7 @@ def _named(frame: bytes) -> tuple[Command | None, str]:
 
 
 def write_lines(metadata: Metadata, records: Iterable[Record]) -> Iterator[str]:
-    """The lines of a whole fixture, each with its end; times count from that of the first record."""
+    """Yields the lines of a whole fixture, with line ends; times count from the first record's."""
     start_ns: int | None = None
     for record in records:
         if start_ns is None:
@@ -145,7 +145,7 @@ def is_fixture(head: bytes) -> bool:
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[FixtureHeader | Record]:
-    """Gives the header of a fixture, then its records. Empty lines are skipped. Raises FixtureError."""
+    """Yields the header of a fixture, then its records. Skips empty lines. Raises FixtureError."""
     header: FixtureHeader | None = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -184,7 +184,7 @@ def header_from_line(line: str, number: int = 1) -> FixtureHeader:
 
 
 def from_line(line: str, header: FixtureHeader, number: int) -> Record:
-    """Reads a line behind the first. Raises FixtureError."""
+    """Reads a line after the first. Raises FixtureError."""
     found = _migrated(_object(line, number), header.version)
     _only(found, _KEYS, number)
     contents = [key for key in _CONTENTS if key in found]
@@ -260,7 +260,7 @@ def _object(line: str, number: int) -> dict[str, Any]:
 
 def _int64(value: int, field: str, number: int) -> int:
     if not -_INT64 <= value < _INT64:
-        # The text omits the value, because the sum may have more digits than Python converts.
+        # The message omits the value, because the sum may have more digits than Python converts.
         raise FixtureError("the number exceeds 64 bits", line=number, field=field)
     return value
 

@@ -1,8 +1,8 @@
-"""Where the frames in a stretch of bytes end, found without decoding any.
+"""Finds frame boundaries in a buffer without decoding frames.
 
-A recorder sees the same few commands over and over: runs of acknowledgements, of append blocks with their ends. Such
-runs, of frames of one length or of two lengths in turn, are found together, at a fraction of what it costs to read one
-length after another. Invariant: the ends are those that hopping from header to header gives. Standard library only.
+Recorded traffic is repetitive: runs of acknowledgements, or of append blocks and their ends. Runs of frames with one
+length, or two alternating lengths, are found together, at a fraction of the cost of reading each length. Invariant: the
+ends are the same as found by hopping from header to header. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from functools import lru_cache
 from typing import Any, Final
 
 Memory = Any
-"""bytes, a bytearray or a memory map: what has slices with a step, which are bytes or a bytearray."""
+"""bytes, a bytearray or a memory map: types whose slices with a step are bytes or a bytearray."""
 
 _HEADER_BYTES: Final = 8
 _RUN: Final = 8
-"""Pairs of frames for which a run is worth being looked for."""
+"""Minimum number of frame pairs for which searching a run pays off."""
 _RUN_AGAIN: Final = 32
-"""Frames that are read one by one after a run was not there."""
+"""Number of frames read one by one after no run was found."""
 
 _CHUNK: Final = 32
-"""Pairs whose ends are made at a time."""
+"""Number of pairs whose ends are computed at a time."""
 _ONES: Final = sum(1 << (64 * index) for index in range(2 * _CHUNK))
 _read_length = struct.Struct(">i").unpack_from
 
 
 def whole_frames(data: Memory, start: int, stop: int, ends: array[int], shift: int, max_body: int) -> tuple[int, int]:
-    """Appends where each whole frame between start and stop ends, moved by `shift`.
+    """Appends the end of each whole frame between start and stop, plus `shift`, to `ends`.
 
-    Returns where the first one that is not whole starts, and how many bytes of it are needed to go on; 0 if its header
-    announces what cannot be.
+    Returns the start of the first incomplete frame and the number of its bytes needed to continue; 0 if its header has
+    an impossible length.
     """
     at = before = last = start
     look_at = len(ends) + 2
@@ -52,10 +52,10 @@ def whole_frames(data: Memory, start: int, stop: int, ends: array[int], shift: i
 
 
 def _run(data: Memory, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
-    """Appends the ends of the frames from `at` on that have the lengths of the two before it, in turn.
+    """Appends the ends of the frames from `at` that alternate between the lengths of the two frames before it.
 
-    Each byte of the lengths is looked at in all of these frames at once, so that one costs far less than to read it by
-    itself. Returns where the run ends.
+    Compares each byte of the lengths across all these frames at once, which is much cheaper than reading each length.
+    Returns the end of the run.
     """
     one, both = second - first, at - first
     count = (stop - at) // both
@@ -84,6 +84,8 @@ def _run(data: Memory, first: int, second: int, at: int, stop: int, ends: array[
 
 @lru_cache(maxsize=64)
 def _ends_of_chunk(one: int, both: int) -> int:
-    """The ends of a chunk of pairs that starts at 0, 64 bits each in one number: to move them is one multiplication."""
+    """Returns the ends of a chunk of pairs that starts at 0, as 64-bit lanes of one number, so that moving them is one
+    multiplication.
+    """
     ends = (end for pair in range(_CHUNK) for end in (pair * both + one, pair * both + both))
     return sum(end << (64 * index) for index, end in enumerate(ends))

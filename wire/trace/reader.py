@@ -1,8 +1,8 @@
-"""Reading captures: the blocks that are whole, where others are damaged, and shares for readers side by side.
+"""Reads captures: skips damaged blocks, and splits a capture into shares for parallel readers.
 
-Invariant: a capture cut at any byte gives all blocks before the cut, and says where the cut one starts and how many
-bytes of it are lost; past a block that is damaged in the middle it goes on with the next that it finds by the mark.
-Refused: a capture of another version (`TraceVersionError`), bytes that are no capture (`NotATrace`).
+Invariant: a capture truncated at any byte yields all whole blocks, and the start and size of the lost rest; after a
+damaged block, reading resumes at the next block found by its mark. Refused: a capture of another version
+(`TraceVersionError`), bytes that are not a capture (`NotATrace`).
 
 No I/O: functions take the capture as a buffer, such as a memory map. Standard library only.
 """
@@ -38,7 +38,7 @@ class NotATrace(TraceError):
 
 
 class Block(NamedTuple):
-    """One whole block: where its header starts, its header, its records; `metadata` for a metadata block, else None."""
+    """One whole block: its offset, header and records; `metadata` for a metadata block, else None."""
 
     offset: int
     header: BlockHeader
@@ -47,9 +47,9 @@ class Block(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes of a capture that are not read: `size` bytes from `offset`, up to the next block that can be found.
+    """Unreadable bytes of a capture: `size` bytes from `offset`, up to the next block that can be found.
 
-    torn: there is no such block, as at the end of a capture whose recorder was killed.
+    torn: no such block follows, as at the end of a capture whose recorder was killed.
     """
 
     offset: int
@@ -71,7 +71,7 @@ class Split(NamedTuple):
 
 
 def mark_of(buffer: Buffer) -> bytes | None:
-    """The mark of a capture; None if nothing is left but the beginning of one. Raises NotATrace."""
+    """Returns the mark of a capture; None if only the start of a header is left. Raises NotATrace."""
     try:
         return read_header(buffer, 0).mark
     except DamagedBlock as cause:
@@ -87,11 +87,11 @@ def mark_of(buffer: Buffer) -> bytes | None:
 def read_blocks(
     buffer: Buffer, start: int = 0, stop: int | None = None, mark: bytes | None = None
 ) -> Iterator[Block | Damage]:
-    """The blocks of a capture, in order; in their place, what is damaged.
+    """Yields the blocks of a capture in order, with `Damage` in place of unreadable ones.
 
-    buffer: the whole capture, such as a memory map; blocks hold copies. start, stop: only blocks whose header starts
-    between these; any offsets do, and ranges that lie side by side give each block once, and each damage once if they
-    are those of `splits`. mark: the capture's, if it is known. Raises NotATrace, TraceVersionError.
+    buffer: the whole capture, such as a memory map; blocks hold copies. start, stop: yield only blocks whose header
+    starts in this range. Adjacent ranges yield each block once, and each damage once if they come from `splits`.
+    mark: the capture's mark, if known. Raises NotATrace, TraceVersionError.
     """
     end = len(buffer)
     stop = end if stop is None else min(stop, end)
@@ -130,7 +130,7 @@ def _block(offset: int, header: BlockHeader, body: bytes) -> Block:
 
 
 def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
-    """All records of a capture, in order; in their place, what is damaged. Errors as `read_blocks`."""
+    """Yields all records of a capture in order, with `Damage` in place of unreadable ones. Raises as `read_blocks`."""
     for block in read_blocks(buffer):
         if isinstance(block, Damage):
             yield block
@@ -139,9 +139,9 @@ def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
 
 
 def splits(buffer: Buffer, parts: int) -> list[Split]:
-    """At most `parts` shares of about the same size, for `read_blocks(buffer, share.start, share.stop)`.
+    """Returns at most `parts` shares of similar size, for `read_blocks(buffer, share.start, share.stop)`.
 
-    Reads headers only, from one to the next; past a damaged one it searches. Together the shares cover every byte.
+    Reads headers only; searches for the next one after a damaged one. Together the shares cover every byte.
     """
     mark = mark_of(buffer)
     end = len(buffer)
@@ -159,7 +159,7 @@ def splits(buffer: Buffer, parts: int) -> list[Split]:
 
 
 def _hop(buffer: Buffer, mark: bytes, at: int) -> tuple[int, int]:
-    """Where the next whole header after the one at `at` starts, and how many records the block at `at` has."""
+    """Returns the offset of the next whole header after `at`, and the number of records of the block at `at`."""
     end, records = len(buffer), 0
     try:
         header = read_header(buffer, at, mark)
@@ -173,5 +173,5 @@ def _hop(buffer: Buffer, mark: bytes, at: int) -> tuple[int, int]:
 
 
 def _find(buffer: Any, mark: bytes, at: int) -> int | None:
-    """Where the next header with this mark, or with this beginning of one, is whole, at `at` or later."""
+    """Returns the offset of the next whole header from `at` whose mark starts with `mark`."""
     return find_header(lambda offset, size: bytes(buffer[offset : offset + size]), mark, at, len(buffer))

@@ -1,11 +1,11 @@
-"""Delegation tokens taken out of frames, with every length kept.
+"""Overwrites delegation tokens in frames; every length stays the same.
 
-`redact` is a pure function of a frame, derived from the schema: whatever field is declared secret is overwritten with
-asterisks, so that the frame still decodes, is as long as it was, and can be compared with others.
+`redact` is a pure function of a frame, derived from the schema: fields declared secret are overwritten with asterisks,
+so the frame still decodes, keeps its length, and can be compared with others.
 
-Invariants: a byte of a token that the schema knows of is never in the result; a frame without one is returned as it
-is. Where a frame stops making sense before its token was reached, all that is left of it is overwritten, for the token
-may be there. A frame with a type code that no command has is returned as it is: nobody knows what its fields are.
+Invariants: the result contains no byte of a token that the schema declares; a frame without tokens is returned
+unchanged. If a frame becomes unreadable before its token, the rest is overwritten, because the token may be there. A
+frame with an unknown type code is returned unchanged, because its fields are unknown.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.se
 
 
 class _Stop(Exception):
-    """The frame stops making sense, or ends, at byte `args[0]`; it never leaves this module."""
+    """The frame ends or becomes unreadable at byte `args[0]`; never leaves this module."""
 
 
 def redact(frame: bytes, whole: bool = True) -> bytes:
-    """The frame without its delegation tokens, of the same length.
+    """Returns the frame with its delegation tokens overwritten; the length stays the same.
 
-    whole: False for bytes that make no frame. If they start like one that is cut, they are treated as such; else they
-    are overwritten from end to end.
+    whole: False for bytes that form no frame. If they start like a partial frame they are treated as one, else all of
+    them are overwritten.
     """
     if len(frame) < HEADER_BYTES:
         return frame if whole else _STAR * len(frame)
@@ -61,7 +61,7 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
 
 @cache
 def _secret_nodes(code: int) -> tuple[tuple[low.Node, bool], ...]:
-    """The fields of a command up to its last secret, each with whether it is one; none for a command without."""
+    """Returns a command's fields up to its last secret, each with whether it is secret; () without secrets."""
     cls = COMMANDS.get(code)
     if cls is None or not cls.secrets:
         return ()
@@ -88,7 +88,7 @@ def _check(node: low.Node) -> None:
 
 
 def _skip(node: low.Node, frame: bytes, at: int, end: int) -> int:
-    """Where the bytes of a field end."""
+    """Returns the position where a field ends."""
     match node:
         case low.Fixed(format=code):
             return _within(at, at + struct.calcsize(">" + code), end)

@@ -1,12 +1,11 @@
-"""Recording: bytes of connections, or whole records → the blocks of a capture, to be written with one call each.
+"""Recorders: turn connection bytes or whole records into the blocks of a capture.
 
-`TraceWriter` takes the bytes of connections as they come, in any pieces, and finds the frames in them. It costs the
-recorded process little: bytes are copied once, into memory that is used again, and runs of frames of one length, or of
-two in turn, are found together. `RecordWriter` takes whole records: for a filter
-or a converter.
+`TraceWriter` takes the bytes of connections in any pieces and finds the frames in them. It costs the recorded process
+little: bytes are copied once, into reused memory, and runs of frames with one length or two alternating lengths are
+found together. `RecordWriter` takes whole records, for filters and converters.
 
-Invariants: whatever records `RecordWriter` takes are read back the same; each byte of a stream that `TraceWriter`
-takes is in exactly one record, in order, once the writer is finished. No I/O, no clock; standard library only.
+Invariants: records passed to `RecordWriter` are read back unchanged; once a `TraceWriter` is finished, each byte that
+it took is in exactly one record, in order. No I/O, no clock; standard library only.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
 MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 SPARE_BYTES: Final = 1024 * 1024
-"""What memory has beyond a block, so that what fills it, and what comes with it, is still in one piece."""
+"""Extra memory beyond a block, so that the bytes that fill it, and those that come with them, stay contiguous."""
 _SAMPLED_BYTES: Final = 1024 * 1024
-"""Data of a block from which on its checksum is that of a sample: below this, there is no load."""
+"""From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
 _SMALL_BYTES: Final = 4096
-"""Pieces below this are put aside and cut together, so that code and tables are in the processor's cache."""
+"""Smaller pieces are collected and framed together, so that code and tables stay in the processor's cache."""
 _read_length = _read_code = struct.Struct(">i").unpack_from
 
 
 def make_mark(own: bytes) -> bytes:
-    """The mark of a new capture, out of 8 bytes that no other capture shares (random ones, or a digest)."""
+    """Returns the mark of a new capture from 8 unique bytes (random ones, or a digest)."""
     if len(own) != MARK_BYTES - len(MAGIC):
         raise ValueError(f"a mark takes {MARK_BYTES - len(MAGIC)} bytes, not {len(own)}")
     return MAGIC + own
 
 
 def event_data(**facts: Any) -> bytes:
-    """The data of an OPEN or CLOSE record: a JSON object, always written in the same way."""
+    """Returns the data of an OPEN or CLOSE record: a JSON object in canonical form."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
 
 class RecordWriter:
-    """Records → blocks. Write `start()` first, then whatever `add` gives, then `take()`.
+    """Collects records into blocks. Write `start()` first, then what `add` returns, then `take()`.
 
-    mark: as `make_mark` gives it. compress: with zlib, at its quickest. block_bytes: a block is full at this size.
+    mark: from `make_mark`. compress: whether to use zlib, at its fastest level. block_bytes: size of a full block.
     """
 
     def __init__(
@@ -88,12 +87,12 @@ class RecordWriter:
         return metadata_block(self.mark, self.metadata)
 
     def add(self, record: Record) -> bytes:
-        """Takes a record; gives a block when one is full, else b""."""
+        """Takes a record; returns a block if one is full, else b""."""
         self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
         return self.take() if self._size >= self.block_bytes else b""
 
     def take(self) -> bytes:
-        """A block of the records that wait, b"" if there are none."""
+        """Returns a block of the pending records, b"" if there are none."""
         return b"".join(self._take())
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
@@ -111,14 +110,14 @@ class RecordWriter:
         self._ends.append(self._size)
 
     def _time(self, first_ns: int, last_ns: int) -> None:
-        """Keeps the earliest and the latest time; to be called before the records are put."""
+        """Updates the earliest and latest time; must be called before the records are added."""
         if not self._ts:
             self._first_ns, self._last_ns = first_ns, last_ns
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
     def _put_frames(self, ts_ns: int, connection: int, direction: int, size: int) -> None:
-        """Takes frames whose ends are in `_ends` already, without their data."""
+        """Takes frames whose ends are already in `_ends`, without their data."""
         self._time(ts_ns, ts_ns)
         count = len(self._ends) - len(self._ts)
         self._ts += array("q", (ts_ns,)) * count
@@ -148,7 +147,7 @@ class RecordWriter:
 
 
 class _Half:
-    """The first bytes of a frame of one stream, and how many there must be to go on."""
+    """The partial frame of one stream, and the number of bytes needed to continue."""
 
     __slots__ = ("data", "need")
 
@@ -158,22 +157,21 @@ class _Half:
 
 
 class TraceWriter:
-    """Streams of bytes → blocks. Write `start()` first; then, whenever `add` or `due` says so, what `take()` gives; at
-    last `finish()`.
+    """Collects streams of bytes into blocks. Write `start()` first, then `take()` whenever `add` or `due` returns True,
+    and finally `finish()`.
 
-    A frame is recorded with the time at which its last byte came. What waits in memory is at most a block, what came
-    last, and incomplete frames; a crash of the process loses that. If incomplete frames take more than
-    `MOST_HELD_BYTES`, the directions with the longest ones are recorded as BYTES from then on.
+    A frame is recorded with the arrival time of its last byte. At most a block, the latest bytes and incomplete frames
+    are held in memory; a crash of the process loses these. If incomplete frames take more than `MOST_HELD_BYTES`, the
+    directions with the longest ones are recorded as BYTES from then on.
 
-    redact: `redact(frame, whole)` gives the frame to be stored instead, of the same length. It is asked for frames with
-    a type code in `redact_codes`, and for bytes that make no frame; `segstore.wire.trace.redaction` has both for
-    delegation tokens. flush_after_ns: a block is due when its first record is so old.
-    max_frame_bytes: a header that announces more, or a negative length, ends the framing of its stream; what follows
-    is recorded as BYTES. memory: what bytes are copied into, in place of memory of its own; blocks are about as long.
-    Not for several threads.
+    redact: `redact(frame, whole)` returns the frame to store instead, of the same length. It is called for frames with
+    a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
+    delegation tokens. flush_after_ns: a block is due when its first record has this age.
+    max_frame_bytes: a header with a longer or negative length ends the framing of its stream; what follows is recorded
+    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. Not thread-safe.
 
-    Attributes: data_start, where in `memory` the data of the block starts that was taken last; None if it is elsewhere
-    or in pieces. What lies in `memory` behind that data is free until the next `add`.
+    Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
+    pieces. The rest of `memory` after that data is free until the next `add`.
     """
 
     def __init__(
@@ -217,9 +215,9 @@ class TraceWriter:
         return self._records.start()
 
     def filler(self, offset: int, page: int) -> bytes:
-        """A block that says nothing new, the metadata again, and ends where a page does if it starts at `offset`.
+        """Returns a block that repeats the metadata and, written at `offset`, ends at a page boundary.
 
-        b"" if `offset` is the start of a page.
+        Returns b"" if `offset` is the start of a page.
         """
         size, least = -offset % page, len(self.start())
         while 0 < size < least:
@@ -227,7 +225,7 @@ class TraceWriter:
         return metadata_block(self._records.mark, self.metadata, size) if size else b""
 
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
-        """Takes the next bytes of one direction of a connection, in any pieces; True if a block is due.
+        """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
@@ -248,7 +246,7 @@ class TraceWriter:
         return self._added(ts_ns) or self._size >= self.block_bytes
 
     def _add_large(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
-        """Takes a piece that is cut at once. Half a frame before it is laid in front of it, so that all is in order."""
+        """Takes a piece that is framed at once, after prepending a partial frame, which keeps the order."""
         self._drain()
         self._size += len(data)
         start = self._used
@@ -268,14 +266,14 @@ class TraceWriter:
         self._stream(ts_ns, connection, direction, self._memory, start, stop)
 
     def _added(self, ts_ns: int) -> bool:
-        """Notes that something waits; whether that is due by its age."""
+        """Records that data is pending; returns whether it is due by age."""
         if not self._waits:
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
         return ts_ns >= self._due_ns
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
-        """Takes that a connection began; facts such as peer="127.0.0.1:4711" are kept as JSON."""
+        """Records that a connection started; facts such as peer="127.0.0.1:4711" are stored as JSON."""
         self._event(ts_ns, connection, Direction.REQUEST, RecordKind.OPEN, event_data(**facts))
 
     def closed(self, ts_ns: int, connection: int, by: Direction = Direction.REQUEST, **facts: Any) -> bool:
@@ -301,15 +299,15 @@ class TraceWriter:
         self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:
-        """Whether what waits is old enough to be written."""
+        """Whether the pending data is old enough to be written."""
         return self._waits and now_ns >= self._due_ns
 
     def take(self) -> bytes:
-        """A block of all whole frames that wait; b"" if there are none."""
+        """Returns a block of all pending whole frames; b"" if there are none."""
         return b"".join(self.take_parts())
 
     def take_parts(self) -> list[Buffer]:
-        """The same in pieces, for `writev`. Some are this writer's memory: write them before the next `add`."""
+        """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
         self._drain()
         self._bound_halves()
         self._used, self._size, self._waits = 0, 0, False
@@ -321,11 +319,11 @@ class TraceWriter:
         return self._records._take()
 
     def finish(self, ts_ns: int) -> bytes:
-        """The last block: what waits, and the half frames of connections that are still open, as BYTES."""
+        """Returns the last block: pending frames, and partial frames of open connections as BYTES."""
         return b"".join(self.finish_parts(ts_ns))
 
     def finish_parts(self, ts_ns: int) -> list[Buffer]:
-        """The same in pieces, as `take_parts` gives them."""
+        """Like `finish`, in pieces as from `take_parts`."""
         self._drain()
         for connection in {key >> 1: None for key in self._halves}:
             self._end(ts_ns, connection)
@@ -334,7 +332,7 @@ class TraceWriter:
     # --- finding frames ---------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Sees to the small pieces that were put aside."""
+        """Frames the small pieces that were collected."""
         waiting, self._waiting = self._waiting, []
         single = self._redact is None
         first = at = 0
@@ -357,7 +355,7 @@ class TraceWriter:
         self._singles(waiting[first:])
 
     def _singles(self, pieces: list[tuple[int, int, int, Memory, int, int]]) -> None:
-        """Takes pieces of one frame each that lie one behind another in memory: single requests and replies."""
+        """Takes pieces of one frame each that are adjacent in memory: single requests and replies."""
         if pieces:
             records, first = self._records, pieces[0][4]
             shift = records._size - first
@@ -372,7 +370,7 @@ class TraceWriter:
             records._size += pieces[-1][5] - first
 
     def _keep(self, source: Memory, start: int, stop: int) -> None:
-        """Adds bytes to the data; where they lie right behind those before, both are one piece."""
+        """Adds bytes to the data; joins them with the previous piece if adjacent."""
         data = self._records._data
         if source is not self._memory:
             data.append(memoryview(source)[start:stop])
@@ -386,7 +384,7 @@ class TraceWriter:
         self._part_stop = stop
 
     def _stream(self, ts_ns: int, connection: int, direction: int, source: Memory, start: int, stop: int) -> None:
-        """Cuts bytes of a stream into frames and puts them into the columns."""
+        """Splits bytes of a stream into frames and adds them to the columns."""
         key = connection << 1 | direction
         if (
             stop - start >= _HEADER_BYTES
@@ -394,7 +392,7 @@ class TraceWriter:
             and key not in self._unframed
             and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
         ):
-            # One whole frame, as most writes of one reply are.
+            # One whole frame, as for most writes of a single reply.
             if self._redact is None:
                 self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
                 self._keep(source, start, stop)
@@ -440,10 +438,10 @@ class TraceWriter:
         elif at < stop:
             self._halves[key] = _Half(source[at:stop], need)
             if source is self._memory and stop == self._used:
-                self._used = at  # the half frame has bytes of its own: what comes next lies behind the whole ones
+                self._used = at  # the partial frame was copied: the next bytes follow the whole frames
 
     def _bound_halves(self) -> None:
-        """Records the directions with the longest incomplete frames as BYTES, if all of these take too much memory."""
+        """Records the directions with the longest incomplete frames as BYTES if these take too much memory."""
         held = sum(len(half.data) for half in self._halves.values())
         if held <= MOST_HELD_BYTES:
             return
@@ -461,7 +459,7 @@ class TraceWriter:
         self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
 
     def _redact_frames(self, data: memoryview, ends: array[int], base: int) -> None:
-        """Overwrites the tokens of frames where they lie."""
+        """Overwrites the tokens of frames in place."""
         assert self._redact is not None
         start = 0
         for end in ends:
@@ -476,7 +474,7 @@ class TraceWriter:
             self._records._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
-        """A connection is over: half frames become BYTES, and its number may come again."""
+        """Ends a connection: partial frames become BYTES, and its number may be reused."""
         for direction in Direction:
             key = connection << 1 | direction
             half = self._halves.pop(key, None)

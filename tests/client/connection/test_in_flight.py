@@ -36,7 +36,7 @@ def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.Abstrac
 
 @pytest.mark.parametrize(
     ("number", "previous", "why"),
-    [(2, 2, "before it"), (2, 3, "before it"), (3, 1, "was not part"), (4, 0, "last sent is 3")],
+    [(2, 2, "after event 2"), (2, 3, "after event 3"), (3, 1, "is unacknowledged"), (4, 0, "last sent is 3")],
 )
 def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
     loop: asyncio.AbstractEventLoop, number: int, previous: int, why: str

@@ -76,7 +76,7 @@ async def test_what_is_not_available_is_asked_again_and_other_calls_go_on() -> N
 async def test_what_stays_unavailable_fails_at_the_deadline() -> None:
     node = Node(unavailable=1_000_000)
     async with served(node) as channels:
-        with pytest.raises(PeerRefused, match="cannot do getURI and says: between two owners"):
+        with pytest.raises(PeerRefused, match="failed getURI: between two owners"):
             await channels.call("getURI", uri_of("s"), timeout_ms=1_500)
     assert node.asked > 1
 

@@ -71,7 +71,7 @@ async def test_each_page_is_asked_for_with_the_token_of_the_one_before(
 async def test_a_list_of_a_scope_that_is_not_there_raises() -> None:
     missing = m.StreamsInScopeResponse(status=m.StreamsInScopeResponse.SCOPE_NOT_FOUND)
     controller = Controller(cast("ControllerChannels", Paged(missing)))
-    with pytest.raises(NoSuchStream, match="scope a: the controller says SCOPE_NOT_FOUND") as found:
+    with pytest.raises(NoSuchStream, match="scope a: the controller reports SCOPE_NOT_FOUND") as found:
         await anext(controller.list_streams("a"))
     assert found.value.endpoint == "127.0.0.1:9090"
 
@@ -121,18 +121,18 @@ async def test_a_scale_is_not_waited_for_unless_that_is_asked() -> None:
 
 async def test_a_scale_that_takes_longer_or_fails_says_so() -> None:
     _, controller = scaling("IN_PROGRESS")
-    with pytest.raises(RequestTimedOut, match=r"a/s that leaves epoch 3 was begun but is not done after 30 ms") as late:
+    with pytest.raises(RequestTimedOut, match=r"a/s from epoch 3 was started but has not finished after 30 ms") as late:
         await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=30)
     assert (late.value.stream, late.value.limit) == ("a/s", 30)
     _, controller = scaling("IN_PROGRESS", "INTERNAL_ERROR")
-    with pytest.raises(RequestRejected, match="then the controller says INTERNAL_ERROR") as failed:
+    with pytest.raises(RequestRejected, match="then the controller reported INTERNAL_ERROR") as failed:
         await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=60_000)
     assert (failed.value.endpoint, failed.value.stream) == ("127.0.0.1:9090", "a/s")
 
 
 @pytest.mark.parametrize(("primary", "secondary"), [(257, 0), (200, 57), (8192, 8192)])
 def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(primary: int, secondary: int) -> None:
-    with pytest.raises(ValueError, match=f"at most 256 bytes in both parts, not {primary + secondary}"):
+    with pytest.raises(ValueError, match=f"at most 256 bytes in both parts together, not {primary + secondary}"):
         TableConfig(primary_key_bytes=primary, secondary_key_bytes=secondary)
     assert TableConfig(primary_key_bytes=200, secondary_key_bytes=56).partitions == 1
 

@@ -385,7 +385,7 @@ async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline(mock: Mo
             await reader.open()
             await take(reader, 3)
             rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
-            with pytest.raises(RequestTimedOut, match="did not get offline within 100 ms"):
+            with pytest.raises(RequestTimedOut, match="did not go offline within 100 ms"):
                 await reader.aclose()
             mock.faults.clear(rule)
             await reader.aclose()

@@ -49,7 +49,7 @@ def test_a_group_is_made_once() -> None:
 
 def test_who_is_offline_changes_nothing_and_is_named() -> None:
     state = group(2, first=1)
-    with pytest.raises(ReaderExists, match="first of a/g is online already"):
+    with pytest.raises(ReaderExists, match="first of a/g is already online"):
         state.join("first")
     for change in (
         lambda: state.acquire("late", 1),

@@ -43,10 +43,10 @@ async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from
     async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
         where = FixedStore(store.endpoint)
         nobody = cast("Controller", None)
-        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store neither has it nor makes") as told:
+        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as told:
             await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
         assert told.value.segment == "a/g_kvtable/0.#epoch.0"
-        with pytest.raises(NoSuchReaderGroup, match=r"^there is no reader group a/g\n"):
+        with pytest.raises(NoSuchReaderGroup, match=r"^reader group a/g does not exist\n"):
             await ReaderGroup(pool, nobody, where, where, "a", "g").open()
 
 

@@ -162,7 +162,7 @@ async def test_bytes_are_stored_once_and_in_order_whatever_happens_to_connection
 async def test_only_a_stream_of_one_segment_is_a_byte_stream() -> None:
     async with byte_stream(segments=3) as (_, pravega):
         for each in (pravega.byte_writer("a", "bytes"), pravega.byte_reader("a", "bytes")):
-            with pytest.raises(RequestRejected, match="a/bytes has 3 segments, a byte stream has one"):
+            with pytest.raises(RequestRejected, match="a/bytes has 3 segments, but a byte stream has one"):
                 await each.open()
             await each.aclose()
         with pytest.raises(NoSuchStream):

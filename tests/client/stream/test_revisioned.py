@@ -122,7 +122,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
             await ours.write_conditionally(Revision(SEGMENT, 0), b"x" * 11)
         with pytest.raises(errors.EventTooLarge):
             await ours.write(b"x" * 11)
-        with pytest.raises(ValueError, match="is no revision of"):
+        with pytest.raises(ValueError, match="is not a revision of"):
             await ours.write_conditionally(Revision("a/other/0.#epoch.0", 0), b"")
         with pytest.raises(ValueError, match="cannot be read from 5 to 0"):
             await entries(ours, Revision(SEGMENT, 5))

@@ -31,17 +31,17 @@ def test_head_tail_and_json_are_places_too() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nowhere", "is no place in a stream"),
-        ("", "is no place in a stream"),
+        ("nowhere", "is not a position in a stream"),
+        ("", "is not a position in a stream"),
         ("{}", "at least one segment"),
-        ('{"a": 1}', "is no segment of a stream"),
+        ('{"a": 1}', "is not a stream segment"),
         ('{"0.#epoch.0": -1}', "is no offset"),
         ('{"0.#epoch.0": true}', "is no offset"),
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         (base64.b64encode(gzip.compress(b"0:s/other:0:0:0", mtime=0)).decode(), "a cut of s/other, not of s/t"),
         (base64.b64encode(gzip.compress(b"1:s/t:0:0:0", mtime=0)).decode(), "is no stream cut"),
         (base64.b64encode(gzip.compress(b"0:s/t:0,1:0:0", mtime=0)).decode(), "is no stream cut"),
-        (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "is no place in a stream"),
+        (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "is not a position in a stream"),
     ],
 )
 def test_what_is_no_place_is_refused_with_the_reason(text: str, says: str) -> None:

@@ -176,7 +176,7 @@ async def test_a_stream_that_was_made_anew_is_not_the_one_that_was_read(uri: Whe
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="it is not the one that was read to 1000"):
             await next_cut(segments, options(uri), {0: 1000}, None, None)
-        with pytest.raises(DataLost, match="ends at 0, and was to be read to 1000"):
+        with pytest.raises(DataLost, match="ends at 0, but was to be read to 1000"):
             await read(segments, options(uri), {0: 500}, {0: 1000})
 
 
@@ -190,7 +190,7 @@ async def test_a_stream_that_there_is_not_is_named(uri: Where) -> None:
 async def test_a_cut_within_an_event_is_refused(uri: Where) -> None:
     await write_events(uri, [(b"x" * 100, "k")])
     async with using(uri) as segments:
-        with pytest.raises(DataLost, match="holds no event that ends at 50"):
+        with pytest.raises(DataLost, match=r"no event of .* ends at 50"):
             await read(segments, options(uri), {0: 0}, {0: 50})
 
 

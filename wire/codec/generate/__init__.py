@@ -1,4 +1,4 @@
-"""Source code from the intermediate form: what `segstore.wire.codec.generate.compiler` compiles."""
+"""Generates the source of encoders and decoders from the intermediate form."""
 
 from segstore.wire.codec.generate.decoder import (
     Joined,

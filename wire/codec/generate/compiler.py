@@ -1,14 +1,12 @@
-"""Intermediate form → specialised Python: one function a command that decodes it, one that encodes it, one in parts.
+"""Compiles the intermediate form into a decoder, an encoder and a scatter-gather encoder for each command.
 
-What the generated code does that construct does not: neighbouring fields of a fixed width are read by one
-`struct.Struct`, text is decoded as ASCII first, payloads are slices of a memoryview, an interpreter's loop runs only
-where a count says so.
+Generated code is faster than construct: it reads adjacent fixed-width fields with one `struct.Struct`, tries ASCII
+first for text, slices payloads from a memoryview, and only loops over counted elements.
 
-Invariant: a generated decoder accepts what the schema accepts and returns an equal value; for everything else it raises
-one of `REFUSALS`, never a wrong value, and its caller asks the schema for the reason. It may look at bytes behind the
-frame while it runs (they lie in the same buffer); lengths are unsigned or checked, so its position only grows, and one
-comparison at the end refuses all that ran over. With SEGSTORE_CODEC=construct none of this runs, and behaviour is the
-same.
+Invariant: a generated decoder accepts exactly what the schema accepts and returns an equal value; for anything else it
+raises one of `REFUSALS`, and its caller gets the reason from the schema. While running it may read bytes after the
+frame (in the same buffer); lengths are unsigned or checked, so its position only grows, and one comparison at the end
+detects overruns. With SEGSTORE_CODEC=construct none of this runs, and behaviour is the same.
 """
 
 from __future__ import annotations
@@ -62,9 +60,9 @@ def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
 
 
 def make_packer(cls: type[Command]) -> Callable[..., bytes]:
-    """`pack(*attributes) -> frame`, in the order of the class: for a frame that is sent often and never looked at.
+    """`pack(*attributes) -> frame`, attributes in class order: for frames sent often, without making a command.
 
-    UUIDs are given as their 16 bytes. Raises one of `REFUSALS` for a value that does not fit.
+    UUIDs are passed as 16 bytes. `pack` raises one of `REFUSALS` for a value out of range.
     """
     return _compiled(cls.type_name, "encode", encoder_source(cls, unpacked=True))
 

@@ -1,4 +1,4 @@
-"""Intermediate form → the source of encoders."""
+"""Generates the source of encoders from the intermediate form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Writer:
-    """Emits the encoding of nodes: fixed fields gather in `run`, and `pieces` are the expressions to be joined.
+    """Emits code that encodes nodes: `run` collects fixed-width fields, `pieces` the expressions to join.
 
     A piece is (expression, kind): "bytes", "payload" (a caller's buffer) or "list" (a list of either).
     """
@@ -22,7 +22,7 @@ class Writer:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.run: list[tuple[str, str]] = []
-        self.condition = ""  # under which the first of the run is written
+        self.condition = ""  # the condition under which the first field of the run is written
         self.pieces: list[tuple[str, str]] = []
         self.constant_size = 0
         self.sizes: list[str] = []
@@ -33,7 +33,7 @@ class Writer:
         self.constant_size += struct.calcsize(">" + code)
 
     def fixed_if(self, condition: str, code: str, expression: str) -> None:
-        """A field that is written only under a condition; it begins a run."""
+        """Adds a field that is only written if a condition holds; it starts a new run."""
         self.flush()
         self.condition = condition
         self.run.append((code, expression))
@@ -182,19 +182,19 @@ class Writer:
 
 
 def _display(pieces: list[tuple[str, str]]) -> str:
-    """The pieces as a tuple display."""
+    """Returns the pieces as a tuple display."""
     return f"({', '.join(f'*{piece}' if kind == 'list' else piece for piece, kind in pieces)},)"
 
 
 def _attribute(owner: str, name: str) -> str:
-    """The expression for an attribute; without an owner the attributes are the function's own parameters."""
+    """Returns the expression for an attribute; without an owner, attributes are the function's parameters."""
     return f"{owner}.{name}" if owner and name else owner or name
 
 
 def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = False) -> tuple[str, dict[str, Any]]:
-    """Source and constants of `encode(c) -> bytes`, or with `parts` `-> list[Buffer]`.
+    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`.
 
-    With `unpacked` it takes the attributes themselves, in the order of the class, and UUIDs as their 16 bytes.
+    unpacked: the function takes the attributes in class order, with UUIDs as 16 bytes.
     """
     source = Source()
     body = Writer(source)
@@ -221,7 +221,7 @@ def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = 
 
 
 def _as_parts(pieces: list[tuple[str, str]]) -> str:
-    """A list display in which neighbouring small pieces are one buffer and payloads stand alone."""
+    """Returns a list display in which adjacent small pieces are joined and payloads are separate."""
     groups: list[str] = []
     small: list[str] = []
     for piece, kind in [*pieces, ("", "end")]:

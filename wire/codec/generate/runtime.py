@@ -1,6 +1,6 @@
-"""What generated code calls: memory of the UUIDs and names seen last, checks of buffers and lists.
+"""Run-time support for generated code: caches of recent UUIDs and names, and checks of buffers and lists.
 
-Memory is bounded in entries and in the length of a name, whatever peers send.
+The caches are bounded in entries and in the length of a name, whatever peers send.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, Final
 from segstore.wire.schema import MAX_FRAME_BYTES, Elements, encode_mutf8
 
 REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError, OverflowError, IndexError)
-"""What generated code raises when it does not take its input; the schema then says why."""
+"""The exceptions with which generated code refuses its input; the schema then gives the reason."""
 
 MAX_BODY: Final = MAX_FRAME_BYTES - 8
 MEMO_ENTRIES: Final = 4096
 MEMO_CHARACTERS: Final = 512
 _MAX_RUN: Final = 128
-"""A look ahead of no more frames than this, so that a peer that breaks every run off makes little work."""
+"""Maximum look-ahead in frames, which bounds the wasted work if a peer breaks off every run."""
 
 
 class _Uuid(uuid.UUID):
-    """A UUID that stores its bytes. Tables of peers' ids use these bytes as keys, because Python's hash of bytes is
-    seeded; the hash of a UUID is that of its number, so a peer could choose many ids with the same hash."""
+    """A UUID that stores its bytes. Tables keyed by peers' ids use the bytes, because Python's hash of bytes is seeded;
+    a UUID hashes as its integer, so a peer could choose many ids with the same hash."""
 
     __slots__ = ("bytes",)
 
@@ -35,7 +35,7 @@ class _Uuid(uuid.UUID):
         return uuid.UUID, (self.hex,)
 
 
-# Created without the checks of the constructor: any 16 bytes are a UUID. Its slots refuse assignment, not descriptors.
+# Bypasses the constructor's checks: any 16 bytes are a UUID. Its slots refuse assignment, but descriptors work.
 _new_uuid: Final = _Uuid.__new__
 _set_int: Final = uuid.UUID.__dict__["int"].__set__
 _set_safety: Final = uuid.UUID.__dict__["is_safe"].__set__
@@ -44,7 +44,7 @@ _UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
 
 
 class _Uuids(dict[bytes, uuid.UUID]):
-    """16 bytes → UUID, remembering the writers seen last: making a UUID costs more than all else in a frame."""
+    """16 bytes → UUID, a cache of recent writers: making a UUID costs more than the rest of a frame."""
 
     def __missing__(self, data: bytes) -> uuid.UUID:
         made = _new_uuid(_Uuid)
@@ -58,7 +58,7 @@ class _Uuids(dict[bytes, uuid.UUID]):
 
 
 class _Texts(dict[str, bytes]):
-    """Text → its length and its modified UTF-8, remembering the names that were sent last."""
+    """Text → its length and modified UTF-8, a cache of recently sent names."""
 
     def __missing__(self, text: str) -> bytes:
         data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
@@ -85,14 +85,14 @@ def check_list(value: Any) -> None:
 
 
 def run_length(view: memoryview, start: int, end: int, size: int, head: int) -> int:
-    """How many frames of `size` bytes, all with this header, follow each other; looks at no more than `_MAX_RUN`."""
+    """Returns the number of consecutive frames of `size` bytes with this header, at most `_MAX_RUN`."""
     count = min((end - start) // size, _MAX_RUN)
     heads = view[start : start + count * size].cast("Q")[:: size // 8].tolist()
     return count if heads.count(head) == count else next(at for at, each in enumerate(heads) if each != head)
 
 
 class Rows:
-    """Frames of one command that follow each other: `fields` yields those of each, as they are on the wire, once."""
+    """Consecutive frames of one command; `fields` yields each frame's raw field values, once."""
 
     __slots__ = ("fields",)
 
@@ -101,11 +101,11 @@ class Rows:
 
 
 class TooLong(ValueError):
-    """The body that was about to be written is longer than one may be: `args` is its size."""
+    """The body to be written exceeds the limit; `args` is its size."""
 
 
 class Short(ValueError):
-    """The frame ended before its fields did. Raised as a class: one instance would gather every traceback."""
+    """The frame ended before its fields did. Raised as a class: a shared instance would accumulate tracebacks."""
 
 
 UUIDS: Final = _Uuids()

@@ -1,4 +1,4 @@
-"""The text of one generated function while it is being written."""
+"""Builds the source text of one generated function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Source:
-    """Lines of one function, the constants that it refers to, and fresh names."""
+    """Collects the lines of one function and its constants, and generates fresh names."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -33,7 +33,7 @@ class Source:
         return name
 
     def struct(self, formats: Iterable[str], method: str) -> tuple[str, int]:
-        """The name of a bound `struct` method for these formats, and their size in bytes."""
+        """Returns the name of a bound `struct` method for these formats, and their size in bytes."""
         joined = "".join(formats)
         name = f"{method}_{joined.replace('?', 'o')}"
         compiled = struct.Struct(">" + joined)
