@@ -208,34 +208,14 @@ class SegmentData:
             self._tail_used = end
             self.length += size
         else:
-            self._write_across(memoryview(data), decided=decided)
-
-    def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
-        """``write`` for each of the parts, with the length after each added to ``lengths``.
-
-        If one fails (``MemoryError``, ``StoreFull``), those before it are written, and their lengths added.
-        """
-        tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
-        added = lengths.append
-        for data in parts:
-            size = len(data)
-            end = used + size
-            if end <= room:
-                tail[used:end] = data
-                # At once, or what follows would have to undo it.
-                self._tail_used = used = end
-                self.length = length = length + size
-            else:
-                self._write_across(memoryview(data))
-                tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
-            added(length)
+            self._write_across(memoryview(data), decided)
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
         """Copy the parts to the end, in order, as one ``write``."""
         total = sum(map(len, parts))
         if self._tail_used + total > self._tail_size:
             # All memory that is needed comes first, so that no part is written without the rest.
-            self._write_across(memoryview(b"".join(parts)), decided=decided)
+            self._write_across(memoryview(b"".join(parts)), decided)
             return
         for part in parts:
             self.write(part)
@@ -374,7 +354,7 @@ class SegmentData:
             self._starts.append(start)
             self._chunks.append(chunk)
 
-    def _write_across(self, data: memoryview, *, decided: bool = False) -> None:
+    def _write_across(self, data: memoryview, decided: bool) -> None:
         room = self._tail_size - self._tail_used
         sizes: list[int] = []
         missing = len(data) - room
