@@ -41,7 +41,7 @@ from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
     from segstore.server.connection.service import StoreService, TimerHandle, WaitingRead
-    from segstore.server.store import WakeReason
+    from segstore.server.store import AppendItem, WakeReason
     from segstore.wire import FrameDecoder
     from segstore.wire.blocks import AppendBlockDecoder
 
@@ -264,12 +264,8 @@ class Session:
                 if not self.ended:
                     self._without_writer(each.segment, each.writer_id, each.event_number, each.request_id)
             return
-        numbers = [each.event_number for each in run]
-        counts = [each.event_count for each in run]
-        parts = [each.data for each in run]
-        request_ids = [each.request_id for each in run]
-        expected_offset = -1 if first.expected_offset is None else first.expected_offset
-        self._store(((writer, numbers, counts, parts, request_ids),), now_ms, expected_offset)
+        rows = [(each.event_number, each.event_count, each.data, each.request_id) for each in run]
+        self._store(((writer, rows),), now_ms, -1 if first.expected_offset is None else first.expected_offset)
         if silent and self.out:
             self._on_reply()
 
@@ -282,25 +278,24 @@ class Session:
         containers, acknowledge = service.store.containers, service.acknowledge
         stored = size = 0
         try:
-            for writer, numbers, counts, parts, request_ids in runs:
+            for writer, rows in runs:
                 container, previous = writer.container, writer.last_stored
                 try:
                     if containers.get(container.container_id) is not container:
                         # It has left the store since, and may have come back as another one.
                         container = writer.container = service.store.container_for(writer.segment)
-                    lengths = container.append(
-                        writer.segment, writer.writer_id, numbers, counts, parts, previous, now_ms, expected_offset
-                    )
+                    length = container.append(writer.segment, writer.id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    self._append_failed(writer, numbers, request_ids, error)
-                    return stored + len(numbers)
-                stored += len(lengths)
+                    self._append_failed(writer, rows, error)
+                    return stored + len(rows)
+                stored += len(rows)
                 if writer.count is not None:
-                    writer.count.events += sum(counts)
-                    writer.count.bytes += sum(map(len, parts))
-                for at, number in enumerate(numbers):
+                    writer.count.events += sum(row[1] for row in rows)
+                    writer.count.bytes += sum(len(row[2]) for row in rows)
+                for number, _, data, request_id in rows:
+                    length += len(data)
                     if previous < number:
-                        frame = acknowledge(request_ids[at], writer.id_bytes, number, previous, lengths[at])
+                        frame = acknowledge(request_id, writer.id_bytes, number, previous, length)
                         out.append(frame)
                         size += len(frame)
                         previous = number
@@ -482,18 +477,16 @@ class Session:
         else:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
-    def _append_failed(
-        self, writer: Writer, numbers: Sequence[int], request_ids: Sequence[int], error: StoreError
-    ) -> None:
+    def _append_failed(self, writer: Writer, rows: Sequence[AppendItem], error: StoreError) -> None:
         """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
         segment, writer_id = writer.segment, writer.writer_id
         if isinstance(error, BadOffset):
-            self.reply(ConditionalCheckFailed(writer_id, numbers[0], request_ids[0]))
+            self.reply(ConditionalCheckFailed(writer_id, rows[0][0], rows[0][3]))
             return
         key = segment, writer.id_bytes
         self._drop_writer(key)
         self._refused[key] = error
-        for number, request_id in zip(numbers, request_ids, strict=True):
+        for number, _, _, request_id in rows:
             if not self.ended:
                 self._without_writer(segment, writer_id, number, request_id)
 

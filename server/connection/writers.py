@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
-from segstore.wire import Buffer, Command
+from segstore.server.store import AppendItem
+from segstore.wire import Command
 from segstore.wire.blocks import Append, BlockWriter
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class Writer(BlockWriter):
         self.is_set_up = True
 
 
-Run = tuple[Writer, list[int], list[int], list[Buffer], list[int]]
-"""Appends of one writer that follow each other: event numbers, how many events, the bytes, the request ids."""
+Run = tuple[Writer, list[AppendItem]]
+"""Appends of one writer that follow each other."""
 
 
 def run_of(items: Sequence[Command | Append], start: int) -> Sequence[Append]:
@@ -85,29 +86,27 @@ def runs_of(appends: AppendRows, writers: Mapping[bytes, Writer]) -> Iterator[Ru
     `last_event_number` of a writer is that of its last append that was taken, as if the block decoder had decoded it.
     """
     header, end_header, sizes = appends.same
-    run: Run | None = None
-    last_id = b""
+    writer: Writer | None = None
+    rows: list[AppendItem] = []
     for head, id_bytes, data, end_head, end_id, measured, events, number, request_id in appends.rows:
         if head != header or end_head != end_header or end_id != id_bytes or measured != sizes or events <= 0:
             break
-        if id_bytes == last_id and run is not None:
-            writer, numbers, counts, parts, request_ids = run
-            if number < numbers[-1]:
+        if writer is not None and id_bytes == writer.id_bytes:
+            if number < writer.last_event_number:
                 break
-            writer.last_event_number = number
-            numbers.append(number)
-            counts.append(events)
-            parts.append(data)
-            request_ids.append(request_id)
-            continue
-        if run is not None:
-            yield run
-            run = None
-        found = writers.get(id_bytes)
-        if found is None or not found.is_set_up or number < found.last_event_number or number < found.last_stored:
-            break
-        found.last_event_number = number
-        last_id = id_bytes
-        run = found, [number], [events], [data], [request_id]
-    if run is not None:
-        yield run
+            rows.append((number, events, data, request_id))
+        else:
+            if writer is not None:
+                yield writer, rows
+            writer = writers.get(id_bytes)
+            if (
+                writer is None
+                or not writer.is_set_up
+                or number < writer.last_event_number
+                or number < writer.last_stored
+            ):
+                return
+            rows = [(number, events, data, request_id)]
+        writer.last_event_number = number
+    if writer is not None:
+        yield writer, rows

@@ -41,7 +41,6 @@ from math import inf
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Final, ParamSpec, TypeVar
-from uuid import UUID
 from zlib import crc32
 
 import msgspec
@@ -73,7 +72,7 @@ from segstore.server.durable.journal import (
 from segstore.server.store import (
     Appended,
     AppendedCoder,
-    Buffer,
+    AppendItem,
     ChunkPool,
     Container,
     DataDamaged,
@@ -652,11 +651,9 @@ class ContainerJournal:
         if type(operation) is SegmentDeleted or type(operation) is Truncated:
             self._durability.tidy_soon()
 
-    def appended(
-        self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
-    ) -> None:
-        """Records an executed append; see `operations.AppendJournal`."""
-        record = self._coder.encode(segment, parts, events, now_ms, writer_id, event_number)
+    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
+        """An append was carried out; see `operations.AppendJournal`."""
+        record = self._coder.encode(segment, rows, now_ms, writer)
         self._durability.committer.add_record(record)
 
 

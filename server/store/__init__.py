@@ -37,6 +37,7 @@ from segstore.server.store.memory import (
 from segstore.server.store.operations import (
     Appended,
     AppendedCoder,
+    AppendItem,
     Operation,
     SegmentDeleted,
     SegmentMerged,
@@ -67,6 +68,7 @@ __all__ = [
     "IS_INDEX",
     "MAX_ATTRIBUTES",
     "NULL_VALUE",
+    "AppendItem",
     "Appended",
     "AppendedCoder",
     "AttributeUpdate",

@@ -208,34 +208,14 @@ class SegmentData:
             self._tail_used = end
             self.length += size
         else:
-            self._write_across(memoryview(data), decided=decided)
-
-    def write_each(self, parts: Sequence[Buffer], lengths: list[int]) -> None:
-        """Writes each of the parts, and adds the length after each to ``lengths``.
-
-        If one fails (``MemoryError``, ``StoreFull``), those before it are written and their lengths added.
-        """
-        tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
-        added = lengths.append
-        for data in parts:
-            size = len(data)
-            end = used + size
-            if end <= room:
-                tail[used:end] = data
-                # Updated at once, so that a failure of a later part needs no undo.
-                self._tail_used = used = end
-                self.length = length = length + size
-            else:
-                self._write_across(memoryview(data))
-                tail, used, room, length = self._tail, self._tail_used, self._tail_size, self.length
-            added(length)
+            self._write_across(memoryview(data), decided)
 
     def write_all(self, parts: Sequence[Buffer], *, decided: bool = False) -> None:
         """Appends the parts, in order, as one ``write``."""
         total = sum(map(len, parts))
         if self._tail_used + total > self._tail_size:
-            # All memory is allocated first, so that no part is written without the rest.
-            self._write_across(memoryview(b"".join(parts)), decided=decided)
+            # All memory that is needed comes first, so that no part is written without the rest.
+            self._write_across(memoryview(b"".join(parts)), decided)
             return
         for part in parts:
             self.write(part)
@@ -374,7 +354,7 @@ class SegmentData:
             self._starts.append(start)
             self._chunks.append(chunk)
 
-    def _write_across(self, data: memoryview, *, decided: bool = False) -> None:
+    def _write_across(self, data: memoryview, decided: bool) -> None:
         room = self._tail_size - self._tail_used
         sizes: list[int] = []
         missing = len(data) - room

@@ -2,7 +2,8 @@
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
 operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
-a container does all day, goes without an operation unless a journal needs one; its effect is ``_appended`` either way.
+a container does all day, goes without an operation unless a journal needs one: its effect is ``Segment.append`` then,
+too.
 
 Invariant: nothing here waits, performs I/O or reads a clock; the time comes with the request. What a request raises
 leaves the state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a
@@ -16,7 +17,7 @@ transient segments that were not used for a while are listed for deletion by clo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -46,12 +47,14 @@ from segstore.server.store.errors import (
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
+    StoreFull,
     Unmapped,
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import (
     Appended,
+    AppendItem,
     AttributesUpdated,
     IndexAppended,
     Operation,
@@ -80,6 +83,12 @@ MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
 _FIRST_EPOCH: Final = 1
+
+
+def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
+    """The first appends that have ``size`` bytes together: those before the one that did not fit."""
+    ends = accumulate(len(row[2]) for row in rows)
+    return [row for row, end in zip(rows, ends, strict=True) if end <= size]
 
 
 class Peers(Protocol):
@@ -321,19 +330,16 @@ class Container(ContainerState):
     def append(
         self,
         name: str,
-        writer_id: UUID,
-        numbers: Sequence[int],
-        counts: Sequence[int],
-        parts: Sequence[Buffer],
+        writer: bytes,
+        rows: Sequence[AppendItem],
         last_event_number: int,
         now_ms: int,
         expected_offset: int = -1,
-    ) -> list[int]:
-        """Write one or several appends of a writer at the end and return the length after each. The buffers are copied.
+    ) -> int:
+        """Write one or several appends of a writer at the end and return the length before. The buffers are copied.
 
-        Each append has a last event number, a count of events and its bytes. What cannot change between them is checked
-        once. ``last_event_number`` is what the writer's connection believes to be the writer's last one;
-        ``expected_offset`` is for a single append, and below 0 no condition.
+        What cannot change between them is checked once. ``writer``: the bytes of its id. ``last_event_number`` is what
+        its connection believes to be its last one; ``expected_offset`` is for a single append, below 0 no condition.
 
         Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
         connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
@@ -342,40 +348,35 @@ class Container(ContainerState):
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
-        lengths: list[int] = []
+        start = segment.length
         if segment.gate:
-            if len(parts) > 1:  # an append may decide about the next one: table entries, core attributes
-                last = last_event_number
-                for number, count, part in zip(numbers, counts, parts, strict=True):
-                    alone = (number,), (count,), (part,)
-                    lengths += self.append(name, writer_id, *alone, last, now_ms)
-                    last = number
-                return lengths
-            self._check_gate(segment, writer_id)
-        if segment.attributes.get(writer_id.bytes) != last_event_number:
-            self._check_writer(segment, writer_id, last_event_number)
-        if expected_offset >= 0 and expected_offset != segment.length:
-            raise BadOffset(name, expected=expected_offset, actual=segment.length)
+            if len(rows) > 1:  # an append may decide about the next one: table entries, core attributes
+                for row in rows:
+                    self.append(name, writer, (row,), last_event_number, now_ms)
+                    last_event_number = row[0]
+                return start
+            self._check_gate(segment, UUID(bytes=writer))
+        if segment.attributes.get(writer) != last_event_number:
+            self._check_writer(segment, UUID(bytes=writer), last_event_number)
+        if expected_offset >= 0 and expected_offset != start:
+            raise BadOffset(name, expected=expected_offset, actual=start)
         if now_ms >= segment.index_due_ms:
             self._note_for_index(segment, now_ms)
         try:
-            if len(parts) == 1:
-                segment.write(parts[0])
-                lengths.append(segment.length)
-            else:
-                segment.write_each(parts, lengths)
-        finally:  # those before the one that did not fit stand
-            if lengths:
-                if len(lengths) < len(parts):
-                    written = len(lengths)
-                    numbers, counts, parts = numbers[:written], counts[:written], parts[:written]
-                number, events = numbers[-1], sum(counts)
-                self._appended(segment, parts, writer_id, number, events, now_ms)
-                if self._append_journal is not None:  # a batch is durable as a whole: one record is enough
-                    self._append_journal.appended(name, parts, events, now_ms, writer_id, number)
-                elif self._journal is not None:
-                    self._journal(Appended(name, b"".join(parts), events, now_ms, writer_id, number))
-        return lengths
+            segment.append(writer, rows, now_ms)
+        except (StoreFull, MemoryError):
+            rows = _written(rows, segment.length - start)
+            raise
+        finally:
+            if segment.gate:
+                self._pass_gate(segment, start, writer)
+            if self._append_journal is not None:  # a batch is durable as a whole: one record is enough
+                if rows:
+                    self._append_journal.appended(name, rows, now_ms, writer)
+            elif self._journal is not None and rows:
+                data, events = b"".join([row[2] for row in rows]), sum(row[1] for row in rows)
+                self._journal(Appended(name, data, events, now_ms, UUID(bytes=writer), rows[-1][0]))
+        return start
 
     def merge(
         self,

@@ -24,6 +24,9 @@ from segstore.server.store.chunks import Buffer
 
 Values = tuple[tuple[UUID, int], ...]
 
+AppendItem = tuple[int, int, Buffer, int]
+"""An append: the number of its last event, how many events, their bytes, the request id."""
+
 
 class _Operation(msgspec.Struct, frozen=True, array_like=True):
     segment: str
@@ -143,10 +146,8 @@ class AppendJournal(Protocol):
         """Records an executed operation."""
         ...
 
-    def appended(
-        self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
-    ) -> None:
-        """Records an ``Appended`` whose data are the joined parts. The caller may reuse the buffers at return."""
+    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
+        """As for one ``Appended`` of all rows, by the writer with these bytes as its id; they are free at return."""
         ...
 
 
@@ -171,14 +172,13 @@ class AppendedCoder:
         # Segment → function that packs the head, the head's bytes before the data, size of the record without the data.
         self._heads: dict[str, tuple[Callable[..., bytes], bytes, int]] = {}
 
-    def encode(
-        self, segment: str, parts: Sequence[Buffer], events: int, now_ms: int, writer_id: UUID, event_number: int
-    ) -> bytes:
-        """Returns one record; the parts of the data are copied once."""
+    def encode(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
+        """One record of all rows, as ``AppendJournal.appended``; their data are copied once."""
         pack, begin, around = self._heads.get(segment) or self._head(segment)
-        size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        parts = [row[2] for row in rows]
+        size, events = sum(map(len, parts)), sum([row[1] for row in rows])
         head = pack(self._number, around + size, begin, _BIN, size)
-        tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer_id.bytes, _INT64, event_number)
+        tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, rows[-1][0])
         return b"".join((head, *parts, tail))
 
     def _head(self, segment: str) -> tuple[Callable[..., bytes], bytes, int]:

@@ -10,7 +10,7 @@ Follows ``StreamSegmentMetadata`` and ``SegmentType``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from enum import IntFlag
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -30,6 +30,7 @@ from segstore.server.store.attributes import (
 )
 from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
+from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
 
 if TYPE_CHECKING:
@@ -172,6 +173,30 @@ class Segment(SegmentData):
     def indexed(self) -> bool:
         """Whether appends are noted in an index segment."""
         return self.index_due_ms != NEVER
+
+    def append(self, writer: bytes, rows: Iterable[AppendItem], now_ms: int, decided: bool = False) -> None:
+        """Make all changes of appends, one after the other. If one does not fit, those before it stand.
+
+        writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
+        writes and recovery all end here.
+        """
+        attributes = self.attributes
+        for number, events, data, _ in rows:
+            # As ``write``, in place: this is what a store does all day.
+            used, size = self._tail_used, len(data)
+            end = used + size
+            if end <= self._tail_size:
+                self._tail[used:end] = data
+                self._tail_used = end
+                self.length += size
+            else:
+                self._write_across(memoryview(data), decided)
+            self.last_modified_ms = now_ms
+            if writer:
+                if writer not in attributes:  # it was set up for an earlier segment of this name
+                    self.charge(ATTRIBUTE_BYTES)
+                attributes[writer] = number
+                self.event_count = (self.event_count or 0) + events
 
     def seal(self) -> None:
         """Take no more changes."""

@@ -9,7 +9,7 @@ but for its waiting readers and for appends that an index does not know of yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 from uuid import UUID
 
@@ -195,42 +195,21 @@ class ContainerState:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
         if writer_id is not None and has_field(writer_id):
             segment.gate |= Gate.CORE_WRITER.value
-        segment.write(operation.data, decided=True)
-        parts = (operation.data,)
-        self._appended(segment, parts, writer_id, operation.event_number, operation.events, operation.now_ms)
-
-    def _appended(
-        self,
-        segment: Segment,
-        parts: Sequence[Buffer],
-        writer_id: UUID | None,
-        number: int,
-        events: int,
-        now_ms: int,
-    ) -> None:
-        """Make all changes of an append but its bytes, which are written already: ``parts``, the segment's last ones.
-
-        number: of the last of the ``events``. Live appends, table writes and recovery all end here.
-        """
-        if writer_id is not None:
-            attributes, key = segment.attributes, writer_id.bytes
-            if key not in attributes:  # the writer was set up for an earlier segment of this name
-                segment.charge(ATTRIBUTE_BYTES)
-            attributes[key] = number
-            segment.event_count = (segment.event_count or 0) + events
-        segment.last_modified_ms = now_ms
+        start, writer = segment.length, b"" if writer_id is None else writer_id.bytes
+        row = operation.event_number, operation.events, operation.data, 0
+        segment.append(writer, (row,), operation.now_ms, True)
         if segment.gate:
-            self._pass_gate(segment, parts, writer_id)
+            self._pass_gate(segment, start, writer)
 
-    def _pass_gate(self, segment: Segment, parts: Sequence[Buffer], writer_id: UUID | None) -> None:
+    def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
+        """What one append from ``start`` on does beside its ``Segment.append``."""
         if segment.table is not None:
-            written = b"".join(parts)
-            self._tell_table(segment, segment.length - len(written), written)
+            self._tell_table(segment, start, segment.read_bytes(start, segment.length - start))
         if segment.gate & Gate.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-        if segment.gate & Gate.CORE_WRITER and writer_id is not None and has_field(writer_id):
+        if segment.gate & Gate.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
             # The number is in the wrong place. The event count was updated after it, so it stands where both are one.
-            number = segment.attributes.pop(writer_id.bytes)
+            number = segment.attributes.pop(writer)
             segment.charge(-ATTRIBUTE_BYTES)
             if writer_id != EVENT_COUNT:
                 segment.set_attribute(writer_id, number)

@@ -326,17 +326,9 @@ class SegmentStore:
         expected_offset: int = -1,
     ) -> int:
         """One append as ``Container.append``; returns the new length. Raises ``NotOwner`` too."""
-        (length,) = self.container_for(name).append(
-            name,
-            writer_id,
-            (event_number,),
-            (event_count,),
-            (data,),
-            last_event_number=last_event_number,
-            now_ms=now_ms,
-            expected_offset=expected_offset,
-        )
-        return length
+        rows = ((event_number, event_count, data, 0),)
+        container = self.container_for(name)
+        return container.append(name, writer_id.bytes, rows, last_event_number, now_ms, expected_offset) + len(data)
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
         """Merge ``source`` into ``target`` and return the target's new length.

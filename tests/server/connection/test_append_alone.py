@@ -285,7 +285,7 @@ async def test_a_container_that_comes_back_as_another_one_is_written_to() -> Non
     new = side.store.own(0)
     new.create_segment(SEGMENT, now_ms=5)
     last = new.setup_append(SEGMENT, WRITERS[0], now_ms=5)
-    new.append(SEGMENT, WRITERS[0], (1,), (1,), (b"a",), last, 5)
+    new.append(SEGMENT, WRITERS[0].bytes, ((1, 1, b"a", 0),), last, 5)
     side.read(append(WRITERS[0], 2, b"b"))
     side.read(append(WRITERS[0], 3, b"c"))
     assert new.segment(SEGMENT).read_bytes(0, 3) == b"abc"

@@ -51,7 +51,8 @@ def taken(known: dict[bytes, Writer], *frames: bytes) -> list[tuple[int, list[in
     """The runs: the writer's id, the numbers, the request ids."""
     rows = FrameDecoder(join_appends=True).append_rows(memoryview(b"".join(frames)))
     assert rows is not None
-    return [(writer.writer_id.int, numbers, asked) for writer, numbers, _, _, asked in runs_of(rows, known)]
+    runs = runs_of(rows, known)
+    return [(writer.writer_id.int, [row[0] for row in run], [row[3] for row in run]) for writer, run in runs]
 
 
 def test_whole_appends_of_one_writer_that_follow_each_other_are_one_run() -> None:

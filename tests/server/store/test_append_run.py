@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store import Appended, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
+from segstore.server.store import Appended, AppendItem, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
 from segstore.server.store.chunks import SegmentData
 
 NAME = "scope/stream/0.#epoch.0"
@@ -18,16 +17,9 @@ WRITER = UUID(int=7)
 appends = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.binary(max_size=40)), min_size=1, max_size=12)
 
 
-class Run(NamedTuple):
-    """Appends of one writer, as `Container.append` takes them."""
-
-    numbers: list[int]
-    counts: list[int]
-    parts: list[bytes]
-
-
-def run_of(steps: list[tuple[int, int, bytes]]) -> Run:
-    return Run(list(accumulate(step for step, _, _ in steps)), [each[1] for each in steps], [each[2] for each in steps])
+def run_of(steps: list[tuple[int, int, bytes]]) -> list[AppendItem]:
+    numbers = accumulate(step for step, _, _ in steps)
+    return [(number, events, data, 0) for number, (_, events, data) in zip(numbers, steps, strict=True)]
 
 
 class Journal:
@@ -39,10 +31,9 @@ class Journal:
     def __call__(self, operation: Operation) -> None:
         self.operations.append(operation)
 
-    def appended(
-        self, segment: str, parts: Sequence[bytes], events: int, now_ms: int, writer_id: UUID, event_number: int
-    ) -> None:
-        self.operations.append(Appended(segment, b"".join(parts), events, now_ms, writer_id, event_number))
+    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
+        data, events = b"".join(row[2] for row in rows), sum(row[1] for row in rows)
+        self.operations.append(Appended(segment, data, events, now_ms, UUID(bytes=writer), rows[-1][0]))
 
 
 def container(journal: list[Operation] | Journal | None = None) -> Container:
@@ -63,12 +54,11 @@ def test_a_run_is_its_appends_one_by_one(steps: list[tuple[int, int, bytes]], jo
     run = run_of(steps)
     journal: list[Operation] | None = [] if journalled else None
     together, alone = container(journal), container()
-    lengths = together.append(NAME, WRITER, *run, -(1 << 63), 5)
-    last, expected = -(1 << 63), []
-    for number, count, part in zip(*run, strict=True):
-        expected += alone.append(NAME, WRITER, (number,), (count,), (part,), last, 5)
-        last = number
-    assert lengths == expected
+    assert together.append(NAME, WRITER.bytes, run, -(1 << 63), 5) == 0
+    last, length = -(1 << 63), 0
+    for row in run:
+        assert alone.append(NAME, WRITER.bytes, (row,), last, 5) == length
+        last, length = row[0], length + len(row[2])
     assert state(together) == state(alone)
     if journal is not None:
         again = Container()
@@ -84,7 +74,7 @@ def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, 
     before = len(journal.operations)
     if watched:  # readers are woken by one append after the other
         written.wait(NAME, 1 << 20, "reader")
-    written.append(NAME, WRITER, *run, -(1 << 63), 5)
+    written.append(NAME, WRITER.bytes, run, -(1 << 63), 5)
     assert len(journal.operations) - before == (len(steps) if watched else 1)
     again = Container()
     for operation in journal.operations:
@@ -96,11 +86,11 @@ def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, 
 def test_memory_that_ends_within_a_run_leaves_what_was_written_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal()
     written = container(journal)
-    written.append(NAME, WRITER, (1,), (1,), (b"ab",), -(1 << 63), 2)
+    written.append(NAME, WRITER.bytes, ((1, 1, b"ab", 0),), -(1 << 63), 2)
     monkeypatch.setattr(SegmentData, "_write_across", _no_memory)
-    run = Run([2, 3], [1, 1], [b"cd", b"x" * 300])
+    run = [(2, 1, b"cd", 0), (3, 1, b"", 0), (4, 1, b"x" * 300, 0), (5, 1, b"", 0)]
     with pytest.raises(MemoryError):
-        written.append(NAME, WRITER, *run, 1, 3)
+        written.append(NAME, WRITER.bytes, run, 1, 3)
     monkeypatch.undo()
     again = Container()
     for operation in journal.operations:
@@ -116,7 +106,7 @@ def _no_memory(*_: object) -> None:
 def test_a_run_wakes_the_readers_that_wait_for_it() -> None:
     store = container()
     store.wait(NAME, 3, "reader")
-    store.append(NAME, WRITER, *run_of([(1, 1, b"ab"), (1, 1, b"cd")]), -(1 << 63), 2)
+    store.append(NAME, WRITER.bytes, run_of([(1, 1, b"ab"), (1, 1, b"cd")]), -(1 << 63), 2)
     assert [woken.token for woken in store.waiters.take_woken()] == ["reader"]
 
 
@@ -125,12 +115,12 @@ def test_a_refused_run_writes_nothing() -> None:
     run = run_of([(1, 1, b"ab"), (1, 1, b"cd")])
     before = state(store)
     with pytest.raises(BadAttribute):
-        store.append(NAME, WRITER, *run, 3, 2)
+        store.append(NAME, WRITER.bytes, run, 3, 2)
     with pytest.raises(NoSuchSegment):
-        store.append("other", WRITER, *run, -(1 << 63), 2)
+        store.append("other", WRITER.bytes, run, -(1 << 63), 2)
     assert state(store) == before
     store.seal_segment(NAME, now_ms=2)
     sealed = state(store)
     with pytest.raises(SegmentSealed):
-        store.append(NAME, WRITER, *run, -(1 << 63), 3)
+        store.append(NAME, WRITER.bytes, run, -(1 << 63), 3)
     assert state(store) == sealed

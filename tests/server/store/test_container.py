@@ -43,9 +43,9 @@ def append(
     last_event_number: int, now_ms: int, expected_offset: int = -1,
 ) -> int:  # fmt: skip
     """A single append."""
-    alone = (number,), (events,), (data,)
-    (length,) = container.append(name, writer, *alone, last_event_number, now_ms, expected_offset)
-    return length
+    row = number, events, data, 0
+    start = container.append(name, writer.bytes, (row,), last_event_number, now_ms, expected_offset)
+    return start + len(data)
 
 
 def write(container: Container, name: str, data: bytes, writer: UUID = W) -> int:

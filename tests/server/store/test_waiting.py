@@ -20,7 +20,7 @@ def container() -> Container:
 
 
 def append(container: Container, data: bytes, number: int = 1, last: int = NULL) -> None:
-    container.append("s", W, (number,), (1,), (data,), last, 2)
+    container.append("s", W.bytes, ((number, 1, data, 0),), last, 2)
 
 
 def test_an_append_wakes_those_whose_byte_has_come_in_order_of_arrival(container: Container) -> None:
@@ -76,7 +76,7 @@ def test_truncation_wakes_those_below_it(container: Container) -> None:
 
 def test_a_merge_wakes_readers_of_the_target_with_data_and_of_the_source_with_its_seal(container: Container) -> None:
     container.create_segment("source", now_ms=1)
-    container.append("source", W, (1,), (1,), (b"txn",), NULL, 2)
+    container.append("source", W.bytes, ((1, 1, b"txn", 0),), NULL, 2)
     container.wait("s", 0, "target")
     container.wait("source", 3, "source")
     container.merge("s", "source", now_ms=3)
