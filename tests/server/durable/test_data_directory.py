@@ -242,15 +242,13 @@ def test_memory_bytes_is_for_a_data_directory() -> None:
 
 
 FIRST_READS = """
+import os
 import sys
 import threading
 from pathlib import Path
 
 from segstore.server.durable.data_directory import DataDirectory
 from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed
-from tests.server.durable.support import make, running
-from tests.server.support import until
 
 sys.setswitchinterval(1e-6)
 ended = []

@@ -18,7 +18,6 @@ from segstore.server.controller import (
     SegmentStoreFailed,
 )
 from segstore.server.segments import LocalSegments, RecordedSegments, RemoteSegments
-from segstore.server.shared_folder import Location
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import transaction_name
 from tests.server.segments.test_remote import OneOwner
@@ -36,7 +35,7 @@ async def segments(request: pytest.FixtureRequest) -> AsyncIterator[SegmentAdmin
     await mock.start(with_controller=False)
     local = LocalSegments(mock.stores, "127.0.0.1")
     remote = RemoteSegments(
-        OneOwner(Location(*local.owner_of(SEGMENT))),
+        OneOwner(local.owner_of(SEGMENT)),
         mock.settings.store.containers,
         token=lambda _: "",
         wire_version=WIRE_VERSION,
