@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,21 @@ def test_what_is_wrong_in_an_option_or_a_variable_is_said_with_its_name(name: st
     assert (option.exit_code, option.stderr) == (2, f"main serve: {ALL[name].option}: {said}\n")
     variable = run(environment={ALL[name].variable: text})
     assert (variable.exit_code, variable.stderr) == (2, f"main serve: {ALL[name].variable}: {said}\n")
+
+
+def test_a_file_may_be_a_pipe_and_not_a_directory(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert ALL["tls_cert"].value(str(pipe)) == pipe
+    with pytest.raises(ValueError, match=r"is a directory, not a file$"):
+        ALL["tls_cert"].value(str(tmp_path))
+
+
+def test_a_variable_that_resembles_a_setting_is_reported_although_config_is_one() -> None:
+    assert list(misspelt({"SEGSTORE_CONFIGURATION_ZOOKEPER": "x"})) == [
+        ("SEGSTORE_CONFIGURATION_ZOOKEPER", "SEGSTORE_CONFIGURATION_ZOOKEEPER")
+    ]
+    assert list(misspelt({"SEGSTORE_CONFIG": "x", "SEGSTORE_CODEC": "c", "SEGSTORE_CLIENT_METADATA": "x"})) == []
 
 
 def test_a_settings_file_is_an_option_or_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

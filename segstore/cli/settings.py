@@ -114,7 +114,7 @@ _METAVARS: Final = {
 _UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
 _NEW: Final = ("data", "trace")
 """Paths that need not exist."""
-_OTHERS: Final = ("SEGSTORE_CLIENT_", "SEGSTORE_CODEC", "SEGSTORE_CONFIG")
+_OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG")
 _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 
@@ -197,10 +197,12 @@ class Setting(NamedTuple):
             path = Path(given) if folder is None else folder / given
             if self.type is not Path:
                 given = read_secret(path)
-            elif self.name in _NEW or path.is_file():
-                given = str(path)
-            else:
+            elif self.name not in _NEW and not path.exists():
                 raise ValueError(f"file {given!r} does not exist")
+            elif self.name not in _NEW and path.is_dir():
+                raise ValueError(f"{given!r} is a directory, not a file")
+            else:  # also a pipe, as a shell makes for <(command)
+                given = str(path)
         adapter: TypeAdapter[Any] = TypeAdapter(self.field.rebuild_annotation())
         try:
             if folder is None:
@@ -303,6 +305,6 @@ def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Variables that resemble the variable of a setting, with that."""
     known = [each.variable for each in settings().values()]
     for name in environment:
-        strange = name.startswith("SEGSTORE_") and name not in known and not name.startswith(_OTHERS)
+        strange = name.startswith("SEGSTORE_") and name not in known and not _OTHERS.fullmatch(name)
         if strange and (near := difflib.get_close_matches(name, known, 1, 0.9)):
             yield name, near[0]

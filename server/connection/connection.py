@@ -339,10 +339,10 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         """There is room for what the peer sends."""
         self._stalled = False
-        self._restart_waits()
+        self.restart_waits()
         self.catch_up_soon()
 
-    def _restart_waits(self) -> None:
+    def restart_waits(self) -> None:
         """Excludes the time for which the peer was not read from its deadline."""
         now, waits = self._loop.time(), self.waits
         if waits.frame_since is not None:
@@ -551,11 +551,13 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
         if self._can_go_on():
             self._serve()
-            self._restart_waits()
+            self.restart_waits()
         if transport.is_closing():
             return False
         left = self.is_behind()
         if not left:
+            if self._lane is not None and not self._lane.is_paused:
+                self._lane.nothing_in_flight(session)
             self._drop_input()
             if self._has_ended:
                 self.end("", Ending.FLUSHED)

@@ -5,7 +5,7 @@ Requests are executed one by one, because rules are asked about each; the sessio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Ending
 from segstore.server.faults import End, Execute, Finish, Forget, Lane, Send, end_by_reset
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segstore.server.connection.connection import Connection
     from segstore.server.connection.hub import ConnectionHub
     from segstore.server.connection.session import Session
-    from segstore.server.faults import Effect, Faults
+    from segstore.server.faults import Effect, Faults, Seen
     from segstore.wire import Buffer, Command
     from segstore.wire.blocks import Append
 
@@ -30,7 +30,7 @@ class LaneHost:
         out_bytes: size of the replies that have passed, and are still to be written.
     """
 
-    __slots__ = ("_connection", "_hub", "_lane", "_most_bytes", "_out", "out_bytes")
+    __slots__ = ("_connection", "_hub", "_lane", "_most_bytes", "_out", "_seen", "out_bytes")
 
     def __init__(self, connection: Connection, hub: ConnectionHub, faults: Faults, store: int) -> None:
         self.out_bytes = 0
@@ -39,6 +39,7 @@ class LaneHost:
         self._most_bytes = hub.limits.connection_outstanding_bytes
         self._lane = Lane(faults, store=store, encode=hub.service.encode, on_effects=self._go_on)
         self._out: list[Buffer] = []
+        self._seen: list[Seen] = []
 
     @property
     def number(self) -> int:
@@ -75,11 +76,12 @@ class LaneHost:
         """Gives the lane the replies that no request of now has caused: those of reads that waited."""
         if session.out:
             for frame in session.take_out():
-                self._apply(session, self._lane.reply(bytes(frame)))
+                self._apply(session, self._lane.reply([bytes(frame)]))
 
     def take_out(self) -> list[Buffer]:
         """The replies that have passed the lane, in order; the caller writes them."""
-        out, self._out, self.out_bytes = self._out, [], 0
+        self._lane.sent(self._seen)
+        out, self._out, self._seen, self.out_bytes = self._out, [], [], 0
         return out
 
     def nothing_in_flight(self, session: Session) -> None:
@@ -91,7 +93,7 @@ class LaneHost:
         """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
         was_blocked = self._lane.is_blocked
         self._lane.drop_waiting()
-        self._out, self.out_bytes = [], 0
+        self._out, self._seen, self.out_bytes = [], [], 0
         return was_blocked
 
     def _go_on(self, effects: list[Effect]) -> None:
@@ -100,26 +102,27 @@ class LaneHost:
         session = connection.session
         if session is None:
             return
-        if not effects:
-            connection.catch_up_soon()
-            return
+        request_ended = not all(type(each) is Send for each in effects)
         hub.enter(connection)
         try:
             self._apply(session, effects)
-            if not connection.is_paused() and not connection.is_behind():
+            if not self.is_paused and not connection.is_behind():
                 self.nothing_in_flight(session)
         except Exception as error:  # noqa: BLE001 — as in Connection
             hub.service.failed(session, error)
         finally:
             hub.leave()
         connection.flush()
+        if request_ended:
+            connection.restart_waits()
         connection.catch_up_soon()
 
     def _apply(self, session: Session, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(data):
+                case Send(data, seen):
                     self._out.append(data)
+                    self._seen += seen
                     self.out_bytes += len(data)
                     self._hub.reply_queued(self._connection)
                 case Execute():
@@ -136,15 +139,11 @@ class LaneHost:
         waiting = len(session.reads)
         self.take_replies(session)
         session.receive(request.item)
-        frames: Any = session.take_out()
-        for frame in frames:
-            self._apply(session, self._lane.reply(bytes(frame), request.asked))
-        if frames:
-            return
-        if len(session.reads) > waiting:
+        frames = [bytes(each) for each in session.take_out()]
+        if not frames and len(session.reads) > waiting:
             self._lane.await_reply(request.item, request.asked)
-        elif not session.ended:
-            self._apply(session, self._lane.reply(b"", request.asked))
+        elif frames or not session.ended:
+            self._apply(session, self._lane.reply(frames, request.asked))
 
     def _end(self, session: Session, why: str, *, reset: bool) -> None:
         connection = self._connection

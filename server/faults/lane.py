@@ -5,8 +5,8 @@ forwarding them to a store. Observation (`Observer`) happens here, too, so both 
 
     for effect in lane.request(item):
         match effect:
-            case Execute(item, raw, asked): ...  # then lane.reply(frame, asked), or lane.await_reply(item, asked)
-            case Send(data): ...
+            case Execute(item, raw, asked): ...  # then lane.reply(frames, asked), or lane.await_reply(item, asked)
+            case Send(data, seen): ...  # then lane.sent(seen)
             case Forget(segment, writer_id): ...
             case Finish(why): ...
             case End(why, reset): ...
@@ -75,13 +75,14 @@ class Execute(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Write frames, or parts of frames, to the client."""
+    """Write frames, or parts of frames, to the client; then report the requests that they answer to `Lane.sent`."""
 
     data: bytes
+    seen: Sequence[Seen] = ()
 
 
 class Forget(NamedTuple):
-    """A rule refused the writer: a store drops it, so that it has to be set up again."""
+    """A rule refused the writer: a store drops it, so that it has to be set up again. A tap cannot."""
 
     segment: str
     writer_id: UUID
@@ -124,6 +125,7 @@ class Lane:
         "_outgoing",
         "_pending",
         "_refused",
+        "_remote",
         "_store",
         "_waiting",
         "_waits",
@@ -140,9 +142,11 @@ class Lane:
         store: int,
         encode: Callable[[Command], bytes],
         on_effects: Callable[[list[Effect]], object],
+        remote: bool = False,
     ) -> None:
         """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
-        maybe none, when a wait has ended."""
+        maybe none, when a wait has ended. remote: the store knows nothing of refused writers, so the lane ends the
+        connection if one whose set-up was refused appends."""
         self.number = faults.next_connection()
         self.is_blocked = False
         self.is_deaf = False
@@ -151,6 +155,7 @@ class Lane:
         self._store = store
         self._encode = encode
         self._on_effects = on_effects
+        self._remote = remote
         self._waits = FaultWaits(faults)
         self._outgoing = OutgoingReplies(faults, store, self._waits, self._reply_is_ready)
         self._pending = PendingRequests()
@@ -254,7 +259,7 @@ class Lane:
         """Answers a request in place of the store, behind all that the store has yet to answer."""
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
-        self._note(asked.seen, frame)
+        self._note(asked.seen, [frame])
         self._instead.append((self._pending.mark(), frame, asked, ask_rules))
         self.is_deaf = self.is_deaf or self._numbers_are_wrong
         self._answer_instead(effects)
@@ -277,7 +282,8 @@ class Lane:
             segment = seen.segments[0] if seen.segments else ""
             key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
             effects.append(Forget(segment, writer))
-            self._refused.setdefault(key, action if is_append else None)
+            if is_append or self._remote:
+                self._refused.setdefault(key, action if is_append else None)
             if is_append:
                 self._hidden.setdefault(key, (seen.event_number, action))
                 self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
@@ -294,36 +300,44 @@ class Lane:
 
     # --- replies ----------------------------------------------------------------------------------------------------
 
-    def reply(self, frame: bytes, asked: Asked | None = None, command: Command | None = None) -> list[Effect]:
+    def sent(self, seen: Sequence[Seen]) -> None:
+        """The replies to these requests were written."""
+        observer = self._faults.observer
+        if observer is not None and seen:
+            now_s = self._faults.clock.now_s()
+            for each in seen:
+                observer.replied(each, now_s)
+
+    def reply(self, frames: list[bytes], asked: Asked | None = None, command: Command | None = None) -> list[Effect]:
         """A reply of the store.
 
-        frame: whole; empty if the request was executed and has no reply. asked: the request that it answers, if the
-        host knows; else it is found among those of `await_reply`. command: the frame decoded, if the host has it.
+        frames: whole; none if the request was executed and has no reply. asked: the request that they answer, if the
+        host knows; else it is found among those of `await_reply`. command: the first frame decoded, if the host has it.
         """
-        if self._has_ended:
-            return []
         answered: Sequence[Asked]
         if (
             asked is not None
             and asked.plan is _NO_PLAN
-            and not (self._hidden or self._instead or self._faults.looks_at_replies)
+            and not (self._hidden or self._instead or self._has_ended or self._faults.looks_at_replies)
         ):  # nearly all replies of a store: nothing is planned for them
-            self._note(asked.seen, frame)
-            self._outgoing.add([frame] if frame else [], (asked.seen,), _NO_WAIT)
+            self._note(asked.seen, frames)
+            self._outgoing.add(frames, (asked.seen,), _NO_WAIT)
             return self._leave([])
         effects: list[Effect] = []
         if asked is not None:
             answered = (asked,)
         else:
-            answered = self._pending.answered_by(command or decode(frame)) if len(self._pending) else ()
+            answered = self._pending.answered_by(command or decode(frames[0])) if len(self._pending) else ()
         for each in answered:
-            self._note(each.seen, frame)
-        if frame and self._hidden and _code(frame)[0] == AppendSetup.code and answered:
-            self._hidden.pop(_writer_of(answered[0].seen), None)
+            self._note(each.seen, frames)
+        if self._has_ended:
+            return []
+        if frames and self._hidden and _code(frames[0])[0] == AppendSetup.code:
+            set_up: Any = command or decode(frames[0])
+            self._hidden.pop((set_up.segment, set_up.writer_id.bytes), None)
         plan = answered[0].plan if len(answered) == 1 else _together([each.plan for each in answered])
-        frames = [frame] if frame else []
-        if frame and not isinstance(plan.action, Close) and any(map(self._instead_of, answered)):
-            frames = self._replaced(frame, answered, effects)
+        if frames and not isinstance(plan.action, Close) and any(map(self._instead_of, answered)):
+            frames = self._replaced(frames[0], answered, effects)
         self._deliver(frames, tuple([each.seen for each in answered]), plan, effects, ask_rules=True)
         if self._instead or self._numbers_are_wrong:
             self._answer_instead(effects)
@@ -422,20 +436,20 @@ class Lane:
         else:
             self._outgoing.add(changed([frame], action, on_reply=True), seen, wait)
 
-    def _note(self, seen: Seen, frame: bytes) -> None:
+    def _note(self, seen: Seen, frames: list[bytes]) -> None:
         """Reports the reply to a request to the observer."""
         observer = self._faults.observer
         if observer is None:
             return
-        cls = COMMANDS.get(_code(frame)[0]) if frame else None
+        cls = COMMANDS.get(_code(frames[0])[0]) if frames else None
         failure = cls is not None and cls.is_failure
         observer.carried_out(seen, self._faults.clock.now_s(), None if cls is None else cls.type_name, failure=failure)
 
     def _leave(self, effects: list[Effect]) -> list[Effect]:
         """Adds the replies that may leave now."""
-        data = self._outgoing.take()
+        data, seen = self._outgoing.take()
         if data:
-            effects.append(Send(data))
+            effects.append(Send(data, seen))
         return effects
 
     def _reply_is_ready(self) -> None:

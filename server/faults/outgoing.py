@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Final
 from segstore.server.faults.decisions import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from segstore.server.faults.faults import Faults
     from segstore.server.faults.observe import Seen
     from segstore.server.faults.waits import FaultWaits
 
 WAITING_BYTES: Final = 1024
-"""Overhead of a waiting request or reply, approximately."""
+"""Overhead of a waiting request or reply, approximately: its timer, and what is done when it ends."""
+_QUEUED_BYTES: Final = 256
+"""Overhead of a reply that is ready, behind one that waits."""
 
 
 class _Outgoing:
     """A frame, or what is left of it."""
 
-    __slots__ = ("data", "ready", "seen")
+    __slots__ = ("cost", "data", "ready", "seen")
 
     def __init__(self, data: bytes, seen: tuple[Seen, ...], *, ready: bool) -> None:
         self.data = data
+        self.cost = len(data) + (_QUEUED_BYTES if ready else WAITING_BYTES)
         self.seen = seen
         self.ready = ready
 
@@ -43,7 +46,17 @@ class OutgoingReplies:
         held_bytes: size of what is queued, with overhead.
     """
 
-    __slots__ = ("_faults", "_late", "_leaving", "_on_ready", "_queue", "_store", "_waits", "held_bytes")
+    __slots__ = (
+        "_faults",
+        "_late",
+        "_leaving",
+        "_leaving_seen",
+        "_on_ready",
+        "_queue",
+        "_store",
+        "_waits",
+        "held_bytes",
+    )
 
     def __init__(self, faults: Faults, store: int, waits: FaultWaits, on_ready: Callable[[], object]) -> None:
         self.held_bytes = 0
@@ -52,6 +65,7 @@ class OutgoingReplies:
         self._waits = waits
         self._on_ready = on_ready
         self._leaving: list[bytes] = []
+        self._leaving_seen: list[Seen] = []
         self._queue: deque[_Outgoing] = deque()
         self._late = 0
 
@@ -69,7 +83,7 @@ class OutgoingReplies:
             wait = Wait(seconds, wait.holds, wait.overtake)
         elif not self._queue:
             self._leaving += frames
-            self._are_replied(seen)
+            self._leaving_seen += seen
             return
         for frame in frames:
             reply = _Outgoing(frame, seen, ready=not wait)
@@ -77,7 +91,7 @@ class OutgoingReplies:
                 self._late += 1
             else:
                 self._queue.append(reply)
-            self.held_bytes += len(frame) + WAITING_BYTES
+            self.held_bytes += reply.cost
             if wait:
                 self._waits.add(wait, partial(self._is_ready, reply, late=wait.overtake))
 
@@ -86,8 +100,9 @@ class OutgoingReplies:
         if not self._queue:
             self._leaving.append(data)
             return
-        self._queue.append(_Outgoing(data, (), ready=True))
-        self.held_bytes += len(data) + WAITING_BYTES
+        reply = _Outgoing(data, (), ready=True)
+        self._queue.append(reply)
+        self.held_bytes += reply.cost
 
     def _is_ready(self, reply: _Outgoing, *, late: bool) -> None:
         """late: others could overtake it, so it leaves behind all that are queued."""
@@ -97,29 +112,22 @@ class OutgoingReplies:
             self._queue.append(reply)
         self._on_ready()
 
-    def take(self) -> bytes:
-        """Removes and returns the frames that may leave now, joined; the requests that they answer are replied to."""
-        queue, leaving = self._queue, self._leaving
+    def take(self) -> tuple[bytes, Sequence[Seen]]:
+        """Removes and returns the frames that may leave now, joined, and the requests that they answer."""
+        queue, leaving, seen = self._queue, self._leaving, self._leaving_seen
         while queue and queue[0].ready:
             reply = queue.popleft()
+            self.held_bytes -= reply.cost
             leaving.append(reply.data)
-            self.held_bytes -= len(reply.data) + WAITING_BYTES
-            self._are_replied(reply.seen)
+            seen += reply.seen
         if not leaving:
-            return b""
+            return b"", ()
         data = leaving[0] if len(leaving) == 1 else b"".join(leaving)
-        leaving.clear()
-        return data
-
-    def _are_replied(self, seen: tuple[Seen, ...]) -> None:
-        observer = self._faults.observer
-        if observer is not None and seen:
-            now_s = self._faults.clock.now_s()
-            for each in seen:
-                observer.replied(each, now_s)
+        self._leaving, self._leaving_seen = [], []
+        return data, seen
 
     def clear(self) -> None:
         """Drops everything; the owner of the waits clears them."""
-        self._leaving.clear()
+        self._leaving, self._leaving_seen = [], []
         self._queue.clear()
         self._late = self.held_bytes = 0

@@ -29,7 +29,7 @@ from segstore.wire.trace import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.server.faults import Effect, Faults
+    from segstore.server.faults import Effect, Faults, Seen
     from segstore.server.tap.link import Link, Side
     from segstore.wire import Command
 
@@ -48,13 +48,14 @@ class Inspection:
 
     def __init__(self, link: Link, faults: Faults) -> None:
         self._link = link
-        self._lane = Lane(faults, store=link.door.number, encode=encode, on_effects=self._wait_ended)
+        self._lane = Lane(faults, store=link.door.number, encode=encode, on_effects=self._wait_ended, remote=True)
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
         self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
         self._to_store: list[bytes] = []
         self._to_client: list[bytes] = []
+        self._answered: list[Seen] = []
         self._when_drained: list[Callable[[], object]] = []
         self._linger: asyncio.TimerHandle | None = None
         self._is_closing = False
@@ -99,7 +100,9 @@ class Inspection:
         else:
             for raw, command in pieces:
                 if not self._is_closing:
-                    self._apply(self._lane.forward(raw) if command is None else self._lane.reply(raw, command=command))
+                    self._apply(
+                        self._lane.forward(raw) if command is None else self._lane.reply([raw], command=command)
+                    )
         self._report(side, frames.problem)
         self._go_through()
         if not self._is_over:
@@ -175,6 +178,8 @@ class Inspection:
         if self._to_client:
             out, self._to_client = self._to_client, []
             link.send(link.store, b"".join(out))
+            self._lane.sent(self._answered)
+            self._answered.clear()
 
     def _wait_ended(self, effects: list[Effect]) -> None:
         self._apply(effects)
@@ -185,12 +190,13 @@ class Inspection:
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(data):
+                case Send(data, seen):
                     self._to_client.append(data)
+                    self._answered += seen
                 case Execute(item, raw, asked):
                     if not self._lane.await_reply(item, asked):
                         log.warning(
-                            "connection from %s: too many requests await a reply; the oldest are forgotten",
+                            "connection from %s: too many requests await a reply; all of them are forgotten",
                             self._link.peer,
                         )
                     self._to_store.append(raw)

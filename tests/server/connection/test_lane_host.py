@@ -11,9 +11,10 @@ from segstore.server.config import LimitSettings
 from segstore.wire import (
     GetStreamSegmentInfo,
     SealSegment,
+    encode,
 )
-from tests.server.faults.traffic import APPENDS, acknowledged, stored, writer_of
-from tests.server.support import SEGMENT, FakeClock, append, until
+from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
+from tests.server.support import SEGMENT, FakeClock, Peer, append, set_up, until
 
 
 async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_again() -> None:
@@ -40,6 +41,41 @@ async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with
         assert [each.type_name for each in await peer.receive(2)] == ["SEGMENT_IS_SEALED"] * 2
         peer.send(append(3))
         assert await peer.closed() == b"", "it has no writer"
+
+
+async def test_a_refusal_ends_with_its_read_also_if_a_rule_drops_the_request_behind_it() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="drop")
+        mock.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
+        peer.send(append(1), GetStreamSegmentInfo(5, SEGMENT, ""))
+        assert [each.type_name for each in await peer.receive(1)] == ["SEGMENT_IS_SEALED"]
+        await mock.faults.wait_held("held")
+        mock.faults.release("held")
+        peer.send(append(2))
+        assert await peer.closed() == b"", "it has no writer"
+
+
+async def test_the_time_of_a_hold_does_not_count_against_the_deadline_of_a_frame() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
+        peer.send_bytes(encode(GetStreamSegmentInfo(5, SEGMENT, "")) + encode(PONG)[:6])
+        await mock.faults.wait_held("held")
+        (connection,) = mock.server.hub.connections
+        connection.waits.frame_since = long_ago = -1e9
+        mock.faults.release("held")
+        await peer.receive(1)
+        await until(lambda: connection.waits.frame_since != long_ago)
+        peer.send_bytes(encode(PONG)[6:])
+        assert await peer.receive(1) == [PONG]
+
+
+async def test_a_request_whose_reply_is_dropped_with_the_connection_was_not_replied_to() -> None:
+    async with MockSegmentStore(admin_port=0) as mock, await Peer.connect(mock, admin=True) as peer:
+        peer.send(PONG, set_up())
+        assert await peer.closed() == b"", "SetupAppend is not served on the admin port"
+        assert len(mock.requests("type = KEEP_ALIVE", stage="applied")) == 1
+        assert mock.requests("type = KEEP_ALIVE", stage="replied") == []
 
 
 async def test_a_connection_with_faults_counts_its_bytes() -> None:

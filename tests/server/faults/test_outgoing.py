@@ -22,7 +22,7 @@ class Replies:
         self.queue = OutgoingReplies(faults, 0, FaultWaits(faults), self.take)
 
     def take(self) -> None:
-        if data := self.queue.take():
+        if data := self.queue.take()[0]:
             self.left.append(data)
 
     def add(self, data: bytes, wait: Wait) -> None:
@@ -76,4 +76,4 @@ def test_nothing_leaves_after_clear(replies: Replies) -> None:
     replies.queue.clear()
     assert replies.queue.is_empty
     assert replies.queue.held_bytes == 0
-    assert replies.queue.take() == b""
+    assert replies.queue.take() == (b"", ())
