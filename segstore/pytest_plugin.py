@@ -381,7 +381,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         running.stop()
         said += [f"{path.name}: {problem}" for problem in running.problems if check]
         if complete:
-            said += [f"{path.name}: {count} × {name} was not asked" for name, count in running.unused().items()]
+            said += [f"{path.name}: {count} × {name} was not requested" for name, count in running.unused().items()]
     if said:
         pytest.fail("\n".join(said), pytrace=False)
 

@@ -512,7 +512,7 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
     result.stdout.fnmatch_lines(
         [
             "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
-            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not asked",
+            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
             f"there is no trace 'nowhere' in {suite.path}; *",
         ]
     )

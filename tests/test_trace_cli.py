@@ -62,7 +62,7 @@ def test_show_prints_a_line_for_each_record(trace: Path) -> None:
     assert lines[2].endswith("#1 < HELLO high_version=17 low_version=5  after 1 ms")
     assert lines[4].endswith("after 2 ms")
     assert "READ_SEGMENT, 10 bytes, malformed: READ_SEGMENT.segment at byte 8" in lines[7]
-    assert lines[9].endswith("#1 > 2 bytes that make no frame")
+    assert lines[9].endswith("#1 > 2 bytes that are not a frame")
     assert lines[10].endswith('#1 < closed by the store reason="it broke the protocol"')
 
 
