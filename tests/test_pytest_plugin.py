@@ -210,7 +210,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
     passed(result, 0, errors=3)
     result.stdout.fnmatch_lines(
         [
-            "the settings of the marker segstore, {'aut_key': 'x'}, do not do:*",
+            "the settings of the marker segstore, {'aut_key': 'x'}, are invalid:*",
             "*aut_key*",
             "the marker segstore takes settings by name, not (2,)",
             "*missing.yaml*",

@@ -305,7 +305,7 @@ def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Pa
         [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert refused.returncode == 1
-    assert "never takes the place of one" in refused.stderr
+    assert "never overwrites a file" in refused.stderr
     assert path.read_bytes() == before
 
 
