@@ -6,8 +6,8 @@ starts with the first of them; so they work alike for synchronous tests and for 
 own, on free ports.
 
 Invariants: a run that uses none of the fixtures imports only this module of segstore and starts nothing; servers end
-with their test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of others.
-A recording of a failed test never overwrites one of a passing test.
+with their test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of
+others. A recording of a failed test never overwrites one of a passing test.
 """
 
 from __future__ import annotations

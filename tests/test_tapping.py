@@ -297,8 +297,8 @@ async def test_addresses_are_those_that_people_write() -> None:
     assert tap.settings.controller == ("localhost", 9090)
     assert tap.settings.store == ("::1", 12345)
     assert tap.settings.tls
-    with pytest.raises(RuntimeError, match="stands before no controller"):
+    with pytest.raises(RuntimeError, match="has no controller"):
         _ = tap.controller_uri
-    with pytest.raises(RuntimeError, match="stands before no store"):
+    with pytest.raises(RuntimeError, match="has no store"):
         _ = tap.port
     await asyncio.sleep(0)
