@@ -235,7 +235,7 @@ async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
         for taken in (path, tmp_path / "other.jsonl"):
             if taken != path:
                 taken.with_name("other.jsonl.wtrace").write_text("")
-            with pytest.raises(FileExistsError, match="never takes the place"):
+            with pytest.raises(FileExistsError, match="never overwrites a file"):
                 await store_before(mock, record=taken).start()
 
 

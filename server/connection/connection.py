@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
         return 0
 
     def failed(self, why: str) -> None:
-        """Drops the held replies."""
+        """Drops the held replies and ends the connection."""
         self._held.clear()
         self._held_back_bytes = 0
         self.end(why)
