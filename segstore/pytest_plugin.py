@@ -1,14 +1,13 @@
-"""Fixtures for people's own tests: mock stores, faults, traces that answer, recordings.
+"""The pytest plugin: fixtures for mock stores, faults, trace servers and recordings.
 
 Registered under the name `segstore`. `segstore_server`, `segstore_cluster`, `segstore_faults`, `segstore_tap`,
-`segstore_trace` and `segstore_explore` serve from an event loop beside the test, in a thread or in a process of its
-own, made when the first of them is used; so they are the same for synchronous tests and for coroutines. Each test has
-servers of its own, on free ports.
+`segstore_trace` and `segstore_explore` serve from an event loop of their own, in a thread or a process that
+starts with the first of them; so they work alike for synchronous tests and for coroutines. Each test has servers of its
+own, on free ports.
 
-Invariants: a run that uses none of the fixtures imports nothing of segstore but this module, and starts nothing; when a
-test has ended its servers have, and when the session has ended so have thread and process. What was not asked for is
-not changed: no option, marker, warning filter or hook of others. A recording of a test that failed never takes the
-place of one that passed.
+Invariants: a run that uses none of the fixtures imports only this module of segstore and starts nothing; servers end
+with their test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of
+others. A recording of a failed test never overwrites one of a passing test.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ _names: Final = pytest.StashKey[dict[str, str]]()
 
 
 class UnmatchedFault(pytest.PytestWarning):
-    """A rule of a test's faults has matched nothing, so the test may not have tried what it says."""
+    """A fault rule of a test has never matched, so the test may not test what it claims."""
 
-    __module__ = "pytest"  # as pytest's own, so that a filter can name it without an import
+    __module__ = "pytest"  # so that a warning filter can name it without an import
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -66,22 +65,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("segstore", "mock segment store").addoption(
         "--segstore-record",
         metavar="DIR",
-        help="keep what each test did at its mock stores as a trace, DIR/<test name>.jsonl",
+        help="record the traffic of each test's mock stores as a trace, DIR/<test name>.jsonl",
     )
     parser.getgroup("segstore").addoption(
         "--segstore-record-tokens",
         action="store_true",
-        help="leave delegation tokens in these traces; otherwise asterisks take their place",
+        help="include delegation tokens in these traces, instead of asterisks",
     )
-    parser.addini("segstore_traces", "folders in which segstore_trace looks, beside that of the test", "paths", [])
+    parser.addini("segstore_traces", "folders in which segstore_trace looks, after that of the test", "paths", [])
     parser.addini(
         "segstore_unmatched_faults",
-        "what comes of a rule that has matched nothing at the end of a test: warn, error or ignore",
+        "what to do about a fault rule that never matched in a test: warn, error or ignore",
         default="warn",
     )
     parser.addini(
         "segstore_process",
-        "whether mock stores have a process of their own: yes, no, or auto, if the official client is installed",
+        "whether mock stores run in a process of their own: yes, no, or auto, if the official client is installed",
         default="auto",
     )
 
@@ -108,7 +107,7 @@ def _plain(name: str) -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Names the recordings: after the test, with its module where several have that name."""
+    """Names the recordings: after the test, with its module if the name is not unique."""
     if session.config.getoption("segstore_record") is None:
         return
     short = Counter(_plain(item.name) for item in session.items)
@@ -154,7 +153,7 @@ class _Recordings:
         self._made: list[Path] = []
 
     def new(self) -> dict[str, Any]:
-        """What the next server is to be given, so that it is recorded; nothing if none is."""
+        """The options that record the next server; empty without --segstore-record."""
         if self._folder is None:
             return {}
         self._scratch = self._scratch or tempfile.TemporaryDirectory(prefix="segstore-")
@@ -163,7 +162,7 @@ class _Recordings:
         return {"record": self._made[-1], "record_tokens": tokens, "record_values": {"test": self._item.nodeid}}
 
     def keep(self) -> None:
-        """Writes those at which there was any traffic as fixtures. All servers are stopped."""
+        """Writes the recordings with traffic as fixtures. All servers must be stopped."""
         if self._folder is None or self._scratch is None:
             return
         from segstore.traces import TraceFile, write_trace
@@ -191,7 +190,7 @@ class _Recordings:
 
 
 class _Hosts:
-    """Where servers run, each kind started when it is first needed."""
+    """The hosts of servers, each kind started on first use."""
 
     def __init__(self, in_process: bool) -> None:
         self._process_by_default = not in_process
@@ -219,12 +218,12 @@ class _Hosts:
 
 @pytest.fixture(scope="session")
 def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
-    """Where all mock stores of the session run: a thread, or a process, as the setting `segstore_process` says."""
+    """The hosts of all mock stores of the session: a thread or a process, by the setting `segstore_process`."""
     said = pytestconfig.getini("segstore_process")
     # The official client holds the interpreter lock while it waits: a store in the same process never gets to answer.
     process = find_spec("pravega_client") is not None if said == "auto" else said == "yes"
     hosts = _Hosts(in_process=not process)
-    hosts.get()  # now, so that a test's own look at what it leaves behind does not find it
+    hosts.get()  # now, so that a test's check for leaks does not find it
     yield hosts
     hosts.stop()
 
@@ -232,7 +231,7 @@ def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
 def _beside(
     request: pytest.FixtureRequest, faults: FaultSettings | Path | str | None
 ) -> FaultSettings | Path | str | None:
-    """The fault file beside the test, if there is one; otherwise it is looked for where pytest was started."""
+    """The fault file beside the test if it exists; otherwise the path is relative to the working directory."""
     if isinstance(faults, str | Path) and (beside := request.path.parent / faults).is_file():
         return beside
     return faults
@@ -242,7 +241,7 @@ def _beside(
 def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartServer]:
     """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
 
-    process: whether in a process of their own; as the setting `segstore_process` says, if left out.
+    process: whether in a process of their own; by default, the setting `segstore_process`.
     """
     recordings = _Recordings(request.node)
     running: list[RunningServer] = []
@@ -264,7 +263,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
     said = request.config.getini("segstore_unmatched_faults")
-    # A test that failed may never have come to where its faults were to strike.
+    # A failed test may have ended before its faults could match.
     if said == "ignore" or request.node.stash.get(_failed, False):
         return
     if said == "error" and lines:
@@ -274,7 +273,7 @@ def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the markers of a test say; what is nearest to it holds."""
+    """The settings of a test's markers; the nearest takes precedence."""
     settings: dict[str, Any] = {}
     for marker in request.node.iter_markers("segstore"):
         if marker.args:
@@ -285,27 +284,27 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def segstore_server(segstore_cluster: StartServer, request: pytest.FixtureRequest) -> RunningServer:
-    """A fresh mock store, as the marker `segstore` says: host, port, controller_uri, requests, wait_for."""
+    """A fresh mock store with the settings of the marker `segstore`: host, port, controller_uri, requests, wait_for."""
     settings = _settings(request)
     try:
         return segstore_cluster(**settings)
     except (TypeError, ValueError, OSError) as error:
         if not settings:
             raise
-        pytest.fail(f"the settings of the marker segstore, {settings}, do not do: {error}", pytrace=False)
+        pytest.fail(f"the settings of the marker segstore, {settings}, are invalid: {error}", pytrace=False)
 
 
 @pytest.fixture
 def segstore_faults(segstore_server: RunningServer) -> RunningFaults:
-    """What is to go wrong at `segstore_server`: segstore_faults.add("type = APPEND_BLOCK_END", do="close after")."""
+    """The fault rules of `segstore_server`: segstore_faults.add("type = APPEND_BLOCK_END", do="close after")."""
     return segstore_server.faults
 
 
 @pytest.fixture
 def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTap]:
-    """Stands between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
+    """Starts a proxy between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
 
-    Without a controller or store=, that is `segstore_server`. Options are those of `segstore.tap.Tap`.
+    Without a controller or store=, it proxies `segstore_server`. Options are those of `segstore.tap.Tap`.
     """
     running: list[RunningTap] = []
 
@@ -353,8 +352,8 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
 def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="error", pace=None).
 
-    With missing="pass" and no `upstream`, what is not in the trace goes to `segstore_server`. At the end of the test a
-    request that the trace did not answer is an error, unless check=False; with complete=True also one that nobody made.
+    With missing="pass" and no `upstream`, other requests are forwarded to `segstore_server`. At the end of the test
+    a request that the trace did not answer is an error, unless check=False; with complete=True, so is an unused one.
     """
     made: list[tuple[Path, RunningTrace, bool, bool]] = []
 
@@ -381,7 +380,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         running.stop()
         said += [f"{path.name}: {problem}" for problem in running.problems if check]
         if complete:
-            said += [f"{path.name}: {count} × {name} was not asked" for name, count in running.unused().items()]
+            said += [f"{path.name}: {count} × {name} was not requested" for name, count in running.unused().items()]
     if said:
         pytest.fail("\n".join(said), pytrace=False)
 
@@ -393,9 +392,9 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
 def segstore_explore() -> Explore:
     """Runs a client once for each point at which its connection can be cut: found = segstore_explore(client).
 
-    The client is a function, which has a thread of its own, or a coroutine function. It is given a fresh store for each
-    run; a function is to use the addresses of that only, and not to hold the interpreter lock while it waits. Options
-    are those of `segstore.explore.explorer.explore`, which a test that is a coroutine awaits itself.
+    The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh store for
+    each run; a function may only use the store's addresses, and must not hold the interpreter lock while it waits.
+    Options are those of `segstore.explore.explorer.explore`, which an async test awaits itself.
     """
     import asyncio
     import inspect

@@ -1,13 +1,13 @@
-"""A tap with what belongs around it: addresses as people write them, a recording, fault files, the end by a signal.
+"""A proxy between Pravega clients and servers, with address parsing, recording, fault files and signal handling.
 
     async with Tap(controller="tcp://127.0.0.1:9090", record=Path("run.wtrace")) as tap:
         async with connect(f"tcp://{tap.controller_uri}") as pravega: ...
 
-`segstore tap` is this, run until SIGTERM or SIGINT. Bytes are passed on by `segstore.server.tap.server`.
+`segstore tap` runs this until SIGTERM or SIGINT. Bytes are forwarded by `segstore.server.tap.server`.
 
-Invariants: a recording never takes the place of a file, and leaves delegation tokens out unless it is told to keep
-them; one whose name ends in `.jsonl` is a capture beside it until the tap stops, so that nothing is lost if it is
-killed. Refused: several controllers, and a controller with TLS whose store is without, or the other way.
+Invariants: a recording never overwrites a file, and omits delegation tokens unless `record_tokens` is set; a `.jsonl`
+recording is a capture beside that file until the tap stops, so that nothing is lost if it is killed. Refused: several
+controllers, and a controller and a store of which only one uses TLS.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class TapOptions(TapPorts, total=False):
 class Tap(TapServer):
     """A tap, for tests and for the command line.
 
-    controller: `tcp://host:port`, `tls://host:port` or `host:port`. store: the same, of a store that is known from the
-        start. One of the two is needed.
-    record: a new file that the traffic of all stores is recorded to, a capture (`.wtrace`) or a fixture (`.jsonl`).
-        record_tokens: whether delegation tokens are kept in it. record_values: said in its head.
-    faults: what goes wrong from the start, or the file that says so.
-    clock: of the times of requests and of delays.
-    watched: False keeps no requests for `wait_for`; without faults, bytes pass then and nothing is looked at.
-    Others are the fields of `TapSettings`, with `tls` as the addresses say.
+    controller: `tcp://host:port`, `tls://host:port` or `host:port`. store: the same for a store to proxy from the
+        start. At least one of the two is needed.
+    record: a new file for the traffic of all stores, a capture (`.wtrace`) or a fixture (`.jsonl`).
+        record_tokens: whether it contains delegation tokens. record_values: values for its header.
+    faults: the initial fault rules, or a fault file.
+    clock: the clock for request times and delays.
+    watched: False records no requests for `wait_for`; without faults, bytes are then forwarded undecoded.
+    The others are the fields of `TapSettings`; the addresses decide `tls`.
 
-    Raises ValueError for what does not do, FaultFileError, OSError.
+    Raises ValueError for invalid options, FaultFileError, OSError.
     """
 
     def __init__(
@@ -116,31 +116,31 @@ class Tap(TapServer):
 
     @property
     def host(self) -> str:
-        """Of the first store, through the tap."""
+        """Host of the first store, through the tap."""
         return self._there(self.address, "store").host
 
     @property
     def port(self) -> int:
-        """Of the first store, through the tap."""
+        """Port of the first store, through the tap."""
         return self._there(self.address, "store").port
 
     @staticmethod
     def _there(address: Endpoint | None, what: str) -> Endpoint:
         if address is None:
-            raise RuntimeError(f"the tap stands before no {what}: it is not started, or knows of none")
+            raise RuntimeError(f"the tap has no {what}: it is not started, or knows of none")
         return address
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """As `TapServer.start`, once the recording has a file. Raises FileExistsError for one that is there."""
+        """As `TapServer.start`, after creating the recording. Raises FileExistsError."""
         if self._record is not None:
             self._start_recording(self._record)
         await super().start()
 
     def _start_recording(self, path: Path) -> None:
         if path.exists():
-            said = "there is a file already, and a recording never takes the place of one"
+            said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(errno.EEXIST, said, str(path))
         capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
         self.recorder = self._file = FileRecorder(
@@ -153,7 +153,7 @@ class Tap(TapServer):
         self._ticking = asyncio.create_task(keep_writing(self._file), name="segstore tap records")
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
-        """As `TapServer.stop`, then ends the recording. Raises OSError if the disk did not take all of it."""
+        """As `TapServer.stop`, then closes the recording. Raises OSError if it could not be written."""
         await super().stop(drain_s=drain_s)
         file, self._file = self._file, None
         if file is None:
@@ -165,7 +165,7 @@ class Tap(TapServer):
         if file.failure is not None:
             raise file.failure
         if not file.connections:
-            file.path.unlink()  # nobody came: the next try needs the name
+            file.path.unlink()  # no client connected: the next attempt needs the name
         elif self._record is not None and file.path != self._record:
             with TraceFile(file.path) as trace:
                 write_trace(self._record, trace.records(), lambda: trace.metadata)
@@ -173,12 +173,12 @@ class Tap(TapServer):
 
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
-    """What an address means, under its name, and whether it speaks TLS. Raises ValueError."""
+    """Parses an address. Returns it with its name, and whether it uses TLS. Raises ValueError."""
     found, tls = parse_uri(uri)
     if len(found) > 1:
-        raise ValueError(f"{uri}: a tap stands before one {name}, not {len(found)}")
+        raise ValueError(f"{uri}: a tap has one {name}, not {len(found)}")
     if name == "store" and not uri.rpartition("]")[2].rpartition("://")[2].rpartition(":")[2].isdecimal():
-        raise ValueError(f"{uri}: a store's address has a port")
+        raise ValueError(f"{uri}: a store's address needs a port")
     return (name, Endpoint(*found[0])), tls
 
 

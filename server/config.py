@@ -26,11 +26,11 @@ SETTINGS: Final = ConfigDict(
     hide_input_in_errors=True,  # the input may contain a key
     use_attribute_docstrings=True,
 )
-"""How the models of settings are configured."""
+"""The configuration of all models of settings."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds. Raises OSError, and ValueError, whose text is a sentence."""
+    """The content of a TOML file. Raises OSError, and ValueError, whose text is a sentence."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # also for an invalid encoding
@@ -38,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """That a name is not known, with the one that was probably meant, or all."""
+    """An error text for an unknown name, with the closest known name, or all of them."""
     near = difflib.get_close_matches(name, known := list(known), 1)
     return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
 

@@ -210,7 +210,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
     passed(result, 0, errors=3)
     result.stdout.fnmatch_lines(
         [
-            "the settings of the marker segstore, {'aut_key': 'x'}, do not do:*",
+            "the settings of the marker segstore, {'aut_key': 'x'}, are invalid:*",
             "*aut_key*",
             "the marker segstore takes settings by name, not (2,)",
             "*missing.yaml*",
@@ -512,7 +512,7 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
     result.stdout.fnmatch_lines(
         [
             "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
-            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not asked",
+            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
             f"there is no trace 'nowhere' in {suite.path}; *",
         ]
     )

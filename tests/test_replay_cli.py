@@ -121,7 +121,7 @@ def test_a_trace_without_hello_greets_and_a_problem_is_printed_while_it_answers(
             out, said = process.communicate(timeout=20)
         finally:
             process.kill()
-    assert (process.returncode, out, said) == (1, "", "1 × CREATE_SEGMENT of the trace was not asked\n")
+    assert (process.returncode, out, said) == (1, "", "1 × CREATE_SEGMENT of the trace was not requested\n")
 
 
 def test_a_replay_whose_output_nobody_reads_any_more_ends_and_cuts_no_client_before(trace: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
             said = process.communicate(timeout=20)[1]
         finally:
             process.kill()
-    expected = "left out, as no requests: 1 of the records of clients; the first has 11 bytes, on connection 1\n"
+    expected = "records of clients left out because they are not requests: 1; the first has 11 bytes, on connection 1\n"
     assert said.startswith(expected)
     assert run("explore", trace).stderr.startswith(expected)
 
@@ -196,7 +196,7 @@ def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: P
 
 def test_a_store_is_not_compared_with_itself(trace: Path) -> None:
     result = run("diff-stores", trace, "127.0.0.1:1", "127.0.0.1:1")
-    said = "both stores are 127.0.0.1:1, which the second time is not empty: two are compared\n"
+    said = "both stores are 127.0.0.1:1; give two different stores\n"
     assert (result.exit_code, result.output.endswith(said)) == (2, True)
     assert len(result.output.splitlines()) == 1
 

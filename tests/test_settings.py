@@ -144,7 +144,7 @@ def test_a_key_and_a_file_with_it_are_alternatives_of_one_source(file: Path, tmp
         ("port = 70000", "port: input should be less than or equal to 65535, not 70000$"),
         ('preload = "yes"', "preload: input should be a valid boolean, not 'yes'$"),
         ("data = 1", "data: input should be a valid string, not 1$"),
-        ("port = 2000-01-01", "port: a date is no value of a setting$"),
+        ("port = 2000-01-01", "port: a date is not a value of a setting$"),
         ('faults = "none"', "faults: file 'none' does not exist$"),
         ('auth_key_file = "none"', "auth_key_file: .*none: No such file or directory$"),
         ("port =", r"this is not TOML: .*\(at .*\)$"),

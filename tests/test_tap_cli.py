@@ -172,8 +172,8 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
     ("options", "said"),
     [
         ((), "a tap needs a controller or a store to forward to"),
-        (("--store", "127.0.0.1"), "127.0.0.1: a store's address has a port"),
-        (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap stands before one controller, not 2"),
+        (("--store", "127.0.0.1"), "127.0.0.1: a store's address needs a port"),
+        (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap has one controller, not 2"),
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
         (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines) or .jsonl"),
         (("--store", "a:1", "--port", "70000"), "Invalid value for '--port'"),
@@ -206,4 +206,4 @@ def test_what_cannot_begin_says_why(tmp_path: Path) -> None:
     there.write_text("")
     status, errors = refused("--store", "a:1", "--record", str(there))
     assert (status, there.read_text()) == (1, "")
-    assert "a recording never takes the place of one" in errors
+    assert "a recording never overwrites a file" in errors

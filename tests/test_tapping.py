@@ -235,7 +235,7 @@ async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
         for taken in (path, tmp_path / "other.jsonl"):
             if taken != path:
                 taken.with_name("other.jsonl.wtrace").write_text("")
-            with pytest.raises(FileExistsError, match="never takes the place"):
+            with pytest.raises(FileExistsError, match="never overwrites a file"):
                 await store_before(mock, record=taken).start()
 
 
@@ -279,10 +279,10 @@ def test_the_program_of_the_page_runs() -> None:
     ("given", "said"),
     [
         ({"controller": "http://a:1"}, "the scheme must be tcp or tls"),
-        ({"controller": "tcp://a:1,b:2"}, "stands before one controller, not 2"),
+        ({"controller": "tcp://a:1,b:2"}, "has one controller, not 2"),
         ({"controller": "tcp://a:b"}, "is not host:port"),
-        ({"store": "a"}, "a store's address has a port"),
-        ({"store": "[::1]"}, "a store's address has a port"),
+        ({"store": "a"}, "a store's address needs a port"),
+        ({"store": "[::1]"}, "a store's address needs a port"),
         ({"controller": "tls://a:1", "store": "b:2"}, "either both speak TLS or none"),
         ({}, "needs a controller or a store"),
     ],
@@ -297,8 +297,8 @@ async def test_addresses_are_those_that_people_write() -> None:
     assert tap.settings.controller == ("localhost", 9090)
     assert tap.settings.store == ("::1", 12345)
     assert tap.settings.tls
-    with pytest.raises(RuntimeError, match="stands before no controller"):
+    with pytest.raises(RuntimeError, match="has no controller"):
         _ = tap.controller_uri
-    with pytest.raises(RuntimeError, match="stands before no store"):
+    with pytest.raises(RuntimeError, match="has no store"):
         _ = tap.port
     await asyncio.sleep(0)

@@ -62,7 +62,7 @@ def test_show_prints_a_line_for_each_record(trace: Path) -> None:
     assert lines[2].endswith("#1 < HELLO high_version=17 low_version=5  after 1 ms")
     assert lines[4].endswith("after 2 ms")
     assert "READ_SEGMENT, 10 bytes, malformed: READ_SEGMENT.segment at byte 8" in lines[7]
-    assert lines[9].endswith("#1 > 2 bytes that make no frame")
+    assert lines[9].endswith("#1 > 2 bytes that are not a frame")
     assert lines[10].endswith('#1 < closed by the store reason="it broke the protocol"')
 
 
@@ -305,7 +305,7 @@ def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Pa
         [*SERVE, "--trace", str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert refused.returncode == 1
-    assert "never takes the place of one" in refused.stderr
+    assert "never overwrites a file" in refused.stderr
     assert path.read_bytes() == before
 
 

@@ -1,12 +1,12 @@
 """A connection to a segment store, sans I/O: the handshake, the direction of commands, requests and their replies.
 
 `ClientProtocol` is the client's side: `hello` and `send` return bytes to write, `receive` takes the bytes that were
-read and yields replies with the requests that they answer. `Requests` is its rule of which reply answers which request,
-for whoever watches both directions.
+read and yields replies with the requests that they answer. `Requests` matches replies to requests, also for an observer
+of both directions.
 
 A reply answers the oldest request with its request id; Hello and KeepAlive, which carry none, the oldest of their kind.
 An append is answered by the first acknowledgement of its writer with its event number or a later one, since one
-acknowledgement may stand for many appends and a writer uses one id for all. A refused token of a read may carry the
+acknowledgement may cover many appends and a writer uses one id for all. A refused token of a read may carry the
 read's offset in place of the request id (seed 36.30).
 
 Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
@@ -44,7 +44,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 HELLO: Final = Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)
-"""The versions spoken here."""
+"""The supported wire versions."""
 
 _NUMBERS: Final[Mapping[type, str]] = {
     Append: "event_number",
@@ -53,7 +53,7 @@ _NUMBERS: Final[Mapping[type, str]] = {
     ConditionalBlockEnd: "event_number",
     WholeAppend: "last_event_number",
 }
-"""Of each append, the field with the number of its last event."""
+"""For each kind of append, the field with the number of its last event."""
 
 
 _WITHOUT_ID: Final = frozenset({Hello, KeepAlive})
@@ -78,19 +78,19 @@ def frames_of(item: Command | Append) -> bytes:
 
 
 def answer_key(command: Any) -> int | str:
-    """What a request and its reply have in common: the request id, or the type name where there is none."""
+    """The key that a request shares with its reply: the request id, or the type name if there is none."""
     request_id: int | None = None if type(command) in _WITHOUT_ID else getattr(command, "request_id", None)
     return str(command.type_name) if request_id is None else request_id
 
 
 _Sent = tuple[int | str, Any, Any]
-"""A pending request: its key, of an append the event number or of a read the offset, and what is kept of it."""
+"""A pending request: its key, the event number of an append or the offset of a read, and its owner's value."""
 
 
 class Requests(Generic[T]):
-    """The pending requests of one connection, each as what its owner keeps of it; the requests are not held.
+    """The pending requests of one connection, each represented by a value of its owner; the requests are not held.
 
-    Iteration yields what is kept. most: the maximum number of pending requests, None for no bound.
+    Iteration yields these values. most: the maximum number of pending requests, None for no bound.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -109,10 +109,10 @@ class Requests(Generic[T]):
                     yield kept
 
     def add(self, request: Command | Append, kept: T) -> bool:
-        """Registers a request; False if the others were forgotten for it, because there were too many."""
+        """Registers a request. Returns False if all others were dropped because there were too many."""
         name = _NUMBERS.get(type(request))
         if name is None and not cast("Command", request).is_request:
-            return True  # such as a block, whose end is what is answered
+            return True  # such as a block: its end is answered
         room = self._most is None or self._count < self._most
         if not room:
             self._count, self._others, self._appends = 0, {}, {}
@@ -131,7 +131,7 @@ class Requests(Generic[T]):
         return room
 
     def answered(self, reply: Command) -> list[T]:
-        """Takes out the requests that a reply answers, oldest first."""
+        """Removes and returns the values of the requests that a reply answers, oldest first."""
         if isinstance(reply, _ACKNOWLEDGE):
             found: list[T] = []
             writer, number = reply.writer_id.bytes, reply.event_number
@@ -153,7 +153,7 @@ class Requests(Generic[T]):
         return []
 
     def forget(self, request: Command) -> None:
-        """No reply to the oldest request with this one's id is expected any more; appends stay."""
+        """Removes the oldest request with this one's id; appends stay."""
         if (key := answer_key(request)) in self._others:
             self._take(self._others, key)
 
@@ -167,15 +167,15 @@ class Requests(Generic[T]):
 
 
 class ClientProtocol(Generic[T]):
-    """The client's side of one connection. Its owner writes what is returned, in order.
+    """The client's side of one connection. Its owner must write all returned bytes, in order.
 
     Attributes:
         peer: the store's Hello, None until it has come.
-        requests: those without a reply.
+        requests: the pending requests.
     """
 
     def __init__(self, version: int = WIRE_VERSION, *, decoder: FrameDecoder | None = None) -> None:
-        """version: the one to speak. decoder: of the replies, None for one that refuses unknown commands."""
+        """version: the wire version. decoder: for replies; None for one that rejects unknown commands."""
         self.peer: Hello | None = None
         self.requests: Requests[T] = Requests()
         self._hello = Hello(version, OLDEST_COMPATIBLE_VERSION)
@@ -187,7 +187,7 @@ class ClientProtocol(Generic[T]):
         return self._encode(self._hello)
 
     def send(self, request: Command | Append, kept: T) -> bytes:
-        """The bytes of a request, which is pending now. Raises WireError for what cannot be encoded."""
+        """Encodes a request and registers it as pending. Raises WireError if it cannot be encoded."""
         data = frames_of(request) if isinstance(request, Append) else self._encode(request)
         self.requests.add(request, kept)
         return data
@@ -195,8 +195,8 @@ class ClientProtocol(Generic[T]):
     def receive(self, data: Buffer) -> Iterator[tuple[Command, list[T]]]:
         """The replies in the bytes that were read, each with the requests that it answers, oldest first.
 
-        Payloads are valid until the next call. Raises WireError for what is no frame, and OutOfOrder for a request or a
-        Hello with no version in common, after the replies that precede it.
+        Payloads are valid until the next call. Raises WireError for an invalid frame, and OutOfOrder for a request or a
+        Hello with no common version, after yielding the replies before it.
         """
         problem: WireError | None = None
         commands: Sequence[Command]

@@ -1,8 +1,8 @@
-"""Raw requests: any command to a store and its reply, on one flow.
+"""Raw requests: sends any command to a store and returns its reply.
 
-A `RawClient` is one flow with its pending requests. A wrong host or the store's error message ends it, as does a
-failure reply that matches no request; what is pending fails, retryable, and the owner makes another. A success reply
-that matches nothing is ignored: its request was given up. `SegmentRequests` keeps such clients, one a store, and
+A `RawClient` is one flow with its pending requests. WrongHost, ErrorMessage or a failure reply that matches no request
+ends it; pending requests then fail with a retriable error, and the owner opens another client. A success reply that
+matches no request is ignored, as that request was abandoned. `SegmentRequests` holds one such client per store, and
 retries.
 
 Invariants: every request ends by its deadline; a reply reaches the request whose id it carries; after `aclose` nothing
@@ -55,7 +55,7 @@ R = TypeVar("R", bound=Command)
 _WITH_PAYLOAD = frozenset({SegmentRead, TableRead, TableKeysRead, TableEntriesRead, TableEntriesDeltaRead})
 
 MakeRequest = Callable[[int], Command]
-"""From a request id to the request."""
+"""Returns the request with a given request id."""
 
 
 class RawClient:
@@ -70,7 +70,7 @@ class RawClient:
 
     @classmethod
     async def open(cls, pool: ConnectionPool, endpoint: Endpoint, *, pooled: bool = True) -> Self:
-        """Raises as `ConnectionPool.flow`."""
+        """Opens a flow to a store. Raises as `ConnectionPool.flow`."""
         self = cls(pool.settings)
         self._flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
         return self
@@ -85,10 +85,10 @@ class RawClient:
         return self._ended is not None
 
     async def request(self, make: MakeRequest, *, timeout_ms: float | None = None) -> Command:
-        """Sends what `make` makes of the next request id; returns the reply, which may be a failure.
+        """Sends the request that `make` returns for the next request id; returns the reply, which may be a failure.
 
-        Payloads of the reply are its own. Raises RequestTimedOut, the error that ended the client, and WireError for
-        what cannot be encoded.
+        The reply owns its payloads. Raises RequestTimedOut, the error that ended the client, and WireError for a
+        request that cannot be encoded.
         """
         flow = self.flow
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -118,7 +118,7 @@ class RawClient:
 
     @staticmethod
     def _again(error: ClientError) -> ClientError:
-        """An error of its own for one more request: several must not share one traceback."""
+        """A new error for each request: several must not share one traceback."""
         if isinstance(error, Closed):
             return Closed(error.message, **error.facts())
         fresh = ConnectionLost(error.message, endpoint=error.endpoint)
@@ -155,17 +155,17 @@ class RawClient:
                 reply.set_exception(self._again(error))
 
     def close(self) -> None:
-        """Closes its flow and fails what is pending."""
+        """Closes the flow and fails pending requests."""
         self._end(Closed("the client of raw requests was closed"))
 
 
 def _own(reply: Command) -> Command:
-    """The reply with payloads that outlive the read that brought it."""
+    """The reply with payloads that outlive the read buffer."""
     return decode(encode(reply)) if type(reply) in _WITH_PAYLOAD else reply
 
 
 class SegmentRequests(FreedAfter):
-    """Requests about segments: finds their store, adds the token, retries what can be retried.
+    """Requests about segments: locates their store, adds the token, retries retriable failures.
 
     reply = await requests.ask(segment, SegmentSealed, lambda id_, token: SealSegment(id_, segment, token))
     """
@@ -173,7 +173,7 @@ class SegmentRequests(FreedAfter):
     def __init__(
         self, pool: ConnectionPool, locations: Locations, *, recovers: bool = False, random: Random | None = None
     ) -> None:
-        """recovers: they are those of a writer or a reader, which has their patience, and not a user's calls."""
+        """recovers: the requests are a writer's or a reader's, with its retry limits, not a user's calls."""
         self._pool = pool
         self._locations = locations
         self._calls = not recovers
@@ -188,10 +188,10 @@ class SegmentRequests(FreedAfter):
         *,
         timeout_ms: float | None = None,
     ) -> R:
-        """The reply of the expected type, or of one of several, to what `make` makes of a request id and a token.
+        """Sends the request that `make` returns for a request id and a token; returns a reply of an expected type.
 
-        Retries, as the settings say, what is `Retriable`, but not an argument that the store finds illegal; a request
-        may so be carried out twice. Other failure replies are raised as their errors; RetriesExhausted has the last
+        Retries `Retriable` errors according to the settings, except an argument that the store rejects; a request may
+        therefore be executed twice. Other failure replies are raised as their errors; RetriesExhausted has the last
         failure as its cause.
         """
         settings = self._pool.settings
@@ -262,7 +262,7 @@ class SegmentRequests(FreedAfter):
         return made
 
     def close(self) -> None:
-        """Fails what is pending. Can be called twice; a later request opens again."""
+        """Fails pending requests. Can be called twice; a later request opens a new client."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()

@@ -1,15 +1,15 @@
-"""One connection to a segment store: frames in and out, the Hello exchange, keep-alives, and replies to their flows.
+"""One connection to a segment store: framing, the Hello exchange, keep-alives, and dispatch of replies to flows.
 
-Reads go into a buffer that the connections of a pool share; replies are handed to their flow before the next read.
-What is sent gathers in the connection's `Outbox`.
+Reads go into a buffer that the connections of a pool share; replies are delivered to their flow before the next read.
+Output is buffered in the connection's `Outbox`.
 
-Invariants: no reply reaches a flow that it is not addressed to; a reply for no flow is dropped and counted, and the
-connection lives; each flow hears once that the connection is gone. Closing can be done twice and cuts the socket after
-its deadline.
+Invariants: a reply reaches only the flow that it is addressed to; a reply for an unknown flow is dropped and counted,
+and the connection stays open; each flow is notified once that the connection is gone. Closing can be done twice and
+cuts the socket after its deadline.
 
-Follows `FlowHandler` and `ClientConnectionImpl` (Pravega's client). Deliberate differences: a peer that sends what is
-no frame, or a request, loses the connection; a refusal of a read that carries the read's offset in place of its request
-id (seed 36.30) reaches that read's flow.
+Follows `FlowHandler` and `ClientConnectionImpl` (Pravega's client). Deliberate differences: a peer that sends invalid
+frames or requests is disconnected; a refusal of a read that carries the read's offset in place of its request id (seed
+36.30) reaches that read's flow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED_READS: Final = 1000
 _LINGER_S: Final = 2.0
-"""A connection that was closed has so long to write what was sent before."""
+"""Time for a closed connection to flush its output."""
 
 
 class ConnectionState(Enum):
@@ -69,12 +69,12 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         name: "host:port" of the peer.
-        state: where it stands.
+        state: see `ConnectionState`.
         flows: its flows by number.
-        outbox: what it sends.
-        ready: done when the peer's Hello has come, with an error if it cannot.
-        gone: done when the socket is closed.
-        closed_here: whether it was this side that closed it, and not for a fault of the peer's.
+        outbox: its queued output.
+        ready: resolves with the peer's Hello, or fails with the error that prevents it.
+        gone: resolves when the socket is closed.
+        closed_here: whether this side closed it, and not because of a fault of the peer.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def hello(self) -> Hello:
-        """What the peer said. Only a connection that is or was ready has it."""
+        """The peer's Hello. Only a connection that is or was ready has it."""
         assert self._hello is not None
         return self._hello
 
@@ -126,11 +126,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def paused(self) -> bool:
-        """Whether the peer has too much to read."""
+        """Whether writing is paused because the peer reads too slowly."""
         return self.outbox.paused
 
     async def writable(self) -> None:
-        """Returns when the peer reads or the connection has ended. The caller has a deadline."""
+        """Waits until writing resumes or the connection has ended. The caller must set a deadline."""
         await self.outbox.writable()
 
     # --- transport ------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         owner = flows.get(FLOWS_DISABLED)
         for reply in replies:
             kind: type[Any] = type(reply)
-            if kind is Rows and self.state is _READY:  # most of all replies
+            if kind is Rows and self.state is _READY:  # the most frequent reply
                 for writer, number, previous, request_id, length in reply.fields:
                     flow = flows.get(request_id >> 32) if owner is None else owner
                     if flow is None:
@@ -241,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(flow, error)
 
     def _refused(self, request_id: int, flow: Flow | None) -> Flow | None:
-        """Whose token was refused: a read's refusal may carry the read's offset in place of its request id."""
+        """The flow whose token was refused. A read's refusal may carry its offset as request id."""
         for reader in self.flows.values():
             if reader.reading_at == request_id:
                 return reader
@@ -280,12 +280,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             flow.handler.on_lost(error)
         except Exception:
-            log.exception("the user of flow %d to %s failed when told that it is lost", flow.flow_id, self.name)
+            log.exception("the user of flow %d to %s failed when notified that it is lost", flow.flow_id, self.name)
 
     # --- flows ------------------------------------------------------------------------------------------------------
 
     def add_flow(self, flow: Flow) -> None:
-        """Raises ValueError if a flow has its number, ConnectionLost if the connection has ended."""
+        """Adds a flow. Raises ValueError if its number is in use, ConnectionLost if the connection has ended."""
         if not self.usable:
             raise ConnectionLost(f"the connection to {self.name} is gone", endpoint=self.name)
         if flow.flow_id in self.flows:
@@ -295,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flows[flow.flow_id] = flow
 
     def forget(self, flow: Flow) -> None:
-        """The flow was closed by its user."""
+        """Removes a flow that its user has closed."""
         self.flows.pop(flow.flow_id, None)
         self.outbox.forget(flow.flow_id)
         if flow.reading_at is not None:
@@ -304,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Closed(f"the connection to {self.name} was closed", endpoint=self.name))
 
     def _keep_alive(self) -> None:
-        """Each `keep_alive_s`: shows the peer that we are there, unless it has spoken since."""
+        """Sends a KeepAlive every `keep_alive_s`, unless something was received since."""
         self._keep_alive_timer = self._timers.call_later(self._settings.keep_alive_s, self._keep_alive)
         if self._recent:
             self._recent = False
@@ -318,13 +318,13 @@ class Connection(asyncio.BufferedProtocol):
     # --- end ------------------------------------------------------------------------------------------------------
 
     def end(self, error: ClientError) -> None:
-        """Cuts the connection and tells every flow; the first call counts."""
+        """Aborts the connection and notifies every flow; later calls have no effect."""
         self._end(error)
         if self._transport is not None:
             self._transport.abort()
 
     def close(self, error: ClientError) -> None:
-        """As `end`, but what was sent before is still written; `gone` says when, and `cut` ends the wait."""
+        """As `end`, but flushes queued output first; `gone` resolves afterwards, and `cut` ends the wait."""
         if self.usable:
             self.closed_here = True
             self.outbox.drain()
@@ -334,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """Drops what waits to be written."""
+        """Aborts the socket and drops unwritten output."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         self.outbox.close()
         if not self.ready.done():
             self.ready.set_exception(error)
-            self.ready.exception()  # it may be that nobody waits any more
+            self.ready.exception()  # marks it as retrieved, as there may be no waiter
         flows, self.flows = self.flows, {}
         for flow in flows.values():
             flow.end()

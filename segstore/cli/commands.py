@@ -1,9 +1,9 @@
 """The command line: the group `segstore`, its commands for frames, and `verify`. The other commands are in the modules
 beside this one.
 
-Invariant: what a command needs is imported when it runs, so that looking at a frame does not wait for a server.
-Exit status: 0; 1 when the input is at fault, with a line on standard error that says where; 2 for wrong options, in one
-sentence. Delegation tokens are printed by `--json`, whose lines are for `encode`, and else only on request.
+Invariant: what a command needs is imported when it runs, so decoding a frame does not load a server.
+Exit status: 0; 1 for bad input, with a line on standard error that says where; 2 for wrong options, in one sentence.
+Delegation tokens are printed by `--json`, whose lines are input for `encode`, and otherwise only on request.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class _OneSentence(click.Group):
-    """Says what is wrong with the options in one sentence, without the usage around it."""
+    """A group that reports wrong options in one sentence, without the usage."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
         if not extra.pop("standalone_mode", True):
             return run(*args, standalone_mode=False, **extra)
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character shows its number
+            if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
         codec = os.environ.get("SEGSTORE_CODEC", "generated")
@@ -60,7 +60,7 @@ class _OneSentence(click.Group):
         except click.Abort:
             sys.exit(130)
         except BrokenPipeError:
-            # Whoever read the output has seen enough; what is still buffered has nowhere to go.
+            # The reader of the output has gone; buffered output has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         sys.exit(status if isinstance(status, int) else 0)
@@ -85,7 +85,7 @@ _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
 
 
 class _Frames(click.File):
-    """A file of frames; who gives the frame itself is told where it goes."""
+    """A file of frames. The error for a frame given as the argument says where to put it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -123,7 +123,7 @@ def _pieces(source: Any) -> Iterable[Piece]:
 @main.command()
 @_source
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as `encode` reads it.")
-@click.option("--keep-unknown", is_flag=True, help="A type code that no command has is no error.")
+@click.option("--keep-unknown", is_flag=True, help="Keep frames with unknown type codes instead of failing.")
 def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
     """Print the commands of frames: raw bytes, hex or base64, one frame or several.
 
@@ -194,9 +194,9 @@ def encode(source: Any, form: Form) -> int:
 @main.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def verify(folder: Path) -> int:
-    """Read every byte of a data directory and say what is not as it was written. The directory is not changed.
+    """Read every byte of a data directory and report damage. The directory is not changed.
 
-    Of the folder of a cluster of processes, every epoch of every container is read.
+    For the folder of a cluster of processes, every epoch of every container is read.
     """
     from segstore.server.durable import CLUSTER_FILE, DataError
 

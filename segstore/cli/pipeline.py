@@ -1,4 +1,4 @@
-"""`segstore pipeline report | replay`: traces as a report, cut for replaying, replayed side by side. On Spark.
+"""`segstore pipeline report | replay`: reports about traces, and parallel replays of them, on Spark.
 
 Exit status: 0; 1 if something could not be read (on standard error) or differs (on output); 2 for wrong options.
 """
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_SAID = 400
-"""Characters of what Spark says: it may be a page."""
+"""Maximum number of characters shown of an error of Spark, which may be a page."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
 _MOST_TOLD = 20
 _SHUFFLE_BYTES = 64 * 1024 * 1024
-"""Of a trace, for each partition of a shuffle; there are as many as cores at least."""
+"""Bytes of traces per shuffle partition; there are at least as many partitions as cores."""
 _QUICK_BYTES = 128 * 1024 * 1024
-"""Of traces, up to which Java is started for short work."""
+"""Bytes of traces up to which Java is started with options for short work."""
 
 _TRACES = click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
 _MASTER = click.option(
-    "--master", default="local[*]", show_default=True, metavar="URL", help="Of Spark, such as spark://host:7077."
+    "--master", default="local[*]", show_default=True, metavar="URL", help="Spark master, such as spark://host:7077."
 )
-_PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Of the plan, at most.")
+_PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Maximum number of parts.")
 
 
 @click.group()
 def pipeline() -> None:
-    """Traces on Spark: a report about them, and replaying them side by side. TRACES are files, folders and globs."""
+    """Report on traces, or replay them in parallel, on Spark. TRACES are files, folders and globs."""
 
 
 @contextmanager
 def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
-    """A session that ends with the command, with as many partitions a shuffle as the traces are worth.
+    """A session that ends with the command, with shuffle partitions in proportion to the size of the traces.
 
-    What goes wrong in Spark meanwhile, such as a master that dies, is told in a sentence.
+    An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
     """
     from segstore.pipeline.session import SparkMissing, session
 
@@ -87,7 +87,7 @@ def _stop(running: SparkSession) -> None:
 
 
 def spark_failure(error: Exception) -> str | None:
-    """The line that tells most of what Spark, or Java beneath it, says has gone wrong; None for another's error."""
+    """The most informative line of an error of Spark, or of Java beneath it; None for any other error."""
     if "pyspark" not in sys.modules:
         return None
     from py4j.protocol import Py4JError
@@ -97,13 +97,13 @@ def spark_failure(error: Exception) -> str | None:
         return None
     try:
         said = str(error)
-    except (Py4JError, OSError):  # some ask Java what to say, which may be gone
+    except (Py4JError, OSError):  # some ask Java for their text, which may be gone
         said = ""
     return _telling(said)[:_MOST_SAID] or type(error).__name__
 
 
 def _telling(said: str) -> str:
-    """Of all lines the one that tells most: of a traceback what was raised; else the first, or that behind the call."""
+    """The most informative line: of a traceback the error raised; otherwise the first, or the one after the call."""
     lines = [line.rstrip() for line in said.splitlines() if line.strip()]
     traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
     raised = next((line for line in lines[traced + 1 :] if not line[0].isspace()), None)
@@ -116,7 +116,7 @@ def _telling(said: str) -> str:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What is wrong with files and folders, in one sentence."""
+    """Reports errors of files and folders in one sentence."""
     from segstore.pipeline.report.folder import ReportError
     from segstore.pipeline.trace.rows import BadTrace
 
@@ -135,19 +135,19 @@ def _told() -> Iterator[None]:
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
 )
-@click.option("--strict", is_flag=True, help="End with the first thing that cannot be read.")
-@click.option("--replace", is_flag=True, help="Write over a report that is in DIR.")
+@click.option("--strict", is_flag=True, help="Stop at the first thing that cannot be read.")
+@click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
 @_PARTS
 @_MASTER
 def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, master: str) -> int:
     """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
 
-    What cannot be read is skipped, counted in the report, and told on standard error; the exit status is 1 then.
+    What cannot be read is skipped, counted in the report, and printed on standard error; the exit status is then 1.
     """
     from segstore.pipeline.report.folder import PAGE, report_folder
     from segstore.pipeline.trace.files import find_files
 
-    # What needs no Spark to be refused is, before Java is started.
+    # Errors that need no Spark are reported before Java is started.
     with ExitStack() as stack:
         stack.enter_context(_told())
         files = find_files(traces)
@@ -170,7 +170,7 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
 
 @contextmanager
 def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal; else nothing."""
+    """Shows a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda step: None
         return
@@ -189,12 +189,12 @@ def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
 @_TRACES
 @_PARTS
 @_MASTER
-@click.option("--to", "target", type=_Address(), help="Replay the parts at the store there, and compare its replies.")
+@click.option("--to", "target", type=_Address(), help="Replay the parts against this store, and compare its replies.")
 @click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
 def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
-    """Cut traces into parts that do not depend on each other; with --to, replay them side by side.
+    """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
 
-    Connections that name the same segment or writer are in one part. Each part is a task of Spark's; machines that run
+    Connections that name the same segment or writer are in one part. Each part is a Spark task; machines that run
     tasks need the traces at the same paths. Without --to the parts are printed.
     """
     import json
@@ -220,7 +220,7 @@ def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, 
 
 
 def replay_part(host: str, port: int, timeout_s: float, part: int, records: list[Record]) -> Outcome:
-    """Replays one part; what a task runs. Raises OSError if the store cannot be reached."""
+    """Replays one part, as one task. Raises OSError if the store cannot be reached."""
     import asyncio
 
     from segstore.pipeline.replay_plan import Outcome

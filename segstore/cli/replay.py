@@ -1,6 +1,6 @@
-"""`segstore replay | diff-stores | explore`: traces that answer clients, drive stores, and are cut everywhere.
+"""`segstore replay | diff-stores | explore`: commands that answer clients, drive stores and test cuts with a trace.
 
-Exit status: 0 if all was as expected; 1 if something differs or breaks, with what on standard output.
+Exit status: 0 if all was as expected; 1 if something differs or breaks, with details on standard output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
-class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older ones
+class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
@@ -45,7 +45,7 @@ class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in old
 
 
 def _records(path: Path) -> list[Record]:
-    """A trace, whole: what is damaged is no script for anything."""
+    """All records of a trace. Damage is printed; raises ClickException for a trace without requests."""
     from segstore.traces import TraceFile
     from segstore.wire.trace import TraceError
 
@@ -64,11 +64,11 @@ def _records(path: Path) -> list[Record]:
 
 
 def _tell_left_out(records: list[Record]) -> None:
-    """Says which bytes of a trace's clients are no requests, so that nobody waits for them."""
+    """Reports records of clients that are not requests, as they are not replayed."""
     if records:
         first = records[0]
         echo(
-            f"left out, as no requests: {len(records)} of the records of clients; "
+            f"records of clients left out because they are not requests: {len(records)}; "
             f"the first has {len(first.data)} bytes, on connection {first.connection}",
             err=True,
         )
@@ -92,7 +92,7 @@ _TIMEOUT = click.option(
     type=click.FloatRange(0, min_open=True),
     default=5.0,
     show_default=True,
-    help="How long a reply is waited for.",
+    help="How long to wait for a reply.",
 )
 
 
@@ -121,38 +121,38 @@ _IGNORE = click.option(
 
 @click.command()
 @_TRACE
-@click.option("--to", "target", type=_Address(), help="Drive the store there, and compare its replies.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="As a server: where to listen.")
+@click.option("--to", "target", type=_Address(), help="Send the requests to this store, and compare its replies.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="As a server: address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="0 picks a free port.")
 @click.option(
     "--controller-port",
     type=click.IntRange(0, 65535),
-    help="As a server: a controller too, that sends clients there and knows the streams that the trace names.",
+    help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
     default="strict",
     show_default=True,
-    help="As a server: requests come in the trace's order, or each is found wherever it is in the trace.",
+    help="As a server: whether requests must come in the trace's order, or may be anywhere in it.",
 )
 @click.option(
     "--missing",
     type=click.Choice(["error", "close", "pass"]),
     default="error",
     show_default=True,
-    help="What the trace does not answer: ErrorMessage, the connection's end, or on to --upstream.",
+    help="For other requests: answer ErrorMessage, close the connection, or forward to --upstream.",
 )
-@click.option("--upstream", type=_Address(), help="Where --missing pass passes requests on to.")
-@click.option("--all", "all_differences", is_flag=True, help="With --to: go on after the first difference.")
+@click.option("--upstream", type=_Address(), help="Store to which --missing pass forwards requests.")
+@click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
 @_PACE
 @_TIMEOUT
 @_IGNORE
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
-    """Answer clients as a trace says, or with --to make its requests again and compare the replies.
+    """Answer clients from a trace, or with --to repeat its requests and compare the replies.
 
-    As a server it prints one line once it listens, one for each request that the trace does not answer, as it comes,
-    and when it ends what was not asked.
+    As a server it prints one line once it listens, one for each request that the trace does not answer, and at the end
+    the requests that no client has made.
     """
     import asyncio
 
@@ -205,7 +205,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     def tell(problem: Problem) -> None:
         try:
             echo(problem)  # which flushes
-        except BrokenPipeError:  # as for any program whose output nobody reads any more
+        except BrokenPipeError:  # the reader of the output has gone
             stop.set()
 
     server = TraceServer(
@@ -229,7 +229,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         sys.stdout.flush()
         await stop.wait()
     for name, count in server.unused().items():
-        echo(f"{count} × {name} of the trace was not asked", err=True)
+        echo(f"{count} × {name} of the trace was not requested", err=True)
     return 1 if server.problems else 0
 
 
@@ -242,16 +242,16 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 def diff_stores(
     trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: frozenset[str]
 ) -> int:
-    """Make the requests of a trace at two stores, and print by field where these answer differently.
+    """Send the requests of a trace to two stores, and print the differences of their replies by field.
 
-    Both are to be empty at the start.
+    Both must be empty at the start.
     """
     import asyncio
 
     from segstore.traces import replay as replaying
 
     if left == right:
-        twice = f"both stores are {left[0]}:{left[1]}, which the second time is not empty: two are compared"
+        twice = f"both stores are {left[0]}:{left[1]}; give two different stores"
         raise click.UsageError(twice, click.get_current_context())
 
     try:
@@ -267,17 +267,19 @@ def diff_stores(
 
 @click.command()
 @_TRACE
-@click.option("--client", metavar="COMMAND", help="Run this, with {host} and {port}, or {controller}, put in.")
-@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at these requests.")
+@click.option(
+    "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
+)
+@click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
 @click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
-    """Run a good dialogue once for each point at which its connection can be cut, and say what broke.
+    """Replay a trace once for each point at which its connection can be cut, and report what broke.
 
-    Without --client the requests of the trace are made by a client that reconnects and asks what was stored. With it,
-    that command is run for each point, and the cut points are those of the requests that it makes itself; the trace is
-    what it is held against: the events of its segments must be there in the end.
+    Without --client, a client that reconnects and queries what was stored makes the requests of the trace. With it,
+    that command runs once for each cut point of its own requests, and the result is compared with the trace: the
+    events of its segments must be there in the end.
     """
     import asyncio
 
@@ -294,7 +296,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     left_out: list[Record] = []
     read_script(records, left_out)
     _tell_left_out(left_out)
-    # Each cut is a warning of a store, and so is what becomes of a trace that is shortened: here it was asked for.
+    # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_no_cut if client else _is_error)
     try:

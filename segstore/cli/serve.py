@@ -1,4 +1,4 @@
-"""`segstore serve`: run a mock segment store. Its options are made of the settings when they are asked for."""
+"""`segstore serve`: runs a mock segment store. Its options are derived lazily from the settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`segstore serve`: the composition root that starts the parts, says where they listen, and stops them.
+"""The composition root of `segstore serve`: starts the parts, announces their addresses, and stops them.
 
-The announcement is one line on stdout once all parts listen; everything else goes to stderr, also how to point a client
-at it, which programs that read the announcement as JSON are spared. SIGTERM and SIGINT drain
-and end the process with status 0; a second one ends it at once.
+The announcement is one line on stdout once all parts listen. Everything else goes to stderr, including instructions for
+clients, which are omitted with a JSON announcement. SIGTERM and SIGINT drain and end the process with status 0; a
+second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class OptionsError(Exception):
-    """Options that do not fit together, or a file of them that cannot be used; the text is one sentence."""
+    """Options that contradict each other, or an unusable file; the text is one sentence."""
 
 
 class StoreFailed(Exception):
-    """The store cannot go on; the text is one sentence."""
+    """The store cannot continue; the text is one sentence."""
 
 
 def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
-    """One line that says what listens where; as JSON, an object with a key for each part."""
+    """One line with the address of each part; as JSON, an object with a key for each part."""
     joined = {name: address_text(address) for name, address in addresses.items()}
     if form == "json":
         return json.dumps(joined)
@@ -89,7 +89,7 @@ def _memory_line(limit: int, *, durable: bool) -> str:
 
 
 def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
-    """How to point a client at the controller, host:port, in the languages of the official clients."""
+    """Instructions for connecting a client to the controller, host:port, in the languages of the official clients."""
     uri = f"{'tls' if tls else 'tcp'}://{controller}"
     python = "".join([", auth_enabled=True" if passwords else "", ", tls_enabled=True" if tls else ""])
     rust = "".join([".is_auth_enabled(true)" if passwords else "", ".is_tls_enabled(true)" if tls else ""])
@@ -129,7 +129,7 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
 
 
 async def keep_writing(recorder: FileRecorder) -> None:
-    """Writes what has waited long enough, until it is cancelled."""
+    """Flushes a recorder periodically until cancelled."""
     while True:
         await asyncio.sleep(_TICK_S)
         recorder.tick()
@@ -137,10 +137,10 @@ async def keep_writing(recorder: FileRecorder) -> None:
 
 @contextlib.asynccontextmanager
 async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asyncio.Event) -> AsyncIterator[None]:
-    """Records what the stores' connections carry, if that is asked, until the last of them has ended.
+    """Records the traffic of the stores, if configured, until the last connection has ended.
 
-    listens: set once all ports listen. If that never was and nobody came, the file is removed: the next try needs its
-    name.
+    listens: set once all ports listen. If it was never set and no client connected, the file is removed, as the next
+    attempt needs its name.
     """
     if settings.trace is None:
         yield
@@ -168,7 +168,7 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
 
 
 def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.Event:
-    """An event that SIGTERM or SIGINT sets; it calls `at_first`, too.
+    """An event that SIGTERM or SIGINT sets, after which `at_first` is called.
 
     A second signal raises SystemExit with 128 and its number.
     """
@@ -188,7 +188,7 @@ def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.E
 
 async def _serve(settings: ServeSettings) -> None:
     listens, starting = asyncio.Event(), asyncio.current_task()
-    # What others have to do first, as in a cluster of processes, may take long.
+    # Starting may take long, as in a cluster of processes, so a signal cancels it.
     stop = stopped_by_signal(lambda: None if starting is None else starting.cancel())
     try:
         cluster = _cluster(settings)
@@ -212,7 +212,7 @@ async def _serve(settings: ServeSettings) -> None:
             "admin": cluster.stores[0].admin_address,
             "http": cluster.http_address,
         }
-        # What is here now stays; what requests leave behind has few cycles, so it is looked through seldom.
+        # Objects that exist now stay. Requests leave few reference cycles, so collection is rare.
         gc.freeze()
         gc.set_threshold(_COLLECT_AFTER, 20, 100)
         sys.stdout.write(announcement(addresses, settings.announce) + "\n")
@@ -229,7 +229,7 @@ async def _serve(settings: ServeSettings) -> None:
 
 
 async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> None:
-    """Return when a signal asks for the end. Raises StoreFailed if the data directory takes no more."""
+    """Returns on a signal. Raises StoreFailed if the process cannot continue."""
     waiting = asyncio.create_task(stop.wait(), name="segstore until asked to stop")
     either: list[asyncio.Future[Any]] = [waiting] if failure is None else [waiting, failure]
     try:
@@ -242,7 +242,7 @@ async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> No
 
 
 def allow_many_connections() -> None:
-    """Take as many descriptors as the system lets a user have: what is set at first, often 1,024, ends connections."""
+    """Raises the limit of file descriptors to the maximum: the default, often 1,024, limits connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -256,15 +256,15 @@ def allow_many_connections() -> None:
 
 
 def serve(settings: ServeSettings) -> None:
-    """Runs until a signal. Raises CannotListen, whose text is one sentence, when a port or certificate will not do,
-    OptionsError for options that do not, DataError for a data directory that does not, CoordinationError for a
-    ZooKeeper that does not, StoreFailed when nothing can be written any more, or the store's part in a cluster is over.
+    """Runs until a signal. Raises CannotListen, whose text is one sentence, for an unusable port or certificate,
+    OptionsError for unusable options, DataError for the data directory, CoordinationError for ZooKeeper, StoreFailed
+    when nothing can be written any more or the store has left its cluster.
 
     A second signal raises SystemExit with 128 and its number.
     """
     log_to_stderr()
     allow_many_connections()
     if settings.cluster.data is not None:
-        # The thread that commits should not wait long for the interpreter when the disk is done.
+        # The committing thread should get the interpreter soon after the disk is done.
         sys.setswitchinterval(_SWITCH_S)
     uvloop.run(_serve(settings))

@@ -1,10 +1,10 @@
 """The settings of `segstore serve`, and their sources: options, environment variables and a file.
 
-A setting is a field of a model; the field has its type, default and help. `GROUPS` lists the settings that users can
+A setting is a field of a model, which defines its type, default and help. `GROUPS` lists the settings that users can
 give. Options, variables, keys of the file, `--help` and the reference page are derived from it.
 
-Invariant: an option takes precedence over a variable, a variable over the file, the file over the default; a value that
-is refused is named with its source, and secrets are not shown.
+Invariant: an option takes precedence over a variable, a variable over the file, the file over the default; an
+error names the source of the value, and secrets are not shown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from segstore.server.secret_file import read_secret
 
 
 class ServeSettings(BaseModel):
-    """Everything that `segstore serve` is started with."""
+    """All settings of `segstore serve`."""
 
     model_config = SETTINGS
 
@@ -94,14 +94,14 @@ _FIELDS: Final = {
     "auth_key_file": "auth_key",
     "zookeeper_auth_file": "zookeeper_auth",
 }
-"""Settings with another name than their field."""
+"""Settings whose name differs from their field's."""
 _HELP: Final = {
     "auth_key_file": "File with the key of the delegation tokens; no tokens are required if not given.",
     "auth_key": "The key itself; the process list shows it.",
     "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; none if not given.",
 }
 _DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
-"""Where `serve` differs from the models."""
+"""Defaults of `serve` that differ from the models'."""
 _METAVARS: Final = {
     "host": "HOST",
     "published_host": "NAME",
@@ -119,11 +119,11 @@ _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 
 class BadSetting(ValueError):
-    """A value that is refused; the text is one sentence with its source."""
+    """An invalid value; the text is one sentence with its source."""
 
 
 class Setting(NamedTuple):
-    """A setting. path: the fields that lead to it, from `ServeSettings` on."""
+    """A setting. path: the field names that lead to it from `ServeSettings`."""
 
     name: str
     path: tuple[str, ...]
@@ -153,7 +153,7 @@ class Setting(NamedTuple):
 
     @property
     def type(self) -> Any:
-        """The type of its values, None aside."""
+        """The type of its values, without None."""
         annotation = self.field.annotation
         if get_origin(annotation) is Literal:
             return annotation
@@ -189,7 +189,7 @@ class Setting(NamedTuple):
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     def value(self, given: Any, *, folder: Path | None = None) -> Any:
-        """The value of what was given: the text of an option or variable, or, with `folder`, a value of a file there.
+        """Parses the text of an option or variable, or, with `folder`, a value of a file in that folder.
 
         Raises ValueError.
         """
@@ -207,7 +207,7 @@ class Setting(NamedTuple):
         try:
             if folder is None:
                 return adapter.validate_python(given)
-            # As JSON, a path is a text also where types are strict.
+            # In JSON mode, strict validation accepts a string for a path.
             return adapter.validate_json(json.dumps(given, default=_no_value), strict=True)
         except ValidationError as error:
             says_all = self.type is SecretStr or error.errors()[0]["type"] == "value_error"
@@ -215,7 +215,7 @@ class Setting(NamedTuple):
 
 
 def _no_value(given: object) -> NoReturn:
-    raise ValueError(f"a {type(given).__name__} is no value of a setting")
+    raise ValueError(f"a {type(given).__name__} is not a value of a setting")
 
 
 def _said(error: ValidationError) -> str:
@@ -248,7 +248,7 @@ def settings() -> dict[str, Setting]:
 def read_settings(
     options: Mapping[str, Any], environment: Mapping[str, str], file: Path | None, **defaults: Any
 ) -> ServeSettings:
-    """The settings as options, environment variables and a file say. defaults: by name, in the place of the models'.
+    """Reads settings from options, environment variables and a file. defaults: by name, in place of the models'.
 
     Raises BadSetting, and OSError for a file that cannot be read.
     """
@@ -302,7 +302,7 @@ def _made(values: Mapping[tuple[str, ...], Any]) -> ServeSettings:
 
 
 def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variables that resemble the variable of a setting, with that."""
+    """Unknown variables that resemble the variable of a setting, each with that variable."""
     known = [each.variable for each in settings().values()]
     for name in environment:
         strange = name.startswith("SEGSTORE_") and name not in known and not _OTHERS.fullmatch(name)

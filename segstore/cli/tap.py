@@ -1,6 +1,6 @@
-"""`segstore tap`: stand between any client and any Pravega, pass on what they say, record it and spoil it.
+"""`segstore tap`: a proxy between any client and any Pravega that records traffic and injects faults.
 
-Exit status: 0 when a signal has ended it; 1 when it cannot begin or cannot record; 2 for wrong options.
+Exit status: 0 when a signal has ended it; 1 when it cannot start or cannot record; 2 for wrong options.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ def _file(help_text: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--controller", metavar="URI", help="Stand before this one, tcp://HOST:PORT or tls://HOST:PORT.")
-@click.option("--store", metavar="HOST:PORT", help="A segment store that is known from the start.")
+@click.option("--controller", metavar="URI", help="Controller to proxy, tcp://HOST:PORT or tls://HOST:PORT.")
+@click.option("--store", metavar="HOST:PORT", help="Segment store to proxy from the start.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address that all ports listen on.")
 @click.option(
     "--port",
     type=_PORT,
     default=0,
     show_default=True,
-    help="For the first store, the next port for the next one; 0 picks free ones.",
+    help="Port for the first store; further stores get the next ones. 0 picks free ports.",
 )
-@click.option("--controller-port", type=_PORT, default=0, show_default=True, help="For the controller (gRPC).")
+@click.option("--controller-port", type=_PORT, default=0, show_default=True, help="Port for the controller (gRPC).")
 @click.option("--published-host", metavar="NAME", help="Host name that clients are sent to, if not --host.")
 @click.option("--ca", **_file("With tls://: the authorities to trust (PEM), if not the system's."))
 @click.option("--tls-cert", **_file("Certificate of the tap's own ports, with its chain (PEM)."))
@@ -41,22 +41,22 @@ def _file(help_text: str) -> dict[str, Any]:
     "record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record the traffic of the stores, to a new file: .wtrace or .jsonl, without delegation tokens.",
+    help="Record the traffic of the stores to a new file: .wtrace or .jsonl, without delegation tokens.",
 )
-@click.option("--record-tokens", is_flag=True, help="Keep delegation tokens in the recording.")
-@click.option("--faults", **_file("What is to go wrong (YAML or JSON)."))
+@click.option("--record-tokens", is_flag=True, help="Include delegation tokens in the recording.")
+@click.option("--faults", **_file("File with fault rules (YAML or JSON)."))
 @click.option(
     "--announce",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How the line is written that says where it listens.",
+    help="Format of the line that announces the addresses.",
 )
 def tap(**options: Any) -> int:
-    """Stand between clients and a Pravega, and pass on what they say.
+    """Run a proxy between clients and a Pravega.
 
-    Clients are pointed at the tap's controller; where it sends them to a store, that is a port of the tap. Once it
-    listens it prints one line; SIGTERM or Ctrl-C ends it.
+    Point clients at the tap's controller; it replaces the addresses of stores with ports of the tap. Once it listens it
+    prints one line; SIGTERM or Ctrl-C ends it.
     """
     from pydantic import ValidationError
 

@@ -1,8 +1,8 @@
-"""`segstore trace show | stats | filter | diff | convert`: looking at traces and making others of them.
+"""`segstore trace show | stats | filter | diff | convert`: inspects and rewrites traces.
 
-Invariant: what of a trace can be read is used, what cannot is said on standard error with the place and the bytes that
-are lost, and the exit status is then 1. Delegation tokens are shown only on request; what is written holds them unless
-`--redact` is given. Long work on a terminal shows how far it is, on standard error.
+Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
+exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
+Long work on a terminal shows its progress on standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
 
 @click.group()
 def trace() -> None:
-    """Look at traces: captures (.wtrace) and fixtures (.jsonl)."""
+    """Inspect and rewrite traces: captures (.wtrace) and fixtures (.jsonl)."""
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
@@ -46,7 +46,7 @@ def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> F
         raise click.BadParameter(str(error), ctx, option) from error
 
 
-_filter_help = "Only what fits, such as: type = READ_SEGMENT and latency > 5ms."
+_filter_help = "Only matching records, such as: type = READ_SEGMENT and latency > 5ms."
 _filter_option = click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, help=_filter_help)
 _compress_option = click.option("--compress", is_flag=True, help="Compress the blocks of a capture.")
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
@@ -54,7 +54,7 @@ _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegati
 
 @contextlib.contextmanager
 def _until_interrupted(follow: bool) -> Iterator[None]:
-    """To stop following is no failure."""
+    """Treats Ctrl-C as the normal end of following."""
     try:
         yield
     except KeyboardInterrupt:
@@ -68,9 +68,9 @@ def _is_terminal() -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
-    """A trace and its records. What goes wrong is said with the file's name, what is damaged when all is done.
+    """Opens a trace and yields it with its records. Errors name the file.
 
-    tell: whether what is damaged is said here.
+    tell: whether to report damage at the end.
     """
     from segstore.traces import TraceFile
     from segstore.wire.printable import printable
@@ -118,7 +118,7 @@ def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = Fal
 
 
 def _numbered(records: Iterable[Record], chosen: Filter) -> Iterator[tuple[int, Exchange]]:
-    """Each record with the number of its connection, from 1; a number that is opened again is another connection."""
+    """Each record with the number of its connection, from 1; a reopened number is another connection."""
     from segstore.wire.trace import RecordKind
 
     numbers: dict[int, int] = {}
@@ -138,7 +138,7 @@ def _status(*opened: TraceFile) -> int:
     return 1 if any(each.damages for each in opened) else 0
 
 
-# --- looking ----------------------------------------------------------------------------------------------------
+# --- inspecting -------------------------------------------------------------------------------------------------
 
 
 @trace.command()
@@ -147,7 +147,7 @@ def _status(*opened: TraceFile) -> int:
 @click.option("--json", "form", flag_value="json", help="One JSON object a line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Every byte with the field that it belongs to.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
-@click.option("--follow", is_flag=True, help="Go on with what a server adds to a capture, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with records that a server adds to a capture, until Ctrl-C.")
 def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool, follow: bool) -> int:
     """Print the records of a trace: seconds since its start, connection, direction, command.
 
@@ -188,7 +188,7 @@ def _said(seen: Exchange) -> str:
 
     data = seen.record.data
     if seen.kind == "bytes":
-        return f"{len(data)} bytes that make no frame"
+        return f"{len(data)} bytes that are not a frame"
     if seen.kind == "frame":
         if seen.command is not None:
             return summary(seen.command)
@@ -270,7 +270,7 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
-# --- making others ----------------------------------------------------------------------------------------------
+# --- rewriting --------------------------------------------------------------------------------------------------
 
 
 def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress: bool) -> int:
@@ -288,19 +288,19 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
-@click.option("--only", is_flag=True, help="Nothing but what fits, also of how connections begin and end.")
+@click.option("--only", is_flag=True, help="Leave out the Hello, beginning and end of connections unless they match.")
 @_redact_option
 @_compress_option
 def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool, compress: bool) -> int:
-    """Write those records of a trace that fit a filter, in the form that OUT ends in.
+    """Write the records of a trace that match a filter, in the form that the suffix of OUT names.
 
-    A connection of which something fits keeps its Hello, both ways, and its beginning and end, so that the rest can be
-    replayed; not so with --only.
+    A connection with a match keeps its Hello, both ways, and its beginning and end, so that the result can be replayed,
+    unless --only is given.
     """
     from segstore.traces import redacted
 
     of: frozenset[int] = frozenset()
-    if not only:  # read twice: whether a Hello stays is known only behind it, and the order is to stay
+    if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, tell=False) as (opened, records):
             of = frozenset(number for number, seen in _numbered(records, chosen) if chosen(seen))
     with _reading(source) as (opened, records):

@@ -1,16 +1,14 @@
-"""Objects that live on an event loop elsewhere: in a thread of this process, or in a process of their own.
+"""Hosts for objects on another event loop: in a thread of this process, or in a process of their own.
 
     with ThreadHost() as host:
         key = host.create(make_something, size=3)        # an async function: make_something(host, size=3)
-        host.run(do_something, key, "with this")          # do_something(thing, "with this"), which may be awaitable
+        host.run(do_something, key, "with this")          # do_something(thing, "with this"), which may be async
 
-A host in another process is asked in the same words: functions go there by name, what they are given and what they
-return is copied. It is for clients that hold the interpreter lock while they wait: a server in their own process could
-never answer them.
+A host in another process has the same interface: functions are sent by name, arguments and results are copied. It is
+for clients that hold the interpreter lock while they wait: a server in the same process could never answer them.
 
-Invariants: each call ends by a deadline; functions run one at a time between two steps of the loop; a host that has
-stopped has stopped its objects, the newest first, and has left no thread, process or pipe; one whose parent is gone
-ends by itself.
+Invariants: each call ends by a deadline; functions run one at a time between two steps of the loop; a stopped host has
+stopped its objects, the newest first, and leaves no thread, process or pipe; a host whose parent is gone exits.
 """
 
 from __future__ import annotations
@@ -35,9 +33,9 @@ from types import TracebackType
 from typing import IO, Any, Final, Protocol, Self
 
 PATIENCE_S: Final = 30.0
-"""After this a host has hung."""
+"""A host that takes longer is considered hung."""
 
-__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+__tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
 _LENGTH: Final = struct.Struct("!Q")
 _CHILD: Final = (
@@ -46,32 +44,32 @@ _CHILD: Final = (
 
 
 class InAnotherProcess(TypeError):
-    """What was asked needs what lives in another process, or cannot be sent there. The text says what to do."""
+    """A call needs an object of another process, or cannot be sent there. The text says what to do."""
 
 
 class Stoppable(Protocol):
-    """What a host holds."""
+    """An object that a host can hold."""
 
     async def stop(self) -> Any:
-        """May be called twice."""
+        """Stops the object. May be called twice."""
 
 
 class Host(abc.ABC):
-    """What both kinds have in common."""
+    """The base class of both kinds of host."""
 
     in_process: bool
 
     def create(self, make: Callable[..., Coroutine[Any, Any, Stoppable]], **given: Any) -> int:
-        """Makes an object there; its key. Raises what `make` raises."""
+        """Creates an object there and returns its key. Raises what `make` raises."""
         key: int = self._wait(self._begin(None, make, (), given), PATIENCE_S)
         return key
 
     def submit(self, function: Callable[..., Any], key: int, *given: Any) -> concurrent.futures.Future[Any]:
-        """Calls a function with an object and what is given, there; a coroutine that it returns is awaited."""
+        """Calls a function there with an object and arguments; a returned coroutine is awaited."""
         return self._begin(key, function, given, {})
 
     def run(self, function: Callable[..., Any], key: int, *given: Any, timeout_s: float | None = PATIENCE_S) -> Any:
-        """As `submit`, and waits for it. Raises what it raises, and TimeoutError if it takes longer."""
+        """As `submit`, and returns the result. Raises what the function raises, and TimeoutError."""
         return self._wait(self.submit(function, key, *given), timeout_s)
 
     def _wait(self, done: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
@@ -91,19 +89,19 @@ class Host(abc.ABC):
     def _begin(
         self, key: int | None, function: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]
     ) -> concurrent.futures.Future[Any]:
-        """Has the function called there, with the object that `key` names first where it is not None."""
+        """Calls the function there; its first argument is the object of `key`, unless that is None."""
 
     @abc.abstractmethod
     def forget(self, key: int) -> None:
-        """The object, which was stopped before, is needed no longer. May interrupt any other call."""
+        """Drops an object, which must be stopped. May interrupt any other call."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Returns when it can be asked."""
+        """Starts the host; returns when it accepts calls."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """May be called twice."""
+        """Stops the objects, then the host. May be called twice."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -118,7 +116,7 @@ class Host(abc.ABC):
 class ThreadHost(Host):
     """A thread with an event loop.
 
-    at_end: by name, what is to be awaited when all objects have stopped.
+    at_end: by name, functions to await when all objects have stopped.
     """
 
     in_process = True
@@ -257,7 +255,7 @@ class ProcessHost(Host):
             process, self._process = self._process, None
         if process is None or process.stdin is None or process.stdout is None or self._reader is None:
             return
-        with contextlib.suppress(BrokenPipeError):  # of a request that a process did not take any more
+        with contextlib.suppress(BrokenPipeError):  # a request that the process did not read
             process.stdin.close()
         try:
             process.wait(PATIENCE_S)
@@ -285,7 +283,7 @@ def _send(pipe: IO[bytes], what: object) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> Any:
-    """The next that was sent; None when the other side is gone."""
+    """Reads the next message; None when the other side is gone."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -295,7 +293,7 @@ def _receive(pipe: IO[bytes]) -> Any:
 
 
 def _facts(error: BaseException) -> tuple[Any, ...]:
-    """An error as it can be sent: many cannot be made again from their arguments alone."""
+    """An error in a form that can be sent, as many cannot be recreated from their arguments alone."""
     with contextlib.suppress(Exception):
         again = pickle.loads(pickle.dumps(error))
         if type(again) is type(error) and str(again) == str(error):
@@ -308,7 +306,7 @@ def _facts(error: BaseException) -> tuple[Any, ...]:
     try:
         pickle.dumps((type(error), error.args))
         type(error).__new__(type(error))
-    except Exception:  # noqa: BLE001 — errors of others may be made in any way
+    except Exception:  # noqa: BLE001 — foreign errors may have any constructor
         base = next(
             each for each in (ValueError, TypeError, OSError, RuntimeError, Exception) if isinstance(error, each)
         )
@@ -328,10 +326,10 @@ def _error(facts: tuple[Any, ...]) -> BaseException:
 
 
 def serve_parent() -> None:
-    """What a `ProcessHost` runs: carries out what comes on standard input until that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which ends this one in its turn
+    """The main function of a `ProcessHost`'s child: executes calls from standard input until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the parent, which then stops this process
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not get between the answers
+    os.dup2(2, 1)  # keeps printed output out of the answers
     lock = threading.Lock()
 
     def answer(number: int, done: concurrent.futures.Future[Any]) -> None:
@@ -354,7 +352,7 @@ def serve_parent() -> None:
             try:
                 key, function, given, named = _asked(data)
                 done = host._begin(key, function, given, named)
-            except Exception as error:  # noqa: BLE001 — whoever asked hears of it
+            except Exception as error:  # noqa: BLE001 — sent to the caller
                 done = concurrent.futures.Future()
                 done.set_exception(error)
             done.add_done_callback(partial(answer, number))

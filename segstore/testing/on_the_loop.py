@@ -1,7 +1,6 @@
-"""What `segstore.testing.servers` does to a server, as functions that run on the server's loop, in whichever process
-that is.
+"""The operations of `segstore.testing.servers` that run on the server's loop, in either process.
 
-Each is given the server first, so it can be sent to another process by its name; what it returns can be sent back.
+Each takes the server as its first argument, so it can be sent to another process by name; results can be sent back.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from segstore.wire.trace import Record, TraceError
 if TYPE_CHECKING:
     from segstore.tap import Tap
 
-__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+__tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
 T = TypeVar("T")
 
@@ -37,12 +36,12 @@ _EVENT_HEADER_BYTES: Final = 8
 
 
 def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
-    """Stops it."""
+    """Stops a server."""
     return thing.stop()
 
 
 class Watched:
-    """What notes its requests, and has faults: a cluster, or a tap before one."""
+    """A server that records requests and has faults: a cluster or a tap."""
 
     observed: MockCluster | Tap
 
@@ -60,7 +59,7 @@ class Watched:
         return self.observed.faults.add(match, do, **rest)
 
     def faults(self, name: str, *given: Any) -> Any:
-        """What an attribute of the faults is, or what a method of that name returns."""
+        """Returns an attribute of the faults, or the result of a method."""
         found = getattr(self.observed.faults, name)
         return found(*given) if callable(found) else copy.copy(found)
 
@@ -69,7 +68,7 @@ class Watched:
 
 
 class Served(Watched):
-    """A cluster that is served for a test, and who records it. Made by `start`."""
+    """A cluster served for a test, and its recorder. Made by `start`."""
 
     def __init__(self, host: ThreadHost, cluster: MockCluster, recorder: FileRecorder | None) -> None:
         self.observed = self.cluster = cluster
@@ -119,7 +118,7 @@ class Served(Watched):
         return cls(host, cluster, recorder)
 
     async def stop(self) -> None:
-        """Ends all connections and the recording. Raises OSError if the disk did not take that. May be called twice."""
+        """Closes all connections and the recording. Raises OSError if it could not be written. May be called twice."""
         if self._stopped:
             return
         self._stopped = True
@@ -188,7 +187,7 @@ class Served(Watched):
         return bytes(data)
 
     def events(self, segment: str) -> list[bytes]:
-        """Raises NoSuchSegment, ValueError."""
+        """The events of a segment. Raises NoSuchSegment, ValueError."""
         data, events, at = self.read(segment), [], 0
         while at < len(data):
             kind = int.from_bytes(data[at : at + 4], "big", signed=True)
@@ -224,14 +223,14 @@ class ServedTap(Watched):
         """As `segstore.testing.servers.ServerThread.tap`."""
         if controller is not None:
             await _hold_grpc(host)
-        from segstore.tap import Tap  # which brings the client, for who asks for it
+        from segstore.tap import Tap  # imports the client
 
         tap = Tap(controller, store, **options)
         await tap.start()
         return cls(tap)
 
     async def stop(self) -> None:
-        """Raises OSError if the disk did not take all of the recording. May be called twice."""
+        """Stops the tap. Raises OSError if the recording could not be written. May be called twice."""
         await self.tap.stop(drain_s=1.0)
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -245,11 +244,11 @@ class ServedTap(Watched):
 
 
 async def _hold_grpc(host: ThreadHost) -> None:
-    """Keeps gRPC's thread and sockets until the host stops, or each controller would bring and take them."""
+    """Keeps gRPC's thread and sockets until the host stops; otherwise each controller would recreate them."""
     from grpc import aio
 
     async def let_go() -> None:
-        gc.collect()  # its servers lie in cycles, and each holds it too
+        gc.collect()  # gRPC servers are in reference cycles, and each holds the runtime
         aio.shutdown_grpc_aio()  # type: ignore[attr-defined]  # the stubs have not heard of it
 
     if "grpc" not in host.at_end:
@@ -258,7 +257,7 @@ async def _hold_grpc(host: ThreadHost) -> None:
 
 
 class ServedTrace:
-    """A trace that is served for a test. Made by `start`."""
+    """A trace server of a test. Made by `start`."""
 
     def __init__(self, host: ThreadHost, server: TraceServer, records: list[Record]) -> None:
         self.server = server
@@ -268,7 +267,7 @@ class ServedTrace:
 
     @classmethod
     async def start(cls, host: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
-        """trace: a file, or its records. Raises OSError, TraceError, also for a file that is damaged."""
+        """trace: a file, or its records. Raises OSError, TraceError, also for a damaged file."""
         if isinstance(trace, Path):
             with TraceFile(trace) as opened:
                 records = list(opened.records())
@@ -276,7 +275,7 @@ class ServedTrace:
                 raise TraceError(f"{trace}: {opened.damages[0]}")
             trace = records
         records = list(trace)
-        # What a controller asked it asks of its stores; the one beside this asks nothing.
+        # A recorded controller's requests are left out; the controller here sends none to the store.
         self = cls(host, TraceServer(of_clients(records), **options), records)
         await self.server.start()
         return self

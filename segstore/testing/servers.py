@@ -1,4 +1,4 @@
-"""Mock stores for tests that have no event loop, or one of their own: servers in a thread or a process beside.
+"""Mock stores for synchronous or async tests: servers in a thread or a process of their own.
 
     with ServerThread() as servers:
         server = servers.serve(stores=2)
@@ -6,16 +6,16 @@
         server.wait_for("type = APPEND_BLOCK_END", count=3)
         assert server.events("scope/stream/0.#epoch.0") == [b"a", b"b", b"c"]
 
-The fixtures of `segstore.pytest_plugin` are these. `ServerProcess` is the same for a client that holds the interpreter
-lock while it waits for the store, as Pravega's official Python client does; only functions of the test's own have then
-to be such that can be sent to another process.
+The fixtures of `segstore.pytest_plugin` use these classes. `ServerProcess` is for a client that holds the interpreter
+lock while it waits for the store, as Pravega's official Python client does; the test's own functions must then be
+picklable.
 
-Whatever looks at a server or changes it runs on its loop, between two steps of the server, so it sees no half-done
-state; what is returned is the caller's own. What waits does not block: a wait from a coroutine is refused with
-`WouldBlock`, which names the awaitable that there is for it under `server.aio`.
+Calls that inspect or change a server run on its loop, between two steps of the server, so they see consistent state;
+results belong to the caller. A blocking wait from a coroutine is refused with `WouldBlock`, which names the awaitable
+to use instead under `server.aio`.
 
 Invariants: each call ends by a deadline; when the thread or process has stopped, its servers and sockets are gone, and
-gRPC's with them unless someone else uses it. A controller, and gRPC with it, is started when its address is asked for.
+gRPC's too unless other code uses it. A controller, and gRPC with it, is started when its address is first read.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from segstore.wire.trace import Record
 if TYPE_CHECKING:
     from segstore.tap import TapOptions
 
-__tracebackhide__ = True  # pytest shows a caller's line and what failed, not how one comes to the other
+__tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
 T = TypeVar("T")
 
 
 class WouldBlock(RuntimeError):
-    """A wait from a coroutine: its loop, and so the client on it, would stand still. Attributes: call, instead."""
+    """A blocking wait from a coroutine, which would block its loop and the client on it. Attributes: call, instead."""
 
     def __init__(self, call: str, instead: str) -> None:
         super().__init__(f"{call} would block the running event loop; use: await {instead}")
@@ -64,14 +64,14 @@ def _refuse_to_block(call: str, instead: str) -> None:
 
 
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
-    """Runs what blocks in a thread of its own; one that never ends does not keep the process from ending."""
+    """Runs a blocking function in a daemon thread, which does not keep the process alive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
         if done.set_running_or_notify_cancel():
             try:
                 done.set_result(function(*given))
-            except BaseException as error:  # noqa: BLE001 — whoever waits gets it
+            except BaseException as error:  # noqa: BLE001 — raised to the waiter
                 done.set_exception(error)
 
     threading.Thread(target=run, name="segstore client", daemon=True).start()
@@ -79,15 +79,15 @@ async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
 
 
 class Servers(Host):
-    """Where servers run: `ServerThread` or `ServerProcess`."""
+    """A host of servers: `ServerThread` or `ServerProcess`."""
 
     def serve(self, **settings: Unpack[ServerOptions]) -> RunningServer:
         """Starts a store, or several, on free ports.
 
-        controller: the settings of the controller. users: lines of a password file for it. faults: a fault file, or
-        what is in one. record: a new file that the stores' traffic is recorded to, with what `record_values` says in
-        its head; record_tokens: whether it contains delegation tokens. The others are as in `MockCluster`. With
-        `auth_key` the controller makes tokens that the stores accept. Raises ValueError for an invalid setting,
+        controller: the settings of the controller. users: lines of a password file for it. faults: a fault file or its
+        content. record: a new file for the stores' traffic, with `record_values` in its header; record_tokens: whether
+        it contains delegation tokens. The others are as in `MockCluster`. With `auth_key` the controller issues tokens
+        that the stores accept. Raises ValueError for an invalid setting,
         FaultFileError, OSError.
         """
         return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
@@ -103,7 +103,7 @@ class Servers(Host):
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
         """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.
 
-        Raises ValueError for what does not do, FaultFileError, OSError.
+        Raises ValueError for invalid options, FaultFileError, OSError.
         """
         key = self.create(ServedTap.start, controller=controller, store=store, **options)
         return RunningTap(self, key, watched=options.get("watched", True))
@@ -114,15 +114,15 @@ class ServerThread(ThreadHost, Servers):
 
 
 class ServerProcess(ProcessHost, Servers):
-    """Servers in a process of their own, which begins with the first of them."""
+    """Servers in a process of their own, started with the first server."""
 
 
 class Running(ABC):
-    """What notes its requests and has faults, in a thread or a process beside.
+    """A server that records requests and injects faults, in a thread or a process of its own.
 
     Attributes:
-        watched: whether requests are kept and faults may be added; all are, but those with the setting watched=False.
-        faults: what is to go wrong.
+        watched: whether requests are recorded and faults may be added; False with the setting watched=False.
+        faults: the fault rules.
     """
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
@@ -156,22 +156,22 @@ class Running(ABC):
     def port(self) -> int:
         return self.address[1]
 
-    # --- what it was asked ------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
-        """The requests that fit a filter and have reached a stage, oldest first, as they are now. FilterError."""
+        """The requests that match a filter and have reached a stage, oldest first. Raises FilterError."""
         found: list[Seen] = self._do(Watched.requests, match, stage)
         return found
 
     def mark(self) -> int:
-        """The number of the last request: `wait_for(since=…)` counts those behind it."""
+        """The number of the last request: `wait_for(since=…)` counts later ones."""
         number: int = self._do(Watched.mark)
         return number
 
     def wait_for(
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
     ) -> Seen:
-        """Waits until `count` requests that fit have reached a stage; the one that made them so many.
+        """Waits until `count` matching requests have reached a stage; returns the last of them.
 
         Raises NotSeen, FilterError; WouldBlock in a coroutine.
         """
@@ -181,7 +181,7 @@ class Running(ABC):
         return found
 
     def stop(self) -> None:
-        """Ends all connections and stops listening; what was asked can still be looked at. May be called twice."""
+        """Closes all connections and stops listening; requests stay readable. May be called twice."""
         self._do(end)
         if not self._stopped:
             self._stopped = True
@@ -191,7 +191,7 @@ class Running(ABC):
 class RunningServer(Running):
     """A mock store or several, with a controller. Made by `Servers.serve`.
 
-    Attributes: those of `Running`, and aio: what waits, for coroutines.
+    Attributes: those of `Running`, and aio: waits for coroutines.
     """
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
@@ -208,30 +208,30 @@ class RunningServer(Running):
 
     @property
     def admin_port(self) -> int:
-        """Where the first store serves admin commands, if the setting `admin_port` is given, as 0."""
+        """The port for admin commands of the first store, if the setting `admin_port` is given, such as 0."""
         port: int = self._do(Served.admin_port)
         return port
 
     @property
     def http_url(self) -> str:
-        """http://host:port of the control API, if the setting `http_port` is given, as 0."""
+        """http://host:port of the control API, if the setting `http_port` is given, such as 0."""
         url: str = self._do(Served.http_url)
         return url
 
     @property
     def controller_uri(self) -> str:
-        """host:port of the controller, which is started when this is asked for first."""
+        """host:port of the controller, which the first access starts."""
         uri: str = self._do(Served.controller_uri)
         return uri
 
     def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
-        """Makes a stream, and its scope if that is not there, as by the controller. Raises ControllerError."""
+        """Creates a stream, and its scope if needed, through the controller. Raises ControllerError."""
         self._do(Served.create_stream, scope, stream, segments)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[MockCluster], T]) -> T:
-        """What the function returns, which is run where the server is. InAnotherProcess for one that cannot be sent.
+        """Runs a function where the server is; returns its result. Raises InAnotherProcess if it cannot be sent.
 
         length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
         """
@@ -239,13 +239,13 @@ class RunningServer(Running):
         return found
 
     def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
-        """What the coroutine returns that the function makes; both are run where the server is. TimeoutError."""
+        """Runs a coroutine function where the server is; returns its result. Raises TimeoutError."""
         _refuse_to_block("run", "server.aio.run(…)")
         found: T = self._do(Served.run, function, timeout_s=timeout_s)
         return found
 
     def segments(self, *, with_indexes: bool = False) -> list[str]:
-        """The names of all segments, sorted; those of indexes only if asked."""
+        """The names of all segments, sorted. with_indexes: include index segments."""
         names: list[str] = self._do(Served.segments, with_indexes)
         return names
 
@@ -255,7 +255,7 @@ class RunningServer(Running):
         return data
 
     def events(self, segment: str) -> list[bytes]:
-        """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for what is none."""
+        """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for other bytes."""
         events: list[bytes] = self._do(Served.events, segment)
         return events
 
@@ -266,7 +266,7 @@ class RunningServer(Running):
 
 
 class RunningTap(Running):
-    """A tap before a Pravega. Made by `Servers.tap`. Attributes: those of `Running`, and aio: what waits."""
+    """A tap before a Pravega. Made by `Servers.tap`. Attributes: those of `Running`, and aio: waits for coroutines."""
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
         super().__init__(host, key, watched=watched)
@@ -291,7 +291,7 @@ class RunningTap(Running):
 
 
 class Waits:
-    """What waits, as awaitables of the caller's own loop."""
+    """The waits of a server, as awaitables of the caller's loop."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
@@ -312,7 +312,7 @@ class Waits:
 
 
 class AsyncView(Waits):
-    """What waits for a `RunningServer`."""
+    """The waits of a `RunningServer`."""
 
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         """As `RunningServer.run`."""
@@ -321,7 +321,7 @@ class AsyncView(Waits):
 
 
 class RunningFaults:
-    """The `Faults` of a running server: the same calls, made where it is."""
+    """The `Faults` of a running server: the same calls, executed where it runs."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
@@ -335,38 +335,38 @@ class RunningFaults:
         do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
         **rest: Unpack[RuleOptions],
     ) -> str:
-        """As `Faults.add`: a rule behind the others; its name."""
+        """As `Faults.add`: appends a rule and returns its name."""
         name: str = self._server._do(Watched.add_fault, match, do, rest)
         return name
 
     def load(self, source: Path | str | FaultSettings) -> None:
-        """As `Faults.load`: the rules of a file. Raises FaultFileError."""
+        """As `Faults.load`: loads the rules of a file. Raises FaultFileError."""
         self._do("load", source)
 
     def clear(self, name: str | None = None) -> None:
-        """As `Faults.clear`: takes a rule out, or all, and releases what it holds. Raises NoSuchRule."""
+        """As `Faults.clear`: removes a rule, or all, and releases what it holds. Raises NoSuchRule."""
         self._do("clear", name)
 
     def release(self, name: str) -> int:
-        """As `Faults.release`: lets go on what a rule holds; how much that was. Raises NoSuchRule."""
+        """As `Faults.release`: releases what a rule holds; returns how many items. Raises NoSuchRule."""
         count: int = self._do("release", name)
         return count
 
     def disable(self, name: str) -> None:
-        """As `Faults.disable`: a rule is asked no more, its counts stay. Raises NoSuchRule."""
+        """As `Faults.disable`: disables a rule; its counts stay. Raises NoSuchRule."""
         self._do("disable", name)
 
     def enable(self, name: str) -> None:
-        """As `Faults.enable`: a rule that was disabled is asked again. Raises NoSuchRule."""
+        """As `Faults.enable`: enables a disabled rule. Raises NoSuchRule."""
         self._do("enable", name)
 
     def held(self, name: str) -> int:
-        """How much a rule holds now."""
+        """The number of items that a rule holds now."""
         count: int = self._do("held", name)
         return count
 
     def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
-        """Waits until a rule holds so much. Raises TimeoutError; WouldBlock in a coroutine."""
+        """Waits until a rule holds `count` items. Raises TimeoutError; WouldBlock in a coroutine."""
         _refuse_to_block("wait_held", "server.aio.wait_held(…)")
         given = "wait_held", name, count, timeout_s
         self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
@@ -379,13 +379,13 @@ class RunningFaults:
 
     @property
     def decisions(self) -> list[Decision]:
-        """What rules did, in order."""
+        """The decisions of the rules, in order."""
         found: list[Decision] = self._do("decisions")
         return found
 
     @property
     def round_trip_ms(self) -> float | Mapping[int, float]:
-        """How long every reply takes at least; a number, or one for each store by its number."""
+        """The minimum delay of every reply: one number, or one for each store by its number."""
         found: float | Mapping[int, float] = self._do("round_trip_ms")
         return found
 
@@ -394,7 +394,7 @@ class RunningFaults:
         self._server._do(Watched.set_round_trip_ms, given)
 
     def unmatched(self) -> list[str]:
-        """One line for each rule that nothing has fitted, or that was fitted and has not fired."""
+        """One line for each rule that has never matched, or has matched and not fired."""
         lines: list[str] = self._do("unmatched")
         return lines
 
@@ -418,23 +418,23 @@ class RunningTrace:
 
     @property
     def controller_uri(self) -> str:
-        """host:port of a controller that knows the streams of the trace; it is started when this is asked for first."""
+        """host:port of a controller that knows the streams of the trace; the first access starts it."""
         uri: str = self._host.run(ServedTrace.controller_uri, self._key)
         return uri
 
     @property
     def problems(self) -> list[Problem]:
-        """What was asked and is not in the trace, or not there; oldest first."""
+        """The requests that the trace did not answer, oldest first."""
         found: list[Problem] = self._host.run(ServedTrace.problems, self._key)
         return found
 
     def unused(self) -> Counter[str]:
-        """The requests of the trace that nobody has made so far, by command."""
+        """The requests of the trace that no client has made so far, counted by command."""
         found: Counter[str] = self._host.run(ServedTrace.unused, self._key)
         return found
 
     def stop(self) -> None:
-        """Ends all connections and stops listening. May be called twice."""
+        """Closes all connections and stops listening. May be called twice."""
         self._host.run(ServedTrace.stop, self._key)
         if not self._stopped:
             self._stopped = True

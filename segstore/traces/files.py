@@ -278,7 +278,7 @@ class FileRecorder:
         try:
             self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
-            said = "there is a file already, and a recording never takes the place of one"
+            said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
         self._write([self._writer.start()])
         if self.failure is not None:

@@ -1,13 +1,12 @@
-"""A trace drives a store: its requests are made again, and the replies compared with those of the trace.
+"""Drives a store with a trace: repeats its requests and compares the replies with those of the trace.
 
-Everything is done in the order of the trace, over all its connections: a request is sent once the replies that stand
-before it have come, so that what depends on them may. A reply belongs to the expected one with the same request id; a
-KeepAlive or Hello to the oldest of its kind. Names of transient segments, which a store makes up, are learnt from its
-replies and put into the requests that follow.
+The order of the trace is kept over all its connections: a request is sent once the replies before it have arrived, as
+it may depend on them. A reply is compared with the expected one that has its request id, a KeepAlive or Hello with the
+oldest of its kind. Names of transient segments, which a store generates, are learnt from its replies and substituted in
+later requests.
 
-Invariants: the bytes that are sent are those of the trace, but for such names; what is told of a difference are the
-fields in which the two replies differ, in wire order; a reply that does not come is waited for `timeout_s` and no
-longer; when the run is over, no connection is left.
+Invariants: the bytes sent are those of the trace, except such names; a difference lists the fields in which two replies
+differ, in wire order; the wait for a reply is at most `timeout_s`; a finished run leaves no connection.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from segstore.wire.protocol import answer_key
 from segstore.wire.trace import Direction, Exchange, Exchanges, FieldDifference, Record, RecordKind, compare_frames
 
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
-"""Fields that differ between two stores that both are right, or between two runs of one."""
+"""Fields that differ between two correct stores, or between two runs of one."""
 
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _FRAME_BYTES: Final = 256
@@ -49,8 +48,8 @@ _FRAME_BYTES: Final = 256
 class ReplyDifference(NamedTuple):
     """A reply that is not what was expected.
 
-    connection: as in the trace. number: of the record in the trace, from 1. request: what was asked, None if nothing
-    was. expected, actual: frames; None if no reply was expected, or none came. why: how none came.
+    connection: as in the trace. number: that of the record in the trace, from 1. request: the frame of the request, if
+    any. expected, actual: frames; None if no reply was expected, or none came. why: why none came.
     """
 
     connection: int
@@ -81,7 +80,7 @@ class ReplyDifference(NamedTuple):
 
 
 class Drive(NamedTuple):
-    """What a run gave: the differences, and what went over the wire as the records of a trace."""
+    """The result of a run: the differences, and the traffic as records of a trace."""
 
     differences: list[ReplyDifference]
     records: list[Record]
@@ -97,7 +96,7 @@ def _name(frame: bytes | None) -> str:
 
 
 def report(difference: ReplyDifference, *, left: str = "expected", right: str = "actual") -> Iterator[str]:
-    """A difference as text: one line that says it, then the annotated bytes of both replies."""
+    """A difference as text: a summary line, then the annotated bytes of both replies."""
     yield str(difference)
     for name, frame in ((left, difference.expected), (right, difference.actual)):
         if frame is not None:
@@ -106,10 +105,10 @@ def report(difference: ReplyDifference, *, left: str = "expected", right: str = 
 
 
 class _Peer:
-    """A connection to the store: what came and was not claimed.
+    """A connection to the store, with the received frames that are not matched yet.
 
-    came: frames, whether or not they decode, each with its time and the request that it belongs to. rest: the bytes
-    after them that form no complete frame. ended: why no more bytes are expected.
+    came: frames, whether or not they decode, each with its time and its key from `_claim`. rest: the bytes after them,
+    an incomplete frame. ended: why no more bytes are expected.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,7 +128,7 @@ class _Peer:
                 self._cut(time.time_ns())
                 self._news.set()
                 if self.bytes + len(self.rest) > _MOST_WAITING_BYTES:
-                    self.ended = f"the store sent more than {_MOST_WAITING_BYTES} bytes that nobody waited for"
+                    self.ended = f"the store sent more than {_MOST_WAITING_BYTES} bytes that were not expected"
                     return
             within = f" within a frame of {len(self.rest)} bytes" if self.rest else ""
             self.ended = self.ended or f"the store closed the connection{within}"
@@ -139,7 +138,7 @@ class _Peer:
             self._news.set()
 
     def _cut(self, now_ns: int) -> None:
-        """Takes the whole frames off what came."""
+        """Moves complete frames from `rest` to `came`."""
         rest, at = self.rest, 0
         while self._framed and len(rest) - at >= HEADER_BYTES:
             length = int.from_bytes(rest[at + 4 : at + 8], "big", signed=True)
@@ -157,7 +156,7 @@ class _Peer:
         del rest[:at]
 
     async def unframed(self, size: int, timeout_s: float) -> bytes:
-        """The bytes behind the last frame, once they are so many or the connection has ended; else what there is."""
+        """Takes up to `size` bytes after the last frame, waiting until the timeout or the end of the connection."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while len(self.rest) < size and not self._task.done():
@@ -168,14 +167,14 @@ class _Peer:
         return found
 
     async def over(self, timeout_s: float) -> bool:
-        """Whether the store has ended the connection, in time."""
+        """Whether the store closes the connection within the timeout."""
         await asyncio.wait([self._task], timeout=timeout_s)
         return self._task.done()
 
     async def reply(self, expected: bytes, timeout_s: float) -> tuple[int, bytes] | None:
-        """The reply that belongs to an expected one; if none does, the first that came; None if none came.
+        """The reply that matches the expected one, else the first that came; None if none came.
 
-        One that does not decode belongs to whichever is expected when it is looked at.
+        A reply that does not decode matches any expected one.
         """
         looked, wanted = 0, _claim(expected)
         try:
@@ -214,7 +213,7 @@ class _Peer:
 
 
 def _claim(frame: bytes) -> Any:
-    """What a reply and the expected one have in common; None for a frame that does not decode."""
+    """The key that a reply shares with the expected one; None for a frame that does not decode."""
     try:
         command = decode(frame, unknown="keep")
     except WireError:
@@ -291,7 +290,7 @@ class _Driver:
                 connected = await asyncio.open_connection(*self._address)
         except OSError as error:
             host, port = self._address
-            # asyncio puts the address into its own words; what the system calls it reads better.
+            # The system's message reads better than asyncio's, which repeats the address.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             why = why or f"it did not answer in {self._timeout_s:g} s"
             raise ConnectionError(f"no connection to the store at {host}:{port}: {why}") from error
@@ -300,7 +299,7 @@ class _Driver:
         return peer
 
     async def _end(self, number: int) -> None:
-        """The client's side closes; whatever came that was not expected is a difference."""
+        """Closes a connection from the client's side; each unexpected reply is a difference."""
         peer = self._peers.pop(number, None)
         if peer is None:
             return
@@ -336,13 +335,13 @@ class _Driver:
             peer.writer.write(data)
 
     def _translated(self, frame: bytes) -> bytes:
-        """A frame with the names of transient segments that the store has made up."""
+        """A frame with the store's names of transient segments."""
         if not self._names or not any(name.encode() in frame for name in self._names):
             return frame
         try:
             command = decode(frame)
         except WireError:
-            return frame  # nobody knows where its names are
+            return frame  # its names cannot be located
         changes = {
             name: self._names[value]
             for name in command.__struct_fields__
@@ -356,7 +355,7 @@ class _Driver:
         request = seen.answers[-1].record.data if seen.answers else None
         expected = self._translated(record.data)
         self.replies += 1
-        # After one reply that never came, the next ones are not waited for as long: nothing is held up for ever.
+        # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
         patience = self._timeout_s if number not in self._late else min(self._timeout_s, 0.05)
         found = await peer.reply(expected, patience)
         if found is None:
@@ -378,7 +377,7 @@ class _Driver:
             self.differences.append(ReplyDifference(number, self._number, request, record.data, frame, fields))
 
     async def _unframed(self, record: Record) -> None:
-        """The store of the trace has sent what makes no frame, such as half of one before it closed."""
+        """Expects bytes that are no complete frame, such as half of one before the store closed."""
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
         found = await peer.unframed(len(record.data), self._timeout_s)
@@ -392,7 +391,7 @@ class _Driver:
             )
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
-        """Remembers the name that the store has made up for a transient segment of the trace."""
+        """Records the store's name for a transient segment of the trace."""
         if not seen.answers or not isinstance(seen.answers[-1].command, CreateTransientSegment):
             return
         traced, live = (describe(frame, unknown="keep").command for frame in (expected, actual))
@@ -411,10 +410,10 @@ async def drive(
     compare: bool = True,
     all_differences: bool = False,
 ) -> Drive:
-    """Makes the requests of a trace again and compares the replies.
+    """Repeats the requests of a trace and compares the replies.
 
-    timeout_s: how long a reply is waited for. pace: 1 sends at the times of the trace, 2 twice as fast; None as soon as
-    the replies before have come. ignore: fields that may differ. all_differences: goes on after the first.
+    timeout_s: the maximum wait for a reply. pace: 1 sends at the times of the trace, 2 twice as fast; None as soon as
+    the earlier replies have come. ignore: fields that may differ. all_differences: continue after the first.
     Raises OSError if a connection cannot be opened.
     """
     if pace is not None and pace <= 0:
@@ -439,6 +438,6 @@ async def diff_stores(
     timeout_s: float = 5.0,
     ignore: frozenset[str] = VARYING_FIELDS,
 ) -> Drive:
-    """Runs the requests of a trace at one store, then at another, and compares what the two have answered."""
+    """Sends the requests of a trace to one store, then to another, and compares the replies."""
     first = await drive(records, *left, timeout_s=timeout_s, compare=False)
     return await drive(first.records, *right, timeout_s=timeout_s, ignore=ignore, all_differences=True)

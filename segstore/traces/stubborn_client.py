@@ -1,12 +1,12 @@
-"""A client that makes the requests of a trace and does not give up: for the explorer, and as a model of a careful one.
+"""A client that makes the requests of a trace and retries: for the explorer, and as a model of a correct client.
 
-Appends are sent without waiting for each other, and so are reads, which may wait at the tail for what is written later;
-all else waits for its reply. When the connection is lost it connects again, says Hello, sets its writers up again,
-forgets the appends that the store says it has, and sends the others and the requests that were not answered once more.
-A read that the trace does not answer is not waited for in the end.
+Appends are pipelined, and so are reads, which may wait at the tail for later writes; every other request waits for its
+reply. After a lost connection the client reconnects, repeats the handshake and the set-up of its writers, drops the
+appends that the store reports as stored, and resends the others and the unanswered requests. It does not wait for a
+read that the trace does not answer.
 
-Invariants: an append that the store has, by its answer to the set-up, is not sent again; it ends when all requests are
-answered, or raises ConnectionError after `attempts` connections that brought nothing new.
+Invariants: an append that the store reports as stored in its set-up reply is not resent; a run ends when all requests
+are answered, or raises ConnectionError after `attempts` connections in a row were lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAST_NUMBER: Final = 2**63 - 1
 
 
 class TraceClient:
-    """Makes requests, those of each connection of the trace on one of its own, in the order of the trace."""
+    """Makes the requests of a trace in order, with one connection for each of the trace's."""
 
     def __init__(self, steps: Sequence[Step], *, attempts: int = 5) -> None:
         self.steps = steps
@@ -51,10 +51,10 @@ class TraceClient:
                     line = lines[step.connection] = self.line(host, port)
                 if not isinstance(step.item, Append | ReadSegment):
                     for each in lines.values():
-                        await each.stored()  # what is asked may rest on what another connection has written
+                        await each.stored()  # the request may depend on writes of another connection
                 await line.ask(step.item, answered=bool(step.replies))
             for line in lines.values():
-                await line.stored()  # of all first: a read may wait for what another connection writes
+                await line.stored()  # all of them first: a read may wait for writes of another connection
             for line in lines.values():
                 await line.settle()
         finally:
@@ -62,16 +62,16 @@ class TraceClient:
                 await line.close()
 
     def line(self, host: str, port: int) -> _Line:
-        """A connection, with what it takes to open it again."""
+        """A connection that reopens itself."""
         return _Line(host, port, self.attempts)
 
 
 class _Lost(Exception):
-    """The connection is gone; it never leaves this module."""
+    """The connection was lost. Never raised out of this module."""
 
 
 class _Line:
-    """One connection of the trace, over as many of its own as it takes."""
+    """One connection of the trace, over one or more real connections."""
 
     def __init__(self, host: str, port: int, attempts: int) -> None:
         self._where = host, port
@@ -86,7 +86,7 @@ class _Line:
     async def ask(self, item: Command | Append, *, answered: bool = True) -> None:
         """Sends an append or a read, or makes a request and waits for its answer.
 
-        answered: False of a read that nobody answered; `settle` does not wait for it.
+        answered: False for a read without a reply in the trace; `settle` does not wait for it.
         """
         if isinstance(item, Append):
             self._pending.append(item)
@@ -101,7 +101,7 @@ class _Line:
             await self._insist(lambda: self._sent(item))
             if answered:
                 self._reads.append(item)
-        elif not isinstance(item, Hello):  # a connection begins with it
+        elif not isinstance(item, Hello):  # every connection begins with one
             await self._insist(lambda: self._request(item))
             if isinstance(item, SetupAppend):
                 self._set_ups[item.writer_id.bytes] = item
@@ -138,18 +138,18 @@ class _Line:
             answer = await self._request(set_up)
             if isinstance(answer, AppendSetup):
                 self.resume(answer)
-            else:  # its segment is gone, or sealed: what was on its way to there cannot arrive
+            else:  # its segment is deleted or sealed: pending appends cannot be stored
                 self._forget(set_up.writer_id)
         items: list[Command | Append] = [*self._pending, *self._reads]
         for item in items:
             self._send(item)
 
     def resume(self, answer: AppendSetup) -> None:
-        """The store says how far it has a writer's events: what it has is not sent again."""
+        """Drops the appends that the store already has, by its reply to a set-up."""
         self._forget(answer.writer_id, answer.last_event_number)
 
     def _forget(self, writer_id: UUID, number: int = _LAST_NUMBER) -> None:
-        """Appends of a writer up to an event number are sent no more."""
+        """Drops the pending appends of a writer up to an event number."""
         self._pending = [each for each in self._pending if each.writer_id != writer_id or each.event_number > number]
 
     def _send(self, item: Command | Append) -> None:
@@ -160,7 +160,7 @@ class _Line:
         self._send(item)
 
     async def _request(self, item: Command) -> Command:
-        """Its reply."""
+        """Makes a request and returns its reply."""
         self._replies.clear()
         self._send(item)
         await self._until(lambda: bool(self._replies))
@@ -181,7 +181,7 @@ class _Line:
         if isinstance(item, Append):
             if isinstance(reply, DataAppended | ConditionalCheckFailed):
                 self._forget(item.writer_id, item.event_number)
-            else:  # refused appends stay refused: their writer's others would be, too
+            else:  # a refusal is final for all appends of the writer
                 self._forget(item.writer_id)
         elif not isinstance(item, ReadSegment):
             self._replies.append(reply)
@@ -205,7 +205,7 @@ class _Line:
 
 
 async def shortened(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], Awaitable[bool]]) -> list[Step]:
-    """The fewest steps, by leaving some out, with which it still breaks; first halves, then less (delta debugging)."""
+    """A minimal subset of the steps that still breaks, found by delta debugging: removes halves, then smaller parts."""
     kept, size = list(steps), max(1, len(steps) // 2)
     while True:
         at, less = 0, False

@@ -1,4 +1,7 @@
-"""A listening segment store as ownership drives it: containers come and go, and who waited is told."""
+"""The adapter through which container ownership drives a segment store.
+
+A released container's waiting requests are answered at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HostedStore:
-    """`Hosted` for a `SegmentStoreServer`. public_host: the name under which clients find it."""
+    """`Hosted` for a `SegmentStoreServer`. public_host: the host name that clients are given."""
 
     def __init__(self, server: SegmentStoreServer, public_host: str) -> None:
         self._server = server
@@ -37,7 +40,7 @@ class HostedStore:
         return container
 
     def load(self) -> LoadReport:
-        """Bytes by second are those since the last call."""
+        """Returns the current load; its byte rate is the average since the last call."""
         counters, now_s = self._server.service.counters, time.monotonic()
         moved = counters.bytes_in + counters.bytes_out
         rate = (moved - self._bytes) / max(now_s - self._at_s, 1e-3)

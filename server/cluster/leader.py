@@ -1,10 +1,10 @@
 """The controller of a cluster of processes, while this process leads it.
 
-What it remembers is in the shared folder, opened as a container is: whoever leads next fences this one. What it asks of
-segments goes over the wire to whoever owns them. What users configure it publishes to the configuration service.
+Its state is in the shared folder, opened as a container is: the next leader fences this one. Its requests about
+segments go over the wire to the owning stores. It publishes what users configure to the configuration service.
 
-Invariant: between `lead` and `resign` calls are answered here; after `resign` nothing of it is left, and what it had
-not made durable was answered to nobody. A leader that has been fenced answers nothing, and publishes nothing.
+Invariant: calls are answered here between `lead` and `resign`; `resign` leaves nothing open, and a change that was not
+durable by then was never answered. A fenced leader answers nothing and publishes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Leading(NamedTuple):
-    """A controller that was opened. calls: answers what is asked of it. segments: asks the stores."""
+    """An open controller. calls: serves its API. segments: sends its requests to the stores."""
 
     epoch: Epoch
     durability: Durability
@@ -39,10 +39,10 @@ class Leading(NamedTuple):
 
 
 class ControllerLeader:
-    """Opens the controller and gives it back.
+    """Opens the controller when this process is elected, and closes it when it resigns.
 
     Attributes:
-        leading: what is open; None while another process leads.
+        leading: the open controller; None while another process leads.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class ControllerLeader:
         on_failure: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """owners: where the segments are. servers: where all processes serve the controller's calls. refused: the
-        containers that cannot be opened, and why. on_failure: called with one sentence if the controller can no longer
-        be written to, though it is ours. on_lost: called if another process was found to lead.
+        """owners: the owners of all containers. servers: returns the controller endpoints of all processes. refused:
+        the containers that cannot be opened, and why. on_failure: called with one sentence if the controller's state
+        can no longer be written while this process leads. on_lost: called if another process turns out to lead.
         """
         self.leading: Leading | None = None
         self._on_failure = on_failure
@@ -80,7 +80,7 @@ class ControllerLeader:
         return epoch, durability
 
     async def lead(self) -> Leading:
-        """Opens the controller. Raises Disconnected if another one is quicker; DataError for the folder."""
+        """Opens the controller. Raises Disconnected if another process is faster, DataError for the folder."""
         await self._opened()
         opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
         try:
@@ -107,7 +107,7 @@ class ControllerLeader:
 
         async def settled() -> None:
             await durability.committer.settled()
-            if epoch.is_over:  # what was answered may be of before
+            if epoch.is_over:  # the answer may reflect an older state
                 if self.leading is not None and self.leading.epoch is epoch:
                     self._on_lost()
                 raise JournalFailed(str(Fenced(epoch.folder, epoch.number)))
@@ -143,12 +143,12 @@ class ControllerLeader:
             self._on_failure(why)
 
     async def _opened(self) -> None:
-        """Nothing is being opened any more."""
+        """Waits until no opening is in progress."""
         while self._opening is not None and not self._opening.done():
             await asyncio.wait({self._opening})
 
     async def resign(self) -> None:
-        """Gives the controller back; nothing if it is not open. An opening that was cancelled is waited for."""
+        """Closes the controller, if it is open. Waits for a cancelled opening to end."""
         made, self.leading = self.leading, None
         if made is None:
             await self._opened()
@@ -163,5 +163,5 @@ class ControllerLeader:
                 finally:
                     await made.durability.close()
         finally:
-            # Calls that are still under way must not wait for what will never be durable.
+            # Calls still in flight must not wait for changes that will never be durable.
             made.durability.committer.fail("another process leads the controller now", logging.INFO)

@@ -1,8 +1,8 @@
 """Segment stores and a controller in one process: what `segstore serve` runs, and what tests start as `MockCluster`.
 
-The containers are dealt out to the stores in turn; the controller answers where a segment lives from the same table
-that decides who serves it, so a client that asks elsewhere hears WrongHost. What the controller asks of the segments
-it asks of the owning store directly, as one more caller of the same state, not over the wire.
+Containers are assigned to the stores round-robin. The controller locates a segment with the same table that decides
+which store serves it, so a client that asks another store gets WrongHost. The controller calls the owning store
+directly, not over the wire.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.names import container_of
 
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
-"""For tests: what nobody owns is taken soon."""
+"""For tests: unowned containers are taken soon."""
 
 
 class Cluster(ClusterNode):
     """Stores and a controller in one process. Attributes: those of `ClusterNode`, and
 
-    members: who owns what, where there are several stores; None for one.
-    durability: the data directory; None where everything is in memory.
+    members: the ownership of containers by several stores; None for one store.
+    durability: the data directory; None if everything is in memory.
     """
 
     controller: Controller | None = None
@@ -50,9 +50,9 @@ class Cluster(ClusterNode):
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
-        """faults: what is to go wrong at the stores; None for stores at which nothing can. clock: of the stores.
-        coordinator: where several stores get their sessions; None for a service in this process. configuration: the
-        service that holds scopes and stream policies; None for the same one.
+        """faults: the fault rules of the stores; None to disable faults. clock: of the stores.
+        coordinator: the service with which several stores have sessions; None for one in this process. configuration:
+        the service that holds scopes and stream policies; None for the same one.
         """
         super().__init__(settings, faults)
         self._memory = MemoryAccount(settings.store.limits.max_memory_bytes)
@@ -65,7 +65,7 @@ class Cluster(ClusterNode):
         if settings.stores > 1:
             self.members = Members(self.stores, settings.ownership, settings.public_host, coordinator, configuration)
         elif coordinator is not None or configuration is not None:
-            raise ValueError("a coordinator is for several stores, which own containers by it: give stores=2")
+            raise ValueError("a coordinator is for several stores that share containers: give stores=2")
         self._authority = authority
         self._served: ControllerServer | None = None
         self._asked: RecordedSegments | None = None
@@ -95,17 +95,17 @@ class Cluster(ClusterNode):
         return made
 
     async def _recover(self, durability: Durability) -> None:
-        """Opens the data directory and gives the stores and the controller the state that it has of them."""
+        """Opens the data directory and restores the stores and the controller from it."""
         durability.open()
         durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
         self._controller_state = controller_state(durability)
         await durability.start()
 
     async def start(self, *, with_controller: bool = True) -> None:
-        """Listens everywhere or nowhere; without the controller, that can follow.
+        """Listens on all ports or on none. with_controller: False leaves the controller to `start_controller`.
 
-        Raises CannotListen, OSError; DataError for the data directory. One that was stopped keeps its directory to
-        itself: make another to go on from there.
+        Raises CannotListen, OSError; DataError for the data directory. A stopped cluster cannot be started again; a new
+        one continues from its directory.
         """
         self._with_controller = with_controller
         await super().start()
@@ -124,7 +124,7 @@ class Cluster(ClusterNode):
         await self._start_control_api(members=self.members)
 
     async def start_controller(self) -> None:
-        """Starts the controller of stores that were started without; nothing if it runs. Raises OSError."""
+        """Starts the controller after `start(with_controller=False)`; no-op if it runs. Raises OSError."""
         settings = self.settings
         if self._served is not None:
             return
@@ -180,12 +180,12 @@ class MockCluster(Cluster):
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
     `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. With `data`,
-    everything is kept in that directory, and another cluster with it continues from there. `ownership` says how several
-    stores own their containers and what they do when a session expires. `coordinator` and `configuration` are the
-    services with which they have sessions, such as a `ZooKeeperCoordinator`; by default these are in this process.
+    everything is kept in that directory, and another cluster with it continues from there. `ownership` sets how
+    several stores own their containers and what they do when a session expires. `coordinator` and `configuration` are
+    the services with which they have sessions, such as a `ZooKeeperCoordinator`; by default these are in this process.
     Other keyword arguments are the fields of `StoreSettings`.
 
-    With several stores, what happens to a cluster happens by a call:
+    With several stores, a test moves containers, stops stores and breaks sessions with these calls:
 
         await mock.move(container=0, to=1)
         await mock.stop_store(0)                 # the others take its containers
@@ -260,15 +260,15 @@ class MockCluster(Cluster):
     @property
     def _members(self) -> Members:
         if self.members is None:
-            raise RuntimeError("a cluster of one store has nobody to share containers with: give stores=2")
+            raise RuntimeError("a cluster of one store shares no containers: give stores=2")
         return self.members
 
     def owner_of(self, segment: str) -> int | None:
-        """The number of the store that has a segment's container; None while nobody has."""
+        """The number of the store that owns a segment's container; None while no store does."""
         return self._members.owner(container_of(segment, self.settings.store.containers))
 
     async def move(self, container: int, to: int) -> None:
-        """Has a store take a container from whoever has it; returns when it serves it."""
+        """Moves a container to a store; returns when that store serves it."""
         await self._members.move(container, to)
 
     async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None:
@@ -276,7 +276,7 @@ class MockCluster(Cluster):
         await self._members.stop_one(number, drain_s=drain_s)
 
     async def start_store(self, number: int) -> None:
-        """Starts a store that was stopped or has ended, on the port that it had; it is given its share by and by."""
+        """Restarts a stopped store on its previous port; it takes its share of the containers gradually."""
         address, admin = self.stores[number].address, self.stores[number].admin_address
         again = {"own": frozenset(), "port": 0 if address is None else address[1]}
         if admin is not None:
@@ -287,15 +287,15 @@ class MockCluster(Cluster):
             self._control_api.controlled.count_writers()
 
     def expire_session(self, number: int) -> None:
-        """Ends a store's session with the coordination service, which it hears at once."""
+        """Expires a store's session with the coordination service; the store is notified at once."""
         self._coordinator.expire(self._members.session(number).session_id)
 
     def cut_session(self, number: int) -> None:
-        """Takes the line between a store and the coordination service away; its session expires in time."""
+        """Disconnects a store from the coordination service; its session expires after its timeout."""
         self._coordinator.cut(self._members.session(number).session_id)
 
     def heal_session(self, number: int) -> None:
-        """Gives the line back: the store goes on, or hears that its session has expired."""
+        """Reconnects the store: its session resumes, or it learns that it has expired."""
         self._coordinator.heal(self._members.session(number))
 
     @property

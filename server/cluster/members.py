@@ -1,8 +1,8 @@
-"""The stores of a cluster in one process as members of it: each owns its containers through a session of its own.
+"""Container ownership of several stores in one process, each with its own coordination session.
 
 Sessions are with a coordination service in this process, unless another is given; so is the one by which the controller
-publishes scopes and stream policies, and the stores look them up. The containers themselves move from
-hand to hand. A store whose session expires does what its policy says; one that is to end is stopped here.
+publishes scopes and stream policies and the stores look them up. Containers are handed over in memory. A store whose
+session expires follows its policy; if that is to shut down, the store is stopped here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Members:
     """The ownership of each store, by the store's number.
 
     Attributes:
-        coordinator: where their sessions come from.
-        configuration: scopes and stream policies; of the session for it.
-        ownerships: one a store; of a store that was stopped, the last one.
+        coordinator: the service with which the stores have sessions.
+        configuration: scopes and stream policies, through a session of its own.
+        ownerships: one per store; for a stopped store, its last one.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Members:
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
-        """servers: the stores, of which those that are started again are replaced here. coordinator: None for one in
-        this process. configuration: the service for scopes and stream policies, if it is another one.
+        """servers: the stores; `start_one` replaces an entry. coordinator: None for one in
+        this process. configuration: the service for scopes and stream policies, if it is a different one.
         """
         self._servers = servers
         self._settings = settings
@@ -81,7 +81,7 @@ class Members:
         task.add_done_callback(self._ending.discard)
 
     def take(self) -> None:
-        """Takes the containers that the stores were made with; to be called before the stores listen."""
+        """Takes the stores' initial containers. Must be called before the stores listen."""
         for server in self._servers:
             numbers = sorted(server.store.containers)
             self._dealt.append(numbers)
@@ -89,7 +89,7 @@ class Members:
                 self._storage.put(container_id, server.store.release(container_id))
 
     async def start(self) -> None:
-        """Has each store own what it was made with. Raises Unreachable."""
+        """Makes each store own its initial containers. Raises Unreachable."""
         await self.configuration.start()
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
             await ownership.start(numbers, others=False)
@@ -108,19 +108,19 @@ class Members:
             self.coordinator.close()
         await asyncio.gather(*self._ending)
 
-    # --- by a call --------------------------------------------------------------------------------------------------
+    # --- calls of tests ---------------------------------------------------------------------------------------------
 
     def owner(self, container_id: int) -> int | None:
-        """The number of the store that has a container now."""
+        """The number of the store that owns a container now; None if no store does."""
         for number, ownership in enumerate(self.ownerships):
             if ownership.owns(container_id):
                 return number
         return None
 
     async def move(self, container_id: int, to: int) -> None:
-        """Has one store give a container up and another take it; returns when it has it.
+        """Moves a container to the store `to`; returns when that store owns it.
 
-        Raises RuntimeError if that one was stopped, before or meanwhile.
+        Raises RuntimeError if that store was stopped, before or meanwhile.
         """
         taker = self.ownerships[to]
         while not taker.owns(container_id):
@@ -137,7 +137,7 @@ class Members:
                 async with asyncio.timeout(_ANOTHER_LOOK_S):
                     await taker.until(lambda: taker.owns(container_id) or taker.session is None)
             except TimeoutError:
-                continue  # a third one may have been quicker
+                continue  # a third store may have been faster
 
     async def stop_one(self, number: int, *, drain_s: float) -> None:
         """Stops a store; the others take its containers. With `drain_s` 0 its connections are cut."""
@@ -149,9 +149,9 @@ class Members:
             await self.ownerships[number].stop()
 
     async def start_one(self, number: int, make: Callable[[int], SegmentStoreServer]) -> None:
-        """Starts a store that was stopped or has ended; it is given its share by and by. Raises as `start` does."""
+        """Restarts a stopped store; it takes its share of the containers gradually. Raises as `start` does."""
         await self.ownerships[number].stop()
-        await self._servers[number].stop(drain_s=0)  # one that was about to end has its port until then
+        await self._servers[number].stop(drain_s=0)  # a store that is shutting down holds its port until then
         await asyncio.gather(*self._ending)
         self._servers[number] = make(number)
         await self._servers[number].start()
@@ -159,7 +159,7 @@ class Members:
         await self.ownerships[number].start()
 
     def session(self, number: int) -> InProcessSession:
-        """The session of a store. Raises RuntimeError if it has none, or one with a service elsewhere."""
+        """The session of a store. Raises RuntimeError if it has none, or one outside this process."""
         session = self.ownerships[number].session
         if not isinstance(session, InProcessSession):
             raise RuntimeError(f"store {number} has no session with a coordination service in this process")

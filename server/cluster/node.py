@@ -1,6 +1,6 @@
-"""One process of a cluster: its segment stores, its controller and the control API, started and stopped together.
+"""The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
-How containers are owned is up to the subclass: `Cluster` for stores that share them in one process, `ClusterProcess`
+Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess`
 for one store that shares them with other processes.
 """
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class ClusterNode(Observed, ABC):
-    """Stores, a controller and the control API.
+    """One process: its stores, a controller and the control API.
 
     Attributes:
         settings: as given.
         stores: the stores of this process, in order.
         controller: the controller, while it is in this process.
-        controller_address: address that clients are to use, once started; None without a controller.
-        http_address: address of the control API, once started; None where there is none.
-        failure: once started: done when this process cannot go on, with a sentence that says why. From then on nothing
-            is acknowledged.
+        controller_address: address for clients, once started; None without a controller.
+        http_address: address of the control API, once started; None without one.
+        failure: once started, a future that resolves when this process cannot continue, with one sentence why. From
+            then on nothing is acknowledged.
     """
 
     stores: list[SegmentStoreServer]
@@ -52,7 +52,7 @@ class ClusterNode(Observed, ABC):
 
     @property
     def address(self) -> Endpoint | None:
-        """Of the first store."""
+        """Address of the first store."""
         return self.stores[0].address
 
     @property
@@ -61,13 +61,13 @@ class ClusterNode(Observed, ABC):
 
     @property
     def faults(self) -> Faults:
-        """What is to go wrong at the stores. Raises NoFaults."""
+        """The fault rules of the stores. Raises NoFaults."""
         if self._faults is None:
             raise NoFaults
         return self._faults
 
     async def start(self) -> None:
-        """Listens everywhere or nowhere. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
+        """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
             await self._start()
@@ -92,14 +92,14 @@ class ClusterNode(Observed, ABC):
 
     @abstractmethod
     async def _stop_controller(self, grace_s: float) -> None:
-        """Calls in flight have `grace_s` seconds."""
+        """Stops the controller; calls in flight have `grace_s` seconds to finish."""
 
     @abstractmethod
     async def _stop_owning(self) -> None:
-        """Gives containers and data back; the stores have stopped."""
+        """Releases containers and data, after the stores have stopped."""
 
     async def _start_control_api(self, **more: Any) -> None:
-        """Serves the control API if settings have a port for it. more: of `Controlled`. Raises CannotListen."""
+        """Serves the control API if it has a port. more: arguments of `Controlled`. Raises CannotListen."""
         settings = self.settings
         if settings.http_port is None:
             return
@@ -127,7 +127,7 @@ class ClusterNode(Observed, ABC):
             self.failure.set_result(why)
 
     def _cannot_write(self, why: str) -> None:
-        """Nothing can be made durable any more, so nothing is answered any more."""
+        """Fails all connections: nothing can be made durable any more, so nothing may be answered."""
         for store in self.stores:
             for connection in tuple(store.hub.connections):
                 connection.failed(why)
@@ -144,7 +144,10 @@ class ClusterNode(Observed, ABC):
 
 
 def controller_state(durability: Durability) -> State:
-    """What an open directory has of the controller; its snapshots keep that from now on. Raises `DirectoryDamaged`."""
+    """Restores the controller's state from an open directory, whose snapshots include it from then on.
+
+    Raises `DirectoryDamaged`.
+    """
     try:
         state = recovered(durability.controller_image, durability.controller_operations)
     except ValueError as error:

@@ -1,11 +1,11 @@
-"""One of several processes that make one cluster: a segment store, and a controller's port, for `--zookeeper`.
+"""One process of a cluster of several, for `--zookeeper`: a segment store and a controller port.
 
-Each process owns some of the containers through its session with ZooKeeper, in a folder that all share. One of them
-leads the controller; all serve its port and hand calls on to the leader. What the controller asks of segments goes over
-the wire to whoever owns them, also when that is this process.
+Each process owns some of the containers through its session with ZooKeeper, in a folder that all share. One process
+leads the controller; all serve its port and forward calls to the leader. The controller's requests about segments go
+over the wire to the owning store, even if that is this process.
 
-Invariant: a process that cannot go on says why in `failure`, once, and from then on acknowledges nothing that it does
-not have. Refused: a folder of another cluster, see `processes_identity`.
+Invariant: a process that cannot continue says why in `failure`, once, and from then on acknowledges nothing that is not
+durable. Refused: a folder of another cluster, see `identify`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OVER = (SessionState.LOST, SessionState.CLOSED)
 class ClusterProcess(ClusterNode):
     """What `segstore serve --zookeeper` runs. Attributes: those of `ClusterNode`, and
 
-    configuration: scopes and stream policies, of a session with the service for them.
+    configuration: scopes and stream policies, through a session with their service.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ClusterProcess(ClusterNode):
         faults: Faults | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Raises ValueError for settings that are not for a process of several."""
+        """Raises ValueError for settings that do not apply to a cluster of processes."""
         where = zookeeper.zookeeper
         if where is None:
             raise ValueError("a cluster of processes needs zookeeper")
         if settings.data is None:
             raise ValueError("zookeeper needs data: a folder that all processes share, as containers move between them")
         if settings.stores != 1 or settings.store.own is not None:
-            raise ValueError("with zookeeper a process has one store, and what it owns is found out: no stores, no own")
+            raise ValueError("with zookeeper a process has one store that takes containers itself: no stores, no own")
         guarded = settings.store.auth_key is not None or (authority is not None and not authority.is_open)
         if guarded and settings.tls is None and not zookeeper.trust_network:
             raise ValueError(
@@ -119,7 +119,7 @@ class ClusterProcess(ClusterNode):
 
     @property
     def ownership(self) -> ContainerOwnership:
-        """Of this store's containers. RuntimeError before `start`."""
+        """The ownership of this store's containers. Raises RuntimeError before `start`."""
         if self._ownership is None:
             raise RuntimeError("the process is not started")
         return self._ownership
@@ -136,8 +136,8 @@ class ClusterProcess(ClusterNode):
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Owns what nobody owns, and returns when all containers and the controller are somebody's, and those that are
-        its own are served. Raises CoordinationError for ZooKeeper.
+        """Takes unowned containers; returns when all containers have an owner, the controller has a leader, and this
+        process serves its own containers. Raises CoordinationError for ZooKeeper.
         """
         settings, server = self.settings, self.server
         session = await self._coordinator.connect()
@@ -210,9 +210,10 @@ class ClusterProcess(ClusterNode):
             await confirm(session, self._configured_where, folder)
 
     async def _settle(self) -> None:
-        """Waits until there is a controller, all containers have an owner, and those that are here are open.
+        """Waits until there is a controller, all containers have an owner, and this store's containers are open.
 
-        Not for ever. Clients are sent to an owner from the beginning, and not all of them ask again after WrongHost.
+        Clients are sent to an owner from the beginning, and not all of them retry after WrongHost. The wait has a time
+        limit.
         """
         assert self.failure is not None
         candidate = self._candidate
@@ -227,20 +228,20 @@ class ClusterProcess(ClusterNode):
                         raise CoordinationError(self.failure.result())
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            missing = "nobody leads the controller"
+            missing = "no process leads the controller"
             if names := ", ".join(map(str, self._ownerless())):
-                missing = f"nobody owns container {names}"
+                missing = f"no process owns container {names}"
             elif names := ", ".join(map(str, self._opening())):
                 missing = f"container {names} is still being opened"
             log.warning("after %g s, %s; this process serves what it has", _SETTLE_S, missing)
 
     def _ownerless(self) -> list[int]:
-        """Containers that somebody could own and nobody does."""
+        """Containers that have no owner, though a store could own them."""
         containers = range(self.settings.store.containers)
         return [each for each in containers if not self._owners.of(each) and each not in self.ownership.refused]
 
     def _opening(self) -> list[int]:
-        """Containers that are this store's, by its node, and are not served yet."""
+        """Containers that this store owns by its ZooKeeper node and does not serve yet."""
         here, ownership = (self.settings.public_host, self.address[1] if self.address else 0), self.ownership
         owned = [each for each in range(self.settings.store.containers) if self._owners.of(each) == here]
         return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
@@ -276,7 +277,7 @@ class ClusterProcess(ClusterNode):
     # --- with each session ------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Does, for each session of the store's, what is beside owning containers."""
+        """Runs, for each session of the store, all tasks other than owning containers."""
         ownership = self.ownership
 
         def current() -> CoordinationSession | None:
@@ -309,17 +310,17 @@ class ClusterProcess(ClusterNode):
                 if isinstance(error, (CoordinationError, DataError)):
                     self._fail(str(error))
                 elif error is not None:
-                    log.error("being one of a cluster failed", exc_info=error)
-                    self._fail(f"being one of a cluster failed: {error!r}")
+                    log.error("a task of the cluster process failed", exc_info=error)
+                    self._fail(f"a task of the cluster process failed: {error!r}")
             if any(each.exception() is not None for each in done):
-                await asyncio.Event().wait()  # the end is under way
+                await asyncio.Event().wait()  # the process is shutting down
         finally:
             for each in (over, *tasks):
                 each.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
 
     async def _identify(self, session: CoordinationSession) -> None:
-        """Records the cluster in ZooKeeper, again if that has lost its data. Raises DataError for another cluster."""
+        """Records the cluster in ZooKeeper, again after data loss there. Raises DataError for another cluster."""
         assert self._folder is not None
         with suppress(SessionExpired):
             while True:

@@ -1,6 +1,6 @@
-"""What a cluster is made with, in one process or in several.
+"""Settings of a cluster, in one process or in several.
 
-Refused: what does not fit together, such as more stores than containers.
+Refused: settings that contradict each other, such as more stores than containers.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class ClusterSettings(BaseModel):
 
     @property
     def public_host(self) -> str:
-        """The name that clients are given."""
+        """The host name that clients are given."""
         return self.published_host or public_host(self.store.host, tls=self.tls is not None)
 
     @property
     def tls(self) -> TlsFiles | None:
-        """The files for TLS at all ports; None for none."""
+        """The TLS files of all ports; None for no TLS."""
         return self.store.tls
 
     def of_stores(self) -> list[StoreSettings]:

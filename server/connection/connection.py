@@ -6,11 +6,11 @@ slice (`fair_queue`) continues in turn with other connections. A connection whos
 read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,
 in order. Whatever was read is executed, even if the peer has closed the connection since.
 
-Where the store is durable, replies are held back until everything is durable that was carried out before they were
-made (`store.committer`), and a peer that brings more than the disk takes is not read for a while.
+With a durable store, replies are held until every operation executed before them is durable (`store.committer`), and a
+peer that sends more than the disk can take is not read for a while.
 
-Invariants: memory held for a peer is bounded by `LimitSettings`, whatever it sends or does not read, and told to the
-hub; a peer's mistake ends its own connection only; a connection that was told to close is closed within `linger_s`.
+Invariants: memory held for a peer is bounded by `LimitSettings`, whatever it sends or does not read, and reported to
+the hub; a peer's mistake ends its own connection only; a connection asked to close is closed within `linger_s`.
 
 Source: `PravegaConnectionListener`, `ServerConnectionInboundHandler`.
 """
@@ -272,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
             self._has_ended = True
             return True
         self.end("", Ending.FLUSHED)
-        # What is held back still leaves, and then the connection is closed; under TLS nothing can any more.
+        # Held replies are still sent before the connection closes; under TLS nothing can be sent any more.
         return bool(self._held) and self.transport is not None and self.transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
@@ -300,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- durable stores ---------------------------------------------------------------------------------------------
 
     def release(self, committed: int) -> int:
-        """Writes the replies that were held back and may leave; what the next one waits for, 0 if there is none."""
+        """Writes the held replies that may leave. Returns the mark that the next one waits for, 0 if there is none."""
         held = self._held
         if not held:
             return 0
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
         return 0
 
     def failed(self, why: str) -> None:
-        """Nothing that is held back will leave."""
+        """Drops the held replies and ends the connection."""
         self._held.clear()
         self._held_back_bytes = 0
         self.end(why)
@@ -351,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             waits.block_since = now
 
     def _is_overfull(self) -> bool:
-        """Whether the disk should catch up before more is carried out for this peer."""
+        """Whether the disk should catch up before more is executed for this peer."""
         gate = self._gate
         return gate is not None and (gate.full or self._held_back_bytes > self._hub.limits.connection_outstanding_bytes)
 
@@ -620,7 +620,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transmit(transport, out, large=large)
 
     def _hold(self, out: list[Buffer], size: int, gate: Gate) -> None:
-        """Holds replies back until all is durable that was carried out so far."""
+        """Holds replies until everything executed so far is durable."""
         held, mark = self._held, gate.mark
         if not held:
             gate.hold(self, mark)
@@ -638,7 +638,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(out)
 
     def _wait_to_close(self, session: Session) -> None:
-        """Nothing more is carried out; replies that are held back leave first."""
+        """Executes nothing more; held replies are sent before the connection closes."""
         self._drop_rest()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()

@@ -1,7 +1,7 @@
 """One connection of a segment store, without its socket: commands and appends in, frames to write out.
 
-Pure but for the store that it changes and the timers that it is given. Replies gather in `out`; whoever owns the socket
-writes them, and looks at `ending` to see whether and how the connection ends.
+Pure but for the store that it changes and the timers that it is given. Replies gather in `out`; the owner of the
+socket writes them, and checks `ending` to see whether and how the connection ends.
 
 Invariant: after `close` nothing in the store or in the service refers to the session, and its transient segments are
 gone, once. A reply is in `out` only after the store has taken what it acknowledges. What a peer may have waiting, set
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from segstore.wire.blocks import AppendBlockDecoder
 
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
-"""When so much is in `out`, it is written before more is carried out."""
+"""Size of `out` above which it is written before more is executed."""
 
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
@@ -67,7 +67,7 @@ def _writer_bytes(key: tuple[str, bytes]) -> int:
 
 
 def _nobody() -> None:
-    """Is told of replies when the connection is gone."""
+    """The reply callback after the connection is closed: a no-op."""
 
 
 class _Expiry:
@@ -167,7 +167,7 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to be carried out for this peer."""
+        """Whether nothing more may be executed for this peer."""
         return self.ending is not Ending.NOT_YET
 
     @property
@@ -183,13 +183,13 @@ class Session:
     # --- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, item: Command | Append) -> None:
-        """Carries out one command or append, of which others may have come with it; its reply, if it has one now, is
-        in `out`.
+        """Executes one command or append, with which others may have arrived; its reply, if there is one yet, is in
+        `out`.
         """
         self.receive_all((item,), whole=False)
 
     def receive_all(self, items: Sequence[Command | Append], start: int = 0, *, whole: bool = True) -> int:
-        """Carries out items in order, from `start`; returns how many of all are done.
+        """Executes items in order, from `start`; returns how many of all are done.
 
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
@@ -339,7 +339,7 @@ class Session:
         return len(self._writers)
 
     def close(self) -> None:
-        """The connection is gone: drops what waits and deletes the transient segments that it created."""
+        """Drops waiting requests and deletes the transient segments of the closed connection."""
         while not self.close_some():
             pass
 
@@ -378,7 +378,7 @@ class Session:
             self._on_reply()
 
     def reply_with_payload(self, command: Command) -> None:
-        """Queues a reply whose payload is not copied: the store's chunks never change while somebody views them."""
+        """Queues a reply whose payload is not copied: the store's chunks never change while a view of them exists."""
         if self._whole_frames:
             self.reply(command)
             return

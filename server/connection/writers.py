@@ -36,7 +36,7 @@ class Writer(BlockWriter):
         is_set_up: whether the session takes appends from it; the others are set only then.
         container: where the segment lies.
         last_stored: the last event number that was stored, and acknowledged.
-        count: what it appends is counted there; None if nobody asks.
+        count: the counter of its appends; None if they are not counted.
     """
 
     __slots__ = ("container", "count", "id_bytes", "is_set_up", "last_stored")

@@ -421,7 +421,7 @@ class Durability:
         return self._number
 
     def _undo(self, before: int) -> None:
-        """Remove the files of numbers behind `before`, none of which a manifest has named, and use these again."""
+        """Remove the files numbered after `before`, which no manifest names, and reuse the numbers."""
         with suppress(OSError):  # the next start removes them
             for number in range(before + 1, self._number + 1):
                 self._remove((*file_names(number), chunk_files.file_name(number), snapshot_name(number)))

@@ -1,4 +1,4 @@
-"""A segment store that listens; the mock."""
+"""A listening segment store, and the mock for tests."""
 
 from segstore.server.node.runner import (
     LoopClock,

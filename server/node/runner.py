@@ -1,7 +1,7 @@
-"""A segment store that listens: settings in, addresses out, until it is stopped.
+"""One listening segment store.
 
-`SegmentStoreServer` puts a store, its service and its sockets together on the running loop. `MockSegmentStore` is the
-same for tests: it picks free ports and shows its state.
+`SegmentStoreServer` runs a store, its service and its sockets on the running loop. `MockSegmentStore` is the same for
+tests: it picks free ports and exposes its state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
 _AT_ONCE = 256
-"""Segments that are looked after in one loop iteration."""
+"""Maximum number of segments that housekeeping handles in one loop iteration."""
 
 
 class LoopClock:
@@ -50,8 +50,8 @@ class SegmentStoreServer:
     """One segment store with its data port and, where set, its admin port.
 
     Attributes:
-        settings, store, service, hub, faults: its parts, for looking at.
-        address, admin_address: once started; None before, and for an admin port that is not served.
+        settings, store, service, hub, faults: its parts, for inspection.
+        address, admin_address: set by `start`; None before, and for an admin port that is not served.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class SegmentStoreServer:
     ) -> None:
         """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
-        number: of the store in its cluster, which rules of faults may name.
+        number: the store's number in its cluster; fault rules may name it.
         stores: number of stores in this process, which share its connections.
-        pool: the chunks and the memory account shared by all stores of this process; None for ones of its own.
-        durability: the data directory that the store's containers are kept in; None for memory. Whose it is, opens it,
-        recovers it into `store.containers` and starts it before this is started, and closes it after this has stopped.
+        pool: the chunks and the memory account shared by all stores of this process; None for its own.
+        durability: the data directory of the store's containers; None for memory. The caller opens it, recovers it
+        into `store.containers` and starts it before starting this server, and closes it after stopping this server.
         """
         self.settings = settings
         self.faults = faults
@@ -99,7 +99,7 @@ class SegmentStoreServer:
         self._stopping = asyncio.Lock()
 
     async def start(self) -> None:
-        """Listens. Raises AddressInUse for a port, CannotListen for a host or a certificate that does not do."""
+        """Starts listening. Raises AddressInUse for a port, CannotListen for an unusable host or certificate."""
         if self._durability is not None:
             self.hub.gate = self._durability.committer
         try:
@@ -134,7 +134,7 @@ class SegmentStoreServer:
         return Endpoint(*listening.address)
 
     async def _keep_house(self) -> None:
-        """Index entries of idle segments, and transient segments that nobody uses."""
+        """Writes index entries of idle segments, and deletes transient segments that are no longer used."""
         clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
         clean_at = time.monotonic() + clean_every_s
         while True:
@@ -153,10 +153,10 @@ class SegmentStoreServer:
                 self.service.answer_waiting()
             except Exception:
                 self.service.counters.internal_errors += 1
-                log.exception("keeping house failed; the next round tries again")
+                log.exception("housekeeping failed; the next round tries again")
 
     async def clean_transients(self, now_ms: int) -> int:
-        """Deletes the transient segments that were idle for too long (seed 43.6); how many they were."""
+        """Deletes transient segments that have been idle for too long (seed 43.6). Returns their number."""
         idle_ms, deleted = int(self.settings.transient_idle_s * 1000), 0
         for container in tuple(self.store.containers.values()):
             for looked_at, name in enumerate(container.transients(), 1):
@@ -168,10 +168,10 @@ class SegmentStoreServer:
         return deleted
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
-        """Stops listening, writes what is queued, closes all connections; `drain_s` seconds are theirs to read it.
+        """Stops listening, flushes queued output for up to `drain_s` seconds, and closes all connections.
 
-        May be called again, also while it runs: the second call returns when all is stopped, too. Cancelled, it cuts
-        what is left.
+        May be called again, also while it runs: every call returns when all is stopped. If it is cancelled, it aborts
+        the remaining connections.
         """
         async with self._stopping:
             try:
@@ -208,12 +208,12 @@ class MockSegmentStore(Observed):
             await mock.wait_for("type = APPEND_BLOCK_END", count=3, stage="applied")
             assert mock.store.segment_info("scope/stream/0.#epoch.0").length == 12
 
-    Keyword arguments are those of `StoreSettings`, beside
-        faults: what goes wrong from the start, as from `segstore.server.faults.file.read_faults`.
-        clock: what time the store has, and its faults.
-        watched: False leaves out all that faults and requests need, so that connections are those of a bare `serve`.
-        http_port: where the control API listens; 0 picks a free port, None is for none.
-        http_token_file: file with the token that its requests must carry; None for no token, allowed on loopback only.
+    Keyword arguments are those of `StoreSettings`, and
+        faults: the faults from the start, as from `segstore.server.faults.file.read_faults`.
+        clock: the clock of the store and its faults.
+        watched: False disables faults and request recording, so that connections are those of a bare `serve`.
+        http_port: port of the control API; 0 picks a free port, None disables it.
+        http_token_file: file with the token that its requests must carry; None, on loopback only, for no token.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class MockSegmentStore(Observed):
 
     @property
     def faults(self) -> Faults:
-        """What is to go wrong. Raises NoFaults."""
+        """The fault rules. Raises NoFaults."""
         if self.server.faults is None:
             raise NoFaults
         return self.server.faults
@@ -282,7 +282,7 @@ class MockSegmentStore(Observed):
     async def __aenter__(self) -> MockSegmentStore:
         await self.server.start()
         if self._http_port is not None:
-            from segstore.server.control_api import ControlApi, Controlled  # a web library, for who asks for it
+            from segstore.server.control_api import ControlApi, Controlled  # needs a web library
 
             controlled = Controlled([self.server], self.server.faults)
             self._control_api = ControlApi(

@@ -1,4 +1,4 @@
-"""A recorded trace that answers."""
+"""Servers that answer clients from a recorded trace."""
 
 from segstore.server.replay.controller import (
     replay_controller,

@@ -1,12 +1,11 @@
-"""Appends of a trace, taken in other batches than those that it has.
+"""Matches appends of a client that are batched differently from those of a trace.
 
-A client that batches by time puts on a slow machine more events into one append, or fewer, than when it was recorded.
-What it writes is the same: the appends of one writer to one segment hold the same bytes one behind another, and their
-event numbers go on in the same way. So an append that is not in the trace as it is may still be the next bytes of some
-that are.
+A client that batches by time puts more or fewer events into one append than in the recording. The byte stream is the
+same: the appends of one writer to one segment hold the same bytes in sequence, with the same event numbers. So an
+append that the trace lacks may still be the next bytes of some that it has.
 
 Pure. Invariants: each byte of an append of the trace is taken once, in order; only appends that the trace acknowledges
-are taken in this way, since a refusal, or the end of a connection, is of that one append; conditional ones never.
+are taken in this way, since a refusal or a closed connection applies to one append; conditional appends never are.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """What an append of a client is made of. finished: appends of the trace that it completes; last: in which it ends.
+    """The appends of the trace that make up one append of a client.
 
-    left: bytes of the last that are still to come.
+    finished: those that it completes. last: the one in which it ends. left: bytes of `last` that remain.
     """
 
     finished: tuple[Step, ...]
@@ -37,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class _Run:
-    """The appends of one writer to one segment that are still to be asked; how far the first of them was."""
+    """The remaining appends of one writer to one segment, and the progress in the first of them."""
 
     __slots__ = ("done_bytes", "done_number", "steps")
 
@@ -58,7 +57,7 @@ class Batches:
                 self._runs.setdefault((item.writer_id.bytes, item.segment), _Run()).steps.append(step)
 
     def used(self, step: Step) -> None:
-        """An append was asked for as it is in the trace."""
+        """Removes an append that a client made exactly as in the trace."""
         item = step.item
         run = self._runs.get((item.writer_id.bytes, item.segment)) if isinstance(item, Append) else None
         if run is not None and step in run.steps:
@@ -67,9 +66,9 @@ class Batches:
             run.steps.remove(step)
 
     def take(self, item: Append, writer_id: UUID, segment: str) -> Batch | None:
-        """Takes an append that has the next bytes of some of the trace; None if it has not.
+        """Takes an append that holds the next bytes of the trace's appends; None if it does not.
 
-        writer_id, segment: as the trace has them.
+        writer_id, segment: those of the trace.
         """
         run = self._runs.get((writer_id.bytes, segment))
         if run is None or item.expected_offset is not None:
@@ -93,7 +92,7 @@ def _append(step: Step) -> Append:
 
 
 def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | None:
-    """What of a run has these bytes, with the event numbers behind `number` up to `last_number`."""
+    """The part of a run that has these bytes, with the event numbers after `number` up to `last_number`."""
     at, skip, done = 0, run.done_bytes, run.done_number
     finished: list[Step] = []
     for step in run.steps:
@@ -118,7 +117,7 @@ def _fitted(run: _Run, data: bytes, number: int, last_number: int) -> Batch | No
 
 
 def _is_acknowledged(step: Step) -> bool:
-    """Whether all that the trace says to it are acknowledgements; some have none, for a later one stands for them."""
+    """Whether all its replies are acknowledgements. It may have none, as a later one acknowledges it too."""
     try:
         return not step.closes and all(isinstance(decode(each.frame), DataAppended) for each in step.replies)
     except WireError:
@@ -126,9 +125,9 @@ def _is_acknowledged(step: Step) -> bool:
 
 
 def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], bytes]) -> list[tuple[bytes, int]]:
-    """The acknowledgements of an append in another batch: frames, each with its delay (ns).
+    """The acknowledgements of a differently batched append: frames, each with its delay (ns).
 
-    translate: makes of a reply of the trace one with the client's ids.
+    translate: returns a reply of the trace with the client's ids.
     """
     found = []
     for each in batch.last.replies:

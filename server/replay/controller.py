@@ -1,12 +1,12 @@
-"""A controller beside a trace that answers clients: it sends them there, and knows the streams that the trace names.
+"""A controller for clients that a trace answers: it knows the streams that the trace names.
 
-Clients of Pravega ask a controller first. This one is the same as beside a store, but what it asks of segments is not
-asked at all: what became of them, the trace says. Scopes and streams are those of the names in the trace, each with the
-segments of its first epoch and equal key ranges, which is what names can tell; ids of transactions are dealt out as in
-the trace. A client that makes a stream that is known hears that it exists, one that makes another gets it.
+Clients of Pravega ask a controller first. This is the controller that runs beside a store, but its requests about
+segments succeed without effect: the trace has their outcome. Scopes and streams come from the names in the trace, each
+with the segments of its first epoch and equal key ranges, which is all that names contain; transaction ids are assigned
+as in the trace. Creating a known stream reports that it exists; any other stream is created.
 
-Refused: nothing. Not told by names, and so not known: streams whose segments the trace has of later epochs only, the
-ranges of a stream that was scaled, configurations, tags, stream cuts.
+Refused: nothing. Unknown, because names do not contain them: streams with segments of later epochs only, the ranges of
+a scaled stream, configurations, tags, stream cuts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def named_segments(steps: Iterable[Step]) -> list[SegmentName]:
 
 
 def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller:
-    """A controller that sends clients to host:port, where these requests of a trace are answered."""
+    """A controller that sends clients to host:port, where a `TraceServer` answers from these steps."""
     names = named_segments(steps)
     transactions = list(dict.fromkeys(each.transaction_id for each in names if each.transaction_id is not None))
     state, now_ms = State(), wall_clock_ms()
@@ -69,7 +69,7 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
         if scope is None or stream is None or number is None or each.epoch or number >= _MOST_SEGMENTS:
             continue
         if stream.startswith("_") or stream.endswith(TABLE_SUFFIX):
-            continue  # the controller's own, made when what they belong to is made
+            continue  # internal streams, created with the streams they belong to
         sizes[scope, stream] = max(sizes.get((scope, stream), 0), number + 1)
     made = 0
     for (scope, stream), number in sizes.items():
@@ -86,14 +86,14 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
 
 
 def _lengths(steps: Iterable[Step]) -> dict[str, int]:
-    """How long each segment is known to have been in the end."""
+    """The final length of each segment, as far as the trace shows it."""
     found: dict[str, int] = {}
     for step in steps:
         for each in step.replies:
             try:
                 reply = decode(each.frame)
             except WireError:
-                continue  # it says nothing of lengths
+                continue  # it contains no length
             match reply:
                 case DataAppended() if isinstance(step.item, Append):
                     name, length = step.item.segment, reply.current_segment_write_offset
@@ -110,7 +110,7 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
 
 
 class ReplayedSegments(SegmentAdmin):
-    """`SegmentAdmin` for segments that are in a trace only: every request succeeds, and nothing is done."""
+    """`SegmentAdmin` for segments that exist only in a trace: every request succeeds without effect."""
 
     def __init__(self, endpoint: Endpoint, lengths: Mapping[str, int]) -> None:
         self._endpoint = endpoint

@@ -1,7 +1,7 @@
-"""What a trace does not answer, as a sentence: the request, what comes in its place, and the fields that differ.
+"""Requests that a trace does not answer, described in a sentence: the request, the expected one, differing fields.
 
-Invariants: delegation tokens are not told; neither is what is translated from run to run, such as request ids, and so
-never compared.
+Invariants: delegation tokens are never shown; neither are fields translated from run to run, such as request ids, which
+are never compared.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from segstore.wire.protocol import frames_of
 from segstore.wire.trace import FieldDifference, compare_frames
 
 _FIELDS_TOLD: Final = 4
-_BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"
+_BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched differently"
 
 
 class Problem(NamedTuple):
     """A request that the trace does not answer.
 
-    connection: of the client, from 1. expected: what comes next there, in the mode "strict". fields: what differs; not
-    what is translated. hint: what may help.
+    connection: number of the client's connection, from 1. expected: type of the next request there, in the mode
+    "strict". fields: the differing fields, translated ones left out. hint: a possible remedy.
     """
 
     connection: int
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
             return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
         told = [each for each in self.fields if not each.secret]
         said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in told[:_FIELDS_TOLD])
-        if len(told) > _FIELDS_TOLD:  # of an append of many events, each is a field
+        if len(told) > _FIELDS_TOLD:  # each event of an append is a field
             said += f", and {len(told) - _FIELDS_TOLD} more"
         return f"connection {self.connection}: {self.request} differs from the trace: {said}"
 
@@ -56,7 +56,9 @@ def problem(
     *,
     strict: bool = False,
 ) -> Problem:
-    """The problem that a request is. step: what comes there in the trace. names: of transient segments, translated."""
+    """Describes a request that the trace does not answer. step: the expected request, if any. names: of transient
+    segments, translated.
+    """
     name, frame = type_of(item), frames_of(item)
     batched = strict and (isinstance(item, Append) or (step is not None and isinstance(step.item, Append)))
     hint = _BATCHED if batched else ""
@@ -67,9 +69,9 @@ def problem(
 
 
 def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
-    """In what a request differs from one of the trace. names: of transient segments, translated."""
+    """The fields in which a request differs from one of the trace. names: of transient segments, translated."""
     found = compare_frames(frames_of(item), frames_of(wanted))
-    if isinstance(item, Append):  # what stands behind the block
+    if isinstance(item, Append):  # fields outside the block
         known = {each.field for each in found}
         for name in ("event_count", "event_number"):
             mine, its = getattr(item, name), getattr(wanted, name)
@@ -81,5 +83,5 @@ def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDiff
         if each.field not in ("request_id", "writer_id")
         and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
     )
-    # If that is all, a writer that stands for another one has come.
+    # If nothing else differs, the writer is already paired with another one of the trace.
     return differing or tuple(each for each in found if each.field == "writer_id")

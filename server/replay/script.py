@@ -1,16 +1,15 @@
-"""A trace as the script of a store: which request is answered with what.
+"""A trace as a script: maps each request of a client to the replies that the trace has for it.
 
-The requests of a trace are taken as a store takes them: appends made whole again, so that it does not matter how a
-client cuts them into frames. A reply belongs to the last request that it answers; one that answers none, or that does
-not decode, to the request before it. A request of the client fits one of the trace if all their fields are equal, but
-for what differs from run to run: request ids and delegation tokens, and, translated, writer ids and names of transient
-segments. Where any order will do, neither does it matter how events are batched (`segstore.server.replay.batches`).
-Replies are translated back.
+Appends are reassembled as in a store, so it does not matter how a client splits them into frames. A reply belongs to
+the last request that it answers; one that answers none, or does not decode, belongs to the request before it. A request
+of the client matches one of the trace if all fields are equal except those that differ from run to run: request ids and
+delegation tokens, and, after translation, writer ids and names of transient segments. In the mode "match" the batching
+of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
 
-Pure: frames in, what to answer out. Invariants: a request of the trace is used once, save Hello and KeepAlive where
-any order will do; a writer of the client stands for one of the trace and the other way round; where nothing is to be
-translated, replies are the bytes of the trace. A Hello is answered as a store of today does where the trace has none,
-such as one that was cut down by hand.
+Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello and KeepAlive in the mode
+"match"; writers of the client and of the trace are paired one to one; replies without anything to translate are the
+bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered as a
+current store does.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sou
 
 
 class ScriptedReply(NamedTuple):
-    """A reply of the trace: a frame, or bytes that make none. delay_ns: how long behind its request it came."""
+    """A reply of the trace: a frame, or bytes that are not one. delay_ns: time from its request to it."""
 
     frame: bytes
     delay_ns: int
@@ -55,8 +54,8 @@ class ScriptedReply(NamedTuple):
 class Step:
     """A request of the trace and its replies.
 
-    number: from 1, over the trace. connection: from 1, in the order of their first requests. closes: the store closed
-        behind it. used: how often.
+    number: from 1, in the whole trace. connection: from 1, in the order of their first requests. closes: whether the
+        store closed the connection after it. used: how often it was matched.
     """
 
     __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
@@ -77,7 +76,7 @@ class Step:
 
 
 class Answer(NamedTuple):
-    """What a request is answered. replies: frames, each with the time (ns) that it took in the trace."""
+    """The answer to a request. replies: frames, each with its delay (ns) in the trace."""
 
     step: Step
     replies: tuple[ScriptedReply, ...]
@@ -85,12 +84,12 @@ class Answer(NamedTuple):
 
 
 def type_of(item: Command | Append) -> str:
-    """The type name of a request; an append is APPEND_BLOCK_END, whatever frames brought it."""
+    """The type name of a request; an append is APPEND_BLOCK_END, whichever frames it came in."""
     return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
 
 
 def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
-    """What two requests that fit have in common, writers left out. names: of transient segments, translated."""
+    """The key that matching requests share, without writers. names: of transient segments, translated."""
     secrets = item.secrets if isinstance(item, Command) else frozenset()
     fields = []
     for name in item.__struct_fields__:
@@ -108,7 +107,7 @@ def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
 
 
 def of_clients(records: Iterable[Record]) -> Iterator[Record]:
-    """The records without those of a controller's connections, which say so when they begin."""
+    """The records without those of connections whose opening record says that they are a controller's."""
     left_out: set[int] = set()
     for record in records:
         if record.kind is RecordKind.OPEN:
@@ -122,16 +121,16 @@ def of_clients(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def read_script(records: Iterable[Record], left_out: list[Record] | None = None) -> list[Step]:
-    """The requests of a trace, in order, with what each was answered.
+    """The requests of a trace, in order, each with its replies.
 
-    left_out: takes the records of a client that make no request: half frames, frames that do not decode, and appends
-    that break the rules of blocks.
+    left_out: receives the records of clients that make no request: partial frames, frames that do not decode, and
+    appends that break the rules of blocks.
     """
     return _Script([] if left_out is None else left_out).read(records)
 
 
 class _Reading:
-    """A client's connection, as far as it was read. serial: from 1, 0 before the first request."""
+    """The state of one connection while reading. serial: from 1; 0 before the first request."""
 
     def __init__(self) -> None:
         self.serial = 0
@@ -150,7 +149,7 @@ class _Script:
     def read(self, records: Iterable[Record]) -> list[Step]:
         for record in records:
             if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
-                ended = self._open.pop(record.connection, None)  # a number that comes again is another connection
+                ended = self._open.pop(record.connection, None)  # a reused number is another connection
                 by_store = record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY
                 if ended is not None and ended.last is not None and by_store:
                     ended.last.closes = True
@@ -167,7 +166,7 @@ class _Script:
         return self.steps
 
     def _request(self, reading: _Reading, command: Command, ts_ns: int) -> bool:
-        """Whether it keeps to the rules of append blocks; to what does not, no store answers."""
+        """Adds a request. Returns False if it breaks the rules of append blocks, as no store answers that."""
         try:
             item = reading.blocks.feed(command)
         except WireError:
@@ -182,7 +181,7 @@ class _Script:
 
 
 class Ids:
-    """What of a trace stands for what of the client: writers and names of transient segments, both ways."""
+    """Translation between a trace and the client, both ways: writers and names of transient segments."""
 
     def __init__(self) -> None:
         self._live: dict[bytes, UUID] = {}
@@ -191,24 +190,24 @@ class Ids:
         self._traced_names: dict[str, str] = {}
 
     def fits(self, traced: UUID | None, live: UUID | None) -> bool:
-        """Whether a writer of the trace may stand for one of the client."""
+        """Whether a writer of the trace matches one of the client: they are paired, or neither is."""
         if traced is None or live is None:
             return traced is live
         return self._live.get(traced.bytes, live) == live and self._traced.get(live.bytes, traced) == traced
 
     def traced(self, live: UUID) -> UUID:
-        """The writer of the trace for which one of the client stands; itself if none does."""
+        """The writer of the trace paired with one of the client; itself if there is none."""
         return self._traced.get(live.bytes, live)
 
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
-        """From now on they stand for each other."""
+        """Pairs a writer of the trace with one of the client."""
         if traced is not None and live is not None:
             self._live[traced.bytes], self._traced[live.bytes] = live, traced
 
     def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
-        """A reply of the trace as the client is to have it. request: of the trace; live: the client's.
+        """Translates a reply of the trace for the client. request: that of the trace; live: the client's.
 
-        What does not decode is given as it is.
+        A reply that does not decode is returned unchanged.
         """
         try:
             command = decode(frame)
@@ -239,11 +238,11 @@ class Ids:
 
 
 class Replay:
-    """The state of a trace that answers clients.
+    """A replay of a trace: which requests were used, and which ids are paired.
 
     mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
-    requests come in the order of the trace. "match": requests fit wherever they are in the trace.
-    left_out: records of the trace's clients that make no request, as `read_script` says.
+    requests come in the order of the trace. "match": a request may be anywhere in the trace.
+    left_out: records of the trace's clients that make no request, see `read_script`.
     """
 
     def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
@@ -254,7 +253,7 @@ class Replay:
         self._batches = Batches(self.steps)
         self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
         self._connections: deque[deque[Step]] = deque()
-        self._by_key: dict[Any, list[Step]] = {}  # those that are still to be asked, and what may be asked again
+        self._by_key: dict[Any, list[Step]] = {}  # unused steps, and repeatable ones
         order: dict[int, deque[Step]] = {}
         for step in self.steps:
             if step.connection not in order:
@@ -263,14 +262,14 @@ class Replay:
             self._by_key.setdefault(step.key, []).append(step)
 
     def connection(self) -> deque[Step]:
-        """What the next connection of the client that asks something is to ask, in order.
+        """The expected requests of the client's next connection, in order.
 
-        Empty in the mode "match" and when all connections of the trace have come.
+        Empty in the mode "match" and after all connections of the trace.
         """
         return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
 
     def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
-        """What a Hello is answered where the trace has none; None for what is no Hello, or where it has one.
+        """The answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
 
         expected: as for `answer`; None while the client's connection is not yet one of the trace.
         """
@@ -280,7 +279,7 @@ class Replay:
         return ScriptedReply(encode(HELLO), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
-        """What a request is answered; None if it is not the one that is expected, or is not in the trace."""
+        """The answer to a request; None if it is not the expected one, or is not in the trace."""
         key = _key(item, self.ids.names)
         live = getattr(item, "writer_id", None)
         candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
@@ -307,7 +306,7 @@ class Replay:
         return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
 
     def _batched(self, item: Append) -> Answer | None:
-        """What an append is answered whose events the trace has in other batches."""
+        """The answer to an append whose events are batched differently in the trace."""
         writer_id = self.ids.traced(item.writer_id)
         batch = self._batches.take(item, writer_id, self.ids.names.get(item.segment, item.segment))
         if batch is None:
@@ -319,5 +318,5 @@ class Replay:
         return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
 
     def unused(self) -> Counter[str]:
-        """The requests of the trace that nobody has made, by command."""
+        """The requests of the trace that no client has made, counted by command."""
         return Counter(step.type_name for step in self.steps if not step.used)

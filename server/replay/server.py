@@ -1,17 +1,17 @@
-"""A trace answers clients: a server that says what another store has said.
+"""A server that answers clients from a trace.
 
     async with TraceServer(records, mode="match") as server:
         connect(server.host, server.port)
     assert not server.problems and not server.unused()
 
-What is not in the trace, or in the mode "strict" not what comes next, is a `Problem`, and is answered with an error,
-ends the connection, or is passed on to another store, such as a mock, whose replies go back as they are. A Hello that
-the trace lacks is none: without an answer to it no client says anything else.
+A request that is not in the trace, or in the mode "strict" not the next one, is a `Problem`: it is answered with an
+error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
+Hello that the trace lacks is not a problem, because no client continues without an answer to it.
 
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
-scaled; when the server has stopped, no connection and no timer is left. A client that does not read its replies is not
-read either, and neither is the other store. Data queued for forwarding, delayed replies and incomplete frames are
-bounded, too. Clients are answered in slices, in turn.
+scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
+other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too. Clients are
+served fairly, in slices.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class TraceOptions(TypedDict, total=False):
 
 
 class TraceServer:
-    """Listens, and answers from a trace.
+    """Listens and answers clients from a trace.
 
-    records: of the trace. mode: "strict" or "match", as in `Replay`. missing: what is done with a request that the
-    trace does not answer: "error", "close", or "pass", on to the store at `upstream`, (host, port).
-    pace: 1 answers after the times of the trace, 2 twice as fast; None at once.
+    records: those of the trace. mode: "strict" or "match", as in `Replay`. missing: how to treat a request that the
+    trace does not answer: "error", "close", or "pass" to forward it to the store at `upstream`, (host, port).
+    pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
     problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
     queue: clients that have sent more than a slice allows. held_bytes: size of incomplete frames and open blocks.
     """
@@ -127,7 +127,7 @@ class TraceServer:
         return name[0], name[1]
 
     def unused(self) -> Counter[str]:
-        """The requests of the trace that nobody has made so far, by command."""
+        """The requests of the trace that no client has made so far, counted by command."""
         return self.replay.unused()
 
     def add(self, found: Problem) -> None:
@@ -145,7 +145,7 @@ class TraceServer:
             self._server = await loop.create_server(lambda: _Conversation(self), host, port)
 
     async def stop(self) -> None:
-        """Ends all connections. May be called twice."""
+        """Stops listening and closes all connections. May be called twice."""
         server, self._server = self._server, None
         if server is not None:
             await stop_accepting(server)
@@ -164,7 +164,7 @@ class TraceServer:
 
 
 class _Conversation(asyncio.Protocol):
-    """One client."""
+    """A connection of one client."""
 
     def __init__(self, server: TraceServer) -> None:
         self._server = server
@@ -176,7 +176,7 @@ class _Conversation(asyncio.Protocol):
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
         self._passing: _Passing | None = None
-        # What was read lies in `_data`, not decoded yet from `_at` on. What is decoded and not answered yet views it.
+        # Received bytes, not decoded yet from `_at` on. `_items`, decoded and not yet answered, are views of them.
         self._data, self._at = b"", 0
         self._items: deque[Command | Append] = deque()
         self._broken = self._has_ended = False
@@ -216,7 +216,7 @@ class _Conversation(asyncio.Protocol):
         self._server.queue.add(self)
 
     async def end(self) -> None:
-        """Closes, and waits until it is."""
+        """Closes the connection and waits until it is closed."""
         if self._transport is not None:
             self._transport.abort()
         if self._passing is not None:
@@ -242,7 +242,7 @@ class _Conversation(asyncio.Protocol):
         return bool(self._items) or self._at < len(self._data) or self._broken
 
     def advance(self) -> bool:
-        """Answers what was read, for a slice, and reads on when all is answered; whether more can be answered."""
+        """Answers requests for one slice, and resumes reading after the last. Returns whether more remain."""
         is_over = self._server.queue.is_over
         while (transport := self._transport) is not None and not transport.is_closing():
             if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
@@ -265,7 +265,7 @@ class _Conversation(asyncio.Protocol):
         return False
 
     def _decode(self) -> None:
-        """Makes requests of the next step's worth of what was read."""
+        """Decodes the next `_STEP` frames."""
         try:
             commands = self._decoder.feed(self._data, start=self._at, most=_STEP)
             self._at = self._decoder.position
@@ -288,7 +288,7 @@ class _Conversation(asyncio.Protocol):
         if self._greet(item):
             return
         if self._expected is None:
-            # Now and not before: of a connection on which nothing is asked, a trace has nothing.
+            # Not earlier: a connection without requests is not in the script.
             self._expected = server.replay.connection()
             if self._greet(item):
                 return
@@ -310,7 +310,7 @@ class _Conversation(asyncio.Protocol):
             self._write(encode(ErrorMessage(request_id, segment, said, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
 
     def _greet(self, item: Command | Append) -> bool:
-        """Answers a Hello that the trace lacks; where requests are passed on, the other store does."""
+        """Answers a Hello that the trace lacks, unless the other store answers it."""
         greeting = self._server.replay.greeting(item, self._expected) if self._server.missing != "pass" else None
         if greeting is not None:
             self._say((greeting,), closes=False)
@@ -329,7 +329,7 @@ class _Conversation(asyncio.Protocol):
             if pace is None:
                 self._write(reply.frame)
                 continue
-            # Never before the reply in front of it, so that the order is kept.
+            # Never before the previous reply, which keeps the order.
             self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
             self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
         if closes:
@@ -360,10 +360,10 @@ class _Conversation(asyncio.Protocol):
 
 
 class _Passing:
-    """A connection to another store for what the trace does not answer; its replies go back as they are.
+    """A connection to another store for requests that the trace does not answer; its replies are returned unchanged.
 
     writable: set while the client reads its replies; otherwise the store is not read.
-    set_ups: of writers that the trace set up; the other store hears them before it gets their first append.
+    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append.
     """
 
     def __init__(self, upstream: tuple[str, int], back: Any, closed: Any, writable: asyncio.Event) -> None:
@@ -376,13 +376,13 @@ class _Passing:
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._out_bytes = 0
         self._hello_hidden = True
-        self._task = asyncio.create_task(self._run(), name="segstore replay passes on")
+        self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
     def send(self, item: Command | Append) -> None:
         """Forwards a request."""
         if isinstance(item, Hello):
             self._hello_hidden = False
-            return  # it is the first that is said there in any case, and now its answer goes back
+            return  # the connection begins with a Hello anyway; from now on its answer is returned
         if isinstance(item, Append) and (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
             self._put(self._protocol.send(set_up, set_up))
         self._put(frames_of(item))
@@ -432,6 +432,6 @@ class _Passing:
         self._task.cancel()
 
     async def aclose(self) -> None:
-        """Ends it, and waits until it is."""
+        """Closes the connection and waits until it is closed."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

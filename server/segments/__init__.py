@@ -1,4 +1,4 @@
-"""What the controller asks of segment stores: in this process, remote, recorded."""
+"""Implementations of SegmentAdmin, the controller's requests to segment stores: local, remote, recorded."""
 
 from segstore.server.segments.local import (
     LocalSegments,

@@ -1,7 +1,7 @@
 """SegmentAdmin for stores in this process: a session of the owning store, without a socket.
 
 Invariant: waiting reads that a change wakes are answered before the call returns. Refused: a segment that none of the
-stores owns; of several, asking again helps.
+stores owns; with several stores, the request may be retried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LocalSegments(SegmentAdmin):
     def __init__(self, servers: Sequence[SegmentStoreServer], public_host: str) -> None:
         self._servers = servers
         self._public_host = public_host
-        # Of one store, what it does not own nobody will; of several, somebody soon.
+        # What a single store does not own will never be owned; one of several stores will own it soon.
         self._failed = SegmentStoreFailed if len(servers) == 1 else NobodyOwns
         self._sessions: dict[int, _LocalSession] = {}
 
@@ -61,7 +61,7 @@ class LocalSegments(SegmentAdmin):
 
 
 class _LocalSession(Session):
-    """A session that needs no token, has the default limits, and hands replies over as they are."""
+    """A session that needs no token, has the default limits, and returns replies as they are."""
 
     __slots__ = ("_appends", "_replied", "_requests", "server")
 

@@ -1,10 +1,10 @@
-"""SegmentAdmin in front of another: records what the controller asks of stores in this process.
+"""A SegmentAdmin wrapper that records the controller's requests to stores in this process.
 
-With Pravega a controller asks over connections of its own; here it calls the stores. So that a recording holds all that
-its store was asked, and can be replayed to another, these calls are recorded as the requests and replies of a
-connection whose beginning says `"role": "controller"`, one for each store.
+Pravega's controller uses connections of its own; here it calls the stores. So that a recording holds all requests of
+its store and can be replayed to another, these calls are recorded as the requests and replies of one connection per
+store, whose opening record says `"role": "controller"`.
 
-Invariants: what changes nothing, a query or a request that failed, is not recorded; without a recorder everything is
+Invariants: a query or a failed request changes nothing and is not recorded; without a recorder everything is just
 forwarded. Deliberate difference: such requests carry no delegation token.
 """
 
@@ -29,7 +29,7 @@ ROLE: Final = "controller"
 
 
 class RecordedSegments(SegmentAdmin):
-    """A `SegmentAdmin` in front of another. recorder: returns the current recorder, None for none."""
+    """A recording `SegmentAdmin` in front of another. recorder: returns the current recorder, or None."""
 
     def __init__(self, segments: SegmentAdmin, recorder: Callable[[], Recorder | None]) -> None:
         self._segments = segments

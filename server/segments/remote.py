@@ -1,7 +1,7 @@
 """SegmentAdmin for a cluster of processes: asks the owner of each segment over the wire.
 
-One connection a store, opened when it is needed. Every request is one that can be asked again; a store that has gone,
-or no longer owns the container, is looked up again until the time is up.
+There is one connection per store, opened when needed. Every request can be retried: if a store is gone or no longer
+owns the container, the owner is looked up again until the deadline.
 
 Invariant: a request ends by its deadline. After `aclose` there is no connection.
 """
@@ -29,7 +29,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class StoreConnection:
-    """Requests to one store and their replies. Made by `open`."""
+    """A connection to one store: requests and their replies. Made by `open`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
         self._reader = reader
@@ -42,7 +42,7 @@ class StoreConnection:
 
     @classmethod
     async def open(cls, where: Endpoint, version: int, tls: ssl.SSLContext | None) -> StoreConnection:
-        """Raises OSError."""
+        """Connects to a store. Raises OSError."""
         reader, writer = await asyncio.open_connection(
             where.host, where.port, ssl=tls, server_hostname=None if tls is None else where.host
         )
@@ -53,7 +53,7 @@ class StoreConnection:
         return bool(self._over)
 
     async def ask(self, request: Command) -> Command:
-        """The reply to a request, which is given an id. Raises ConnectionError, WireError."""
+        """Sends a request under an id of its own and returns the reply. Raises ConnectionError, WireError."""
         if self._over:
             raise ConnectionError(self._over)
         self._last_id += 1
@@ -83,7 +83,7 @@ class StoreConnection:
             self._writer.transport.abort()
 
     async def aclose(self) -> None:
-        """May be called twice."""
+        """Closes the connection. May be called twice."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
 
@@ -102,7 +102,7 @@ class RemoteSegments(SegmentAdmin):
         patience_s: float = _PATIENCE_S,
         refused: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """token: returns a token for a stream, scope/stream, and its segments. wire_version: that of the stores.
+        """token: returns a token for a stream (scope/stream) and its segments. wire_version: that of the stores.
         patience_s: timeout of a request. refused: the containers that cannot be opened, and why."""
         self._owners = owners
         self._containers = containers
@@ -121,7 +121,7 @@ class RemoteSegments(SegmentAdmin):
         return found
 
     async def aclose(self) -> None:
-        """Ends all connections. May be called twice."""
+        """Closes all connections. May be called twice."""
         opened, self._connections = self._connections, {}
         for task in opened.values():
             task.cancel()

@@ -140,7 +140,7 @@ class Container(ContainerState):
         self._max_attributes = max_attributes
 
     def move(self, waiters: Waiters, peers: Peers) -> None:
-        """Live in another store of the same cluster from now on; nobody waits here at that moment."""
+        """Move to another store of the same cluster. There must be no waiters."""
         self.waiters = waiters
         self._peers = peers
 
@@ -343,7 +343,7 @@ class Container(ContainerState):
 
         Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
         connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
-        the one that did not fit are written.
+        the one that exceeds the memory are written.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -543,7 +543,7 @@ class Container(ContainerState):
     def _decide(
         self, segment: Segment, updates: tuple[AttributeUpdate, ...], now_ms: int
     ) -> tuple[tuple[UUID, int], ...]:
-        """The values that the updates leave. What was never looked up is noted as absent, and judged again."""
+        """The values after the updates. A value that was never looked up is recorded as absent, and checked again."""
         attribute_ids = [update.attribute_id for update in updates]
         self._check_attribute_count(segment, *attribute_ids)
         self._check_attribute_ids(segment, *attribute_ids)

@@ -171,7 +171,7 @@ class Segment(SegmentData):
 
     @property
     def indexed(self) -> bool:
-        """Whether appends are noted in an index segment."""
+        """Whether appends are recorded in an index segment."""
         return self.index_due_ms != NEVER
 
     def append(self, writer: bytes, rows: Iterable[AppendItem], now_ms: int, decided: bool = False) -> None:
@@ -241,5 +241,5 @@ class Segment(SegmentData):
         return NULL_VALUE if value is None else value
 
     def info(self) -> SegmentInfo:
-        """What can be told about the segment now."""
+        """The current properties of the segment."""
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)

@@ -1,7 +1,7 @@
 """What a container holds, and what each operation does to it.
 
-``ContainerState`` knows no conditions: it is told what happens and makes it so. That is all that recovery needs, and
-all that the live container does besides deciding.
+``ContainerState`` knows no conditions: it applies operations unchecked. Recovery needs no more, and the live
+container adds only the decisions.
 
 Invariant: applying the operations that a container journalled, in order, to an empty state gives the container's state,
 but for its waiting readers and for appends that an index does not know of yet.
@@ -43,7 +43,7 @@ deleted ones included, and evicts those that are not used for a while (``Contain
 class ContainerState:
     """The state of one container.
 
-    ``journal`` is called with each operation after it was applied; an ``AppendJournal`` is told of appends as such.
+    ``journal`` is called with each operation after it was applied; an ``AppendJournal`` receives appends as such.
 
     Attributes:
         segments: all that exist, by name; for reading only.
@@ -136,12 +136,12 @@ class ContainerState:
                 segment.index_due_ms = segment.last_modified_ms + INDEX_DELAY_MS
 
     def dismiss_readers(self) -> None:
-        """Wake all that wait here, to be told that another store owns the container now."""
+        """Wake all waiters, which learn that another store owns the container now."""
         for segment in self.segments.values():
             self.waiters.wake(segment, WakeReason.NOT_OWNED)
 
     def clear(self) -> None:
-        """Forget everything and give all memory back; who waits here is told that another store owns the container."""
+        """Forget everything and free all memory. Waiters learn that another store owns the container."""
         self.dismiss_readers()
         for segment in self.segments.values():
             segment.discard()

@@ -50,7 +50,7 @@ class SegmentStore:
     Attributes:
         container_count: how many containers there are in the cluster.
         containers: those owned here, by number; for reading only.
-        unopened: those owned here whose state is to be fetched when somebody asks: number → what fetches it.
+        unopened: those owned here whose state is loaded on first use: number → function that loads it.
         pool: the chunks of all segments.
         waiters: readers that wait at a tail, in all containers.
         separate_journals: nothing can change two containers at once, so segments merge within one only.

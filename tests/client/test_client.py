@@ -419,7 +419,7 @@ async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Cli
     with pytest.raises(Closed, match="not open"):
         await events.read()
     async with events:
-        with pytest.raises(Closed, match="opened before"):
+        with pytest.raises(Closed, match="was already opened"):
             await events.open()
 
 

@@ -1,4 +1,4 @@
-"""Frames become appends again: the decoder of `segstore.wire.blocks`, which says what it keeps and refuses.
+"""The append decoder: reassembles appends from frames. `segstore.wire.blocks` states its invariants and refusals.
 
 Follows `AppendDecoder` and `CommandDecoder.parseCommand` (Pravega). Deliberate difference: the state of a connection's
 writers takes bounded memory.
@@ -30,7 +30,7 @@ _HEADER: Final = Layout(">ii")
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """What a writer appends: `event_count` events, serialised in `data`, of which `event_number` is the last.
+    """An append of a writer: `event_count` events, serialised in `data`, of which `event_number` is the last.
 
     `expected_offset` is None for an unconditional append. `segstore.wire.blocks` says how long `data` lives.
     """
@@ -55,23 +55,22 @@ class BlockWriter:
         self.last_event_number = 0
 
     def cost(self) -> int:
-        """Memory that it takes, roughly and not less: objects, dictionary entry, a string of wide characters."""
+        """Upper estimate of its memory: objects, dictionary entry, a string of wide characters."""
         return 320 + 4 * len(self.segment)
 
 
 class AppendBlockDecoder:
-    """Commands of one connection in, appends and all other commands out.
+    """Turns the commands of one connection into appends and all other commands.
 
-    State is kept by writer id alone: setting a writer up again, also on another segment, starts it anew. Between a
-    block and its end any command may pass that has nothing to do with appends. After a violation the block is gone, the
-    writers stay.
+    State is kept by writer id alone: setting a writer up again, also on another segment, resets it. Commands unrelated
+    to appends may come between a block and its end. A violation drops the open block; the writers stay.
 
-    At most `max_state_bytes` are taken by the names and numbers of writers, and one frame by the open block.
+    Names and numbers of writers take at most `max_state_bytes`, the open block at most one frame.
 
     Attributes:
-        writers: those that are set up, by the bytes of their ids; for looking at.
-        new_writer: makes the record of a writer that is set up. Who keeps more about writers sets it to a class of its
-            own, and may then apply a whole append itself, without `feed`: while no block is open, if its count of
+        writers: those that are set up, by the bytes of their ids; read-only. new_writer: makes the record of a writer
+        that is set up. A caller that keeps more about writers sets it to its own
+            class, and may then apply a whole append itself, without `feed`: while no block is open, if its count of
             events is above 0 and its number, which becomes the writer's `last_event_number`, not below that one.
     """
 
@@ -94,7 +93,7 @@ class AppendBlockDecoder:
         return len(self._block_data)
 
     def feed(self, command: Command) -> Command | Append | None:
-        """One command: the append that it completes, None if it was only a part of one, else the command itself.
+        """Takes one command. Returns the append that it completes, None for a part of one, else the command itself.
 
         The data of an open block is copied. Raises `AppendViolation`.
         """
@@ -104,7 +103,7 @@ class AppendBlockDecoder:
         return result
 
     def feed_all(self, commands: Iterable[Command]) -> list[Command | Append]:
-        """The commands of one read, in order. A block whose end is among them is not copied.
+        """Takes the commands of one read, in order. A block whose end is among them is not copied.
 
         Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
         """

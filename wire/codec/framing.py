@@ -1,9 +1,9 @@
-"""Frames out of a stream of bytes, in whatever pieces the bytes come.
+"""The frame decoder: splits a stream of bytes, in any chunking, into frames and decodes them.
 
 Invariants: a frame's announced length is checked as soon as its header is complete, before any of its body is kept; at
 most one incomplete frame is held, in memory that grows with the bytes that came and not with the length announced; the
 commands of a call are all decoded before the error that follows them, and travel on it (`WireError.decoded`). After an
-error the decoder refuses to go on: frame boundaries are lost, and the reference closes the connection.
+error the decoder refuses to continue: frame boundaries are lost, and the reference closes the connection.
 
 No I/O here. Source: `CommandDecoder`, netty's `LengthFieldBasedFrameDecoder` as `PravegaConnectionListener` sets it.
 """
@@ -93,7 +93,7 @@ def _frames(
     times: Iterable[None],
     heavy: float,
 ) -> int:
-    """What the generated loop does, for the codec that generates nothing."""
+    """The generated loop's equivalent for codecs without code generation."""
     for _ in times:
         if end - start < HEADER_BYTES:
             break
@@ -190,7 +190,7 @@ class FrameDecoder:
         """
         if self._failed is not None:
             raise copy(self._failed)
-        out: list[Any] = []  # rows, for who asks for them, are no commands
+        out: list[Any] = []  # may contain rows, which are not commands
         frames, decoders = self._frames, self._decoders
         view = memoryview(data)
         if type(data) is memoryview:

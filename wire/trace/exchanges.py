@@ -1,4 +1,4 @@
-"""Requests and their replies, found in a stream of records: what filters, statistics and reports look at.
+"""Matches requests and replies in a stream of records, for filters, statistics and reports.
 
 `Exchanges.see` takes the records of a trace, or commands as they are served, one after another, and gives an
 `Exchange` for each: the command, decoded when it is asked for, the segments that it is about, and for a reply the
@@ -37,7 +37,7 @@ _CONTEXT: Final = frozenset({"segment", "stream", "scope", "latency"})
 
 
 class Exchange:
-    """One record and what is known of it; what a filter takes as its subject.
+    """One record and the facts derived from it; the subject of a filter.
 
     Attributes:
         record: as it came. time_ns: since the first record.
@@ -137,7 +137,7 @@ def segments_of(command: Command | Append) -> tuple[str, ...]:
 
 
 class Unanswered(NamedTuple):
-    """What found no counterpart, by command: requests without a reply, replies without a request."""
+    """Unmatched commands, counted by type: requests without a reply, replies without a request."""
 
     requests: Counter[str]
     replies: Counter[str]
@@ -183,7 +183,7 @@ class Exchanges:
         return seen
 
     def unanswered(self) -> Unanswered:
-        """What found no counterpart so far, with what still waits."""
+        """The unmatched commands so far, including pending requests."""
         requests = Counter(self._unanswered.requests)
         for connection in self._connections.values():
             requests.update(str(each.type_name) for each in connection.requests)

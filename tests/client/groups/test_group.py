@@ -243,7 +243,7 @@ async def test_a_group_that_is_there_stays_as_it_is(pravega: Client) -> None:
 
 async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) -> None:
     await fill(pravega, 0)
-    with pytest.raises(NoSuchReaderGroup, match="no reader group a/none"):
+    with pytest.raises(NoSuchReaderGroup, match="reader group a/none does not exist"):
         await group(pravega, "none", streams=()).open()
     with pytest.raises(NoSuchStream):
         await group(pravega, "none", streams=["nothing"]).open()

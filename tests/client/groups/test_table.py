@@ -70,7 +70,7 @@ async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_re
         table = TableSegment(requests, table_name("a", "g"))
         await table.create()
         await table.update([Item(encode_key(outer, inner), -1, value)])
-    with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is no segment of a stream"):
+    with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is not a stream segment"):
         await group(pravega).open()
 
 

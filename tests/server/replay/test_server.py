@@ -134,7 +134,7 @@ async def test_events_that_are_batched_otherwise_are_told_without_what_is_transl
         assert said.startswith(start)
         assert "writer_id" not in said
         assert "request_id" not in said
-        hint = "--mode match (mode='match') takes requests in any order, and events that are batched otherwise"
+        hint = "--mode match (mode='match') takes requests in any order, and events that are batched differently"
         assert said.endswith(f"; {hint}")
         assert {each.field for each in server.problems[0].fields}.isdisjoint({"writer_id", "request_id"})
 

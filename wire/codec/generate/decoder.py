@@ -1,7 +1,7 @@
-"""Intermediate form → the source of decoders.
+"""Generates the source of decoders from the intermediate form.
 
-The rule that makes them safe is the one of `segstore.wire.codec.generate.compiler`: positions only grow, and what ran
-over the end of the frame is refused before anything is returned.
+Their safety rule is that of `segstore.wire.codec.generate.compiler`: positions only grow, and reads beyond the end of
+the frame are refused before anything is returned.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from segstore.server.controller import Controller, ControllerConfig, ControllerServer, Endpoint, StreamConfig, TlsFiles
+from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import server as serving
 from segstore.server.controller.state import Operation, TransactionEnded, TransactionStatus
+from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client
