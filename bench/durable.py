@@ -90,11 +90,7 @@ def _rates(report: Report, effort: Effort, folder: Path) -> None:
             count = max(200, round(3000 * effort.scale)) * (1 if writers == 1 else 8)
             with _Load(store.port, writers, store=True) as on_store, _Load(bare_port, writers, store=False) as on_bare:
                 times = take_turns(
-                    {
-                        "store": partial(on_store.run, count),
-                        "bare": partial(on_bare.run, count),
-                    },
-                    2 * effort.rounds + 1,
+                    {"store": partial(on_store.run, count), "bare": partial(on_bare.run, count)}, 2 * effort.rounds + 1
                 )
             ratio = times.ratio("bare", "store")
             name = "one writer" if writers == 1 else f"{writers} writers"

@@ -42,8 +42,7 @@ TIMES: Final = {PAIRS: 40_000, ACKS: 80_000}
 
 def run(effort: Effort) -> Report:
     report = Report(
-        "Framing",
-        question="What does it cost to find frames in what a socket receives, next to only receiving it?",
+        "Framing", question="What does it cost to find frames in what a socket receives, next to only receiving it?"
     )
     with Sender(MESSAGES) as sender, socket.create_server(("127.0.0.1", 0)) as listener:
         pairs = _compare(sender, listener, PAIRS, effort)

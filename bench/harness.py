@@ -150,10 +150,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def measure(
-    contenders: Mapping[str, Callable[[], object]],
-    effort: Effort,
-    *,
-    clock: Callable[[], float] = time.process_time,
+    contenders: Mapping[str, Callable[[], object]], effort: Effort, *, clock: Callable[[], float] = time.process_time
 ) -> Times:
     """Times the contenders in turns, each called as often as fills a slice; a slice before that is not measured."""
 

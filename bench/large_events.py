@@ -81,10 +81,7 @@ def _rate(size: int, seconds: Sequence[float]) -> float:
 
 async def _in_turns(controller: str, size: int, rounds: int) -> tuple[list[_Times], list[_Times]]:
     content = bytes(size)
-    contenders = {
-        "large": [content],
-        "small": [content[at : at + SMALL_BYTES] for at in range(0, size, SMALL_BYTES)],
-    }
+    contenders = {"large": [content], "small": [content[at : at + SMALL_BYTES] for at in range(0, size, SMALL_BYTES)]}
     found: dict[str, list[_Times]] = {name: [] for name in contenders}
     async with connect(f"tcp://{controller}", ClientSettings()) as pravega:
         await pravega.controller.create_scope("bench")

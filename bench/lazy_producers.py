@@ -101,8 +101,7 @@ async def _measure(server: Serving, count: int, *, lazy_start: bool, router: Rou
 
 def _report(found: dict[str, Found], writers: int, per_store: int) -> Report:
     report = Report(
-        "Writers that write little",
-        question="What do many writers that write little cost a stream of many segments?",
+        "Writers that write little", question="What do many writers that write little cost a stream of many segments?"
     )
     eager = found["eager"]
     for name, goals in (("lazy", (0.65, 0.1, 0.6)), ("lazy, PartialRoundRobin(3)", (0.31, 0.04, 0.35))):

@@ -176,13 +176,7 @@ class Client(ClosedAfter):
         )
 
     def reader_group(
-        self,
-        scope: str,
-        name: str,
-        *,
-        streams: Sequence[str] = (),
-        from_: GroupStart = "head",
-        refresh_ms: int = 3000,
+        self, scope: str, name: str, *, streams: Sequence[str] = (), from_: GroupStart = "head", refresh_ms: int = 3000
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
@@ -211,13 +205,7 @@ class Client(ClosedAfter):
     def transaction_writer(self, scope: str, stream: str, *, writer_id: str | None = None) -> TransactionWriter:
         """Returns an unopened writer of transactions. writer_id: names the writer in commits; random by default."""
         return TransactionWriter(
-            self.pool,
-            self.controller,
-            self.locations("WRITE"),
-            scope,
-            stream,
-            writer_id=writer_id,
-            random=self._random,
+            self.pool, self.controller, self.locations("WRITE"), scope, stream, writer_id=writer_id, random=self._random
         )
 
     def table(self, scope: str, table: str) -> KeyValueTable:

@@ -87,8 +87,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers",
-        "segstore(**settings): settings of segstore_server: stores, auth_key, faults, process, …",
+        "markers", "segstore(**settings): settings of segstore_server: stores, auth_key, faults, process, …"
     )
     for name, choices in _CHOICES.items():
         if config.getini(name) not in choices:

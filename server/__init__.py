@@ -1,4 +1,4 @@
-"""A segment store in one process.
+"""The server side: segment store, controller, clusters, fault rules, tap and replay.
 
 async with MockSegmentStore() as mock:
     ...  # any client of the wire can talk to mock.host, mock.port

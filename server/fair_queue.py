@@ -51,9 +51,7 @@ class FairQueue:
     """
 
     def __init__(
-        self,
-        now_s: Callable[[], float] | None = None,
-        soon: Callable[[Callable[[], Any]], object] | None = None,
+        self, now_s: Callable[[], float] | None = None, soon: Callable[[Callable[[], Any]], object] | None = None
     ) -> None:
         """now_s: the clock; None for `perf_counter`. soon: schedules a callback for the next loop iteration; None for
         `call_soon` of the running loop.

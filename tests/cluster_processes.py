@@ -279,10 +279,7 @@ class Workload:
             await client.controller.create_stream(self.scope, self.stream, segments=segments)
 
     async def _write(self, number: int) -> None:
-        async with (
-            connect(self.uri, self.settings) as client,
-            client.event_writer(self.scope, self.stream) as writer,
-        ):
+        async with connect(self.uri, self.settings) as client, client.event_writer(self.scope, self.stream) as writer:
             sent = 0
             while self.going:
                 some = [b"%d %d %s" % (number, sent + each, _PADDING) for each in range(20)]

@@ -248,12 +248,7 @@ def test_the_key_comes_from_a_file_or_the_environment_or_with_a_warning_from_the
     assert run(*serve).stderr == ""
     assert run(*serve, "--auth-key-file", str(key_file)).stderr == ""
     keys = [each.cluster.store.signing_key for each in served]
-    assert keys == [
-        "from a file",
-        "as it stands",
-        "of the environment",
-        "from a file",
-    ]
+    assert keys == ["from a file", "as it stands", "of the environment", "from a file"]
     both = run(*serve, "--auth-key-file", str(key_file), "--auth-key", "as it stands")
     assert (both.exit_code, both.stderr) == (2, "main serve: give either --auth-key or --auth-key-file, not both\n")
 

@@ -28,10 +28,7 @@ def blocks(name: str, language: str) -> list[str]:
 
 def test_a_newcomer_reads_in_the_guide_what_serve_says() -> None:
     listening = {"segment_store": Endpoint("127.0.0.1", 12345), "controller": Endpoint("127.0.0.1", 9090)}
-    said = [
-        announcement(listening, "text"),
-        pointers("127.0.0.1:9090", tls=False, passwords=False),
-    ]
+    said = [announcement(listening, "text"), pointers("127.0.0.1:9090", tls=False, passwords=False)]
     assert "\n".join(said) + "\n" in blocks("start/server.md", "text")
 
 

@@ -214,9 +214,7 @@ async def test_unexpected_replies_are_held_up_to_a_bound(monkeypatch: pytest.Mon
     assert len(found.differences) < 10_000
 
 
-async def test_a_connection_attempt_has_the_timeout_of_a_reply(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_connection_attempt_has_the_timeout_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object) -> None:
         await asyncio.sleep(PATIENCE_S)
 

@@ -183,10 +183,7 @@ async def test_a_process_that_stood_still_answers_no_read_from_what_it_had(pair:
                 await writer.write(b"after")
         reads = [
             asyncio.ensure_future(asked.ask(each))
-            for each in (
-                GetStreamSegmentInfo(0, segment, ""),
-                ReadSegment(segment, before.write_offset, 1000, "", 0),
-            )
+            for each in (GetStreamSegmentInfo(0, segment, ""), ReadSegment(segment, before.write_offset, 1000, "", 0))
         ]
         await asyncio.sleep(0)  # they are in its socket before it can do anything
         frozen.thaw()
@@ -359,10 +356,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
     ("option", "said"),
     [
         ("zookeeper", "zookeeper needs data: a folder that all processes share, as containers move between them"),
-        (
-            "configuration_zookeeper",
-            "configuration_zookeeper needs zookeeper, which makes processes one cluster",
-        ),
+        ("configuration_zookeeper", "configuration_zookeeper needs zookeeper, which makes processes one cluster"),
         ("zookeeper_auth", "zookeeper_auth needs zookeeper, which makes processes one cluster"),
     ],
 )

@@ -98,11 +98,7 @@ def test_an_option_precedes_a_variable_and_that_the_file_and_that_the_default(fi
     ],
 )
 def test_a_setting_is_the_same_from_each_source(file: Path, name: str, text: str, written: str, value: Any) -> None:
-    for made in (
-        read(**{name: text}),
-        read(environment={ALL[name].variable: text}),
-        read(file, f"{name} = {written}"),
-    ):
+    for made in (read(**{name: text}), read(environment={ALL[name].variable: text}), read(file, f"{name} = {written}")):
         for each in ALL[name].path:
             made = getattr(made, each)
         assert made == value

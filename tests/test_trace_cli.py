@@ -12,15 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
-from segstore.wire import (
-    Hello,
-    NoSuchSegment,
-    ReadSegment,
-    SealSegment,
-    SegmentRead,
-    SegmentSealed,
-    encode,
-)
+from segstore.wire import Hello, NoSuchSegment, ReadSegment, SealSegment, SegmentRead, SegmentSealed, encode
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record

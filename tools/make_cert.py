@@ -92,11 +92,7 @@ def is_good(files: Files, now: datetime.datetime) -> bool:
 
 
 def _certificate(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    days: int,
-    now: datetime.datetime,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: datetime.datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

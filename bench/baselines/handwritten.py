@@ -395,11 +395,7 @@ def _write_setup_append(command: SetupAppend) -> bytes:
     segment = _encode_text(command.segment)
     token = _encode_text(command.delegation_token)
     head = _pack_setup_append(
-        1,
-        28 + len(segment) + len(token),
-        command.request_id,
-        command.writer_id.int.to_bytes(16, "big"),
-        len(segment),
+        1, 28 + len(segment) + len(token), command.request_id, command.writer_id.int.to_bytes(16, "big"), len(segment)
     )
     return head + segment + _pack_h(len(token)) + token
 

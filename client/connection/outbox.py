@@ -105,11 +105,7 @@ class Outbox:
     )
 
     def __init__(
-        self,
-        settings: ClientSettings,
-        counters: Counters,
-        timers: Timers,
-        fail: Callable[[Flow, Exception], None],
+        self, settings: ClientSettings, counters: Counters, timers: Timers, fail: Callable[[Flow, Exception], None]
     ) -> None:
         """fail: called to end a flow whose turn raised."""
         self.bytes_in_flight = 0
@@ -126,9 +122,7 @@ class Outbox:
         self._largest = settings.max_frame_bytes - _BLOCK.size
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
-            self._sizings.get if self._blocks else None,
-            leftover_ms=BATCH_MS,
-            max_frame_bytes=settings.max_frame_bytes,
+            self._sizings.get if self._blocks else None, leftover_ms=BATCH_MS, max_frame_bytes=settings.max_frame_bytes
         )
         self._out: list[Buffer] = []
         self._large = False

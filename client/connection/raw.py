@@ -241,9 +241,7 @@ class SegmentRequests(FreedAfter):
                 raise failure(reply, endpoint=str(endpoint), segment=segment)
             due = " or ".join(each.type_name for each in (expected if isinstance(expected, tuple) else (expected,)))
             raise ProtocolViolation(
-                f"{endpoint} answers with {reply.type_name} where {due} is due",
-                endpoint=str(endpoint),
-                segment=segment,
+                f"{endpoint} answers with {reply.type_name} where {due} is due", endpoint=str(endpoint), segment=segment
             )
         except ClientError as error:
             learn(self._locations, segment, error, endpoint, token, in_doubt=isinstance(error, ConnectionLost))

@@ -31,14 +31,7 @@ from segstore.client.errors import (
     IncompatibleVersion,
     ProtocolViolation,
 )
-from segstore.wire import (
-    AuthTokenCheckFailed,
-    DataAppended,
-    FrameDecoder,
-    Hello,
-    KeepAlive,
-    WireError,
-)
+from segstore.wire import AuthTokenCheckFailed, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
 from segstore.wire.codec.generate import Rows
 from segstore.wire.protocol import HELLO, compatible
 from segstore.wire.request_id import FLOWS_DISABLED

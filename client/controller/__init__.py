@@ -1,8 +1,6 @@
 """The controller's gRPC API, called on any node of the cluster."""
 
-from segstore.client.controller.channels import (
-    ControllerChannels,
-)
+from segstore.client.controller.channels import ControllerChannels
 from segstore.client.controller.controller import (
     Access,
     Controller,

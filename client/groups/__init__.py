@@ -1,19 +1,6 @@
 """Reader groups and their readers."""
 
-from segstore.client.groups.group import (
-    GroupStart,
-    ReaderGroup,
-)
-from segstore.client.groups.reader import (
-    GroupEvent,
-    GroupReader,
-    Position,
-)
+from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 
-__all__ = [
-    "GroupEvent",
-    "GroupReader",
-    "GroupStart",
-    "Position",
-    "ReaderGroup",
-]
+__all__ = ["GroupEvent", "GroupReader", "GroupStart", "Position", "ReaderGroup"]

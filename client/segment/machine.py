@@ -46,13 +46,7 @@ from segstore.client.connection import (
     Pending,
     Then,
 )
-from segstore.client.errors import (
-    ClientError,
-    ProtocolViolation,
-    SegmentOver,
-    WriterFenced,
-    failure,
-)
+from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.client.segment.waits import AppendWaits

@@ -116,9 +116,7 @@ class TableSegment:
         self._check(len(keys), sum(len(key) for key, _ in keys))
         wanted = [TableKey(key, version) for key, version in keys]
         await self._requests.ask(
-            self.name,
-            TableKeysRemoved,
-            lambda request_id, token: RemoveTableKeys(request_id, self.name, token, wanted),
+            self.name, TableKeysRemoved, lambda request_id, token: RemoveTableKeys(request_id, self.name, token, wanted)
         )
 
     async def get(self, keys: Sequence[bytes]) -> list[Item | None]:

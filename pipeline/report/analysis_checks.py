@@ -50,10 +50,7 @@ OWN: Final = f"{_CLOSES} AND _started.own"
 """Whether a record ends the append block of its own writer."""
 
 CHECKS: Final = (
-    Check(
-        Rule.HELLO_FIRST,
-        "kind = 'frame' AND _opened AND command <> 'HELLO' AND NOT _followed",
-    ),
+    Check(Rule.HELLO_FIRST, "kind = 'frame' AND _opened AND command <> 'HELLO' AND NOT _followed"),
     Check(
         Rule.DIRECTION,
         f"(direction = 'request' AND command IN ({names(_REPLIES_ONLY)})) OR "
@@ -64,14 +61,8 @@ CHECKS: Final = (
     Check(Rule.KNOWN_COMMAND, "command = 'UNKNOWN'", "NULL", "code"),
     Check(Rule.AFTER_CLOSE, "kind IN ('frame', 'bytes') AND _closed"),
     Check(Rule.REPLY_WITHOUT_REQUEST, "_orphan"),
-    Check(
-        Rule.REPLY_KIND,
-        "_misfit",
-    ),
-    Check(
-        Rule.REQUEST_ID_REUSE,
-        f"_step = 1 AND command NOT IN ({names((*KEYS, *APPENDS))}) AND _waiting > 1",
-    ),
+    Check(Rule.REPLY_KIND, "_misfit"),
+    Check(Rule.REQUEST_ID_REUSE, f"_step = 1 AND command NOT IN ({names((*KEYS, *APPENDS))}) AND _waiting > 1"),
     Check(Rule.WRITER_UNKNOWN, "_role IN ('block', 'append') AND _epoch = 0 AND _opened"),
     Check(
         Rule.BLOCK_OPEN,

@@ -70,11 +70,7 @@ def _again(message: str, path: str, offset: int) -> BadTrace:
 
 
 def trace_rows(
-    paths: str | Iterable[str],
-    columns: Iterable[str] | None = None,
-    *,
-    tokens: bool = False,
-    fail_fast: bool = False,
+    paths: str | Iterable[str], columns: Iterable[str] | None = None, *, tokens: bool = False, fail_fast: bool = False
 ) -> Iterator[Row]:
     """Yields the rows of traces, in order.
 

@@ -16,13 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from segstore.wire import (
-    COMMANDS,
-    Command,
-    WireError,
-    decode,
-    encode,
-)
+from segstore.wire import COMMANDS, Command, WireError, decode, encode
 from segstore.wire.inspect import command_named
 
 _CLOCK_MS: Final = range(1_500_000_000_000, 4_000_000_000_000)

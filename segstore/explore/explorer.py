@@ -275,12 +275,7 @@ async def explore_command(
             raise made.raised
         wanted = made.segments
     return await explore(
-        client,
-        match=match,
-        timeout_s=timeout_s,
-        keep_order=keep_order,
-        wanted=wanted,
-        make_store=make_store,
+        client, match=match, timeout_s=timeout_s, keep_order=keep_order, wanted=wanted, make_store=make_store
     )
 
 

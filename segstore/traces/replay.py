@@ -419,12 +419,7 @@ async def drive(
     if pace is not None and pace <= 0:
         raise ValueError(f"pace must be above 0, not {pace}")
     driver = _Driver(
-        (host, port),
-        timeout_s=timeout_s,
-        pace=pace,
-        ignore=ignore,
-        compare=compare,
-        all_differences=all_differences,
+        (host, port), timeout_s=timeout_s, pace=pace, ignore=ignore, compare=compare, all_differences=all_differences
     )
     await driver.run(records)
     return Drive(driver.differences, driver.records, driver.requests, driver.replies)

@@ -36,15 +36,7 @@ from segstore.server.durable import DataError, Durability
 from segstore.server.faults import Faults
 from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
-from segstore.server.shared_folder import (
-    Candidate,
-    FolderStorage,
-    Owners,
-    Present,
-    SharedFolder,
-    confirm,
-    identify,
-)
+from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
 from segstore.server.store import Container
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Handlers of a segment store's requests: each is a pure function of the store and the command to the reply.
+"""Handlers of a segment store's requests: each applies a command to the store and returns the reply, without waiting.
 
 The table holds for each request the reference's name of the operation, the segment that a refusal names, and the access
 that a token must grant; `segstore.server.connection.service` executes it. Reads are not here because they may wait.
@@ -259,11 +259,7 @@ def _batch_access(c: MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
 
 
 @_request(
-    MergeSegmentsBatch,
-    "mergeSegmentsBatch",
-    segment="target_segment_id",
-    access=_batch_access,
-    check_size=_check_batch,
+    MergeSegmentsBatch, "mergeSegmentsBatch", segment="target_segment_id", access=_batch_access, check_size=_check_batch
 )
 def _merge_batch(store: SegmentStore, c: MergeSegmentsBatch, now_ms: int) -> Command:
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
@@ -378,8 +374,7 @@ ADMIN_REQUESTS[FlushToStorage] = Request("flushToStorage", _flush, lambda _: "",
 def _list_chunks(store: SegmentStore, c: ListStorageChunks, _: int) -> Command:
     chunks = store.list_chunks(c.segment)
     return StorageChunksListed(
-        c.request_id,
-        tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks),
+        c.request_id, tuple(ChunkInfo(each.length, 0, each.start_offset, each.segment, False) for each in chunks)
     )
 
 

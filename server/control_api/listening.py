@@ -129,13 +129,7 @@ class ControlApi:
     """
 
     def __init__(
-        self,
-        controlled: Controlled,
-        host: str,
-        port: int,
-        *,
-        names: Iterable[str] = (),
-        token_file: Path | None = None,
+        self, controlled: Controlled, host: str, port: int, *, names: Iterable[str] = (), token_file: Path | None = None
     ) -> None:
         self.controlled = controlled
         self.address: Endpoint | None = None

@@ -6,36 +6,12 @@ and its changes), the parts (`streams`, `transactions`, …: decide, call the se
 interface to the segment store.
 """
 
-from segstore.server.controller.api import (
-    Accounts,
-    Authority,
-    ControllerServer,
-    Permission,
-)
-from segstore.server.controller.config import (
-    AutoScaling,
-    ControllerConfig,
-    read_config,
-)
-from segstore.server.controller.controller import (
-    Controller,
-    wall_clock_ms,
-)
-from segstore.server.controller.errors import (
-    ControllerError,
-    NobodyOwns,
-    SegmentStoreFailed,
-)
-from segstore.server.controller.policies import (
-    ScalingPolicy,
-    StreamConfig,
-)
-from segstore.server.controller.segment_admin import (
-    CONTROLLER_WRITER,
-    REPLIES,
-    Load,
-    SegmentAdmin,
-)
+from segstore.server.controller.api import Accounts, Authority, ControllerServer, Permission
+from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
+from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.errors import ControllerError, NobodyOwns, SegmentStoreFailed
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER, REPLIES, Load, SegmentAdmin
 from segstore.server.net import Endpoint
 
 __all__ = [

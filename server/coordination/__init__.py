@@ -1,24 +1,9 @@
 """Container ownership: sessions with a coordination service, and handling of their expiry (PIP-57)."""
 
-from segstore.server.coordination.configuration import (
-    Configuration,
-    Configured,
-    NoConfiguration,
-    configured,
-)
-from segstore.server.coordination.in_process import (
-    InProcessCoordinator,
-    InProcessSession,
-)
-from segstore.server.coordination.ownership import (
-    CONTAINERS,
-    ContainerOwnership,
-    Hosted,
-    container_path,
-)
-from segstore.server.coordination.placement import (
-    LoadReport,
-)
+from segstore.server.coordination.configuration import Configuration, Configured, NoConfiguration, configured
+from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
+from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, Hosted, container_path
+from segstore.server.coordination.placement import LoadReport
 from segstore.server.coordination.policy import (
     OwnershipSettings,
     PolicyName,
@@ -27,16 +12,8 @@ from segstore.server.coordination.policy import (
     Shutdown,
     backoff_s,
 )
-from segstore.server.coordination.reports import (
-    SHOWN_BYTES,
-    store_path,
-)
-from segstore.server.coordination.storage import (
-    ContainerRefused,
-    ContainerStorage,
-    Opened,
-    SharedContainers,
-)
+from segstore.server.coordination.reports import SHOWN_BYTES, store_path
+from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
 from segstore.server.coordination.types import (
     BadVersion,
     CoordinationError,

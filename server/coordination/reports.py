@@ -60,12 +60,7 @@ class LoadReports:
     """The load reports of one store."""
 
     def __init__(
-        self,
-        name: str,
-        store: _Loaded,
-        settings: OwnershipSettings,
-        random: Random,
-        rebalance: Callable[[int], None],
+        self, name: str, store: _Loaded, settings: OwnershipSettings, random: Random, rebalance: Callable[[int], None]
     ) -> None:
         """rebalance: called with the number of stores after each report, if the settings enable it."""
         self._name = name

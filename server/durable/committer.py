@@ -132,14 +132,7 @@ class Committer:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        mark: Mark,
-        last: int,
-        *,
-        max_bytes: int,
-        on_failure: Callable[[str], None],
-        where: str,
+        self, journal: Journal, mark: Mark, last: int, *, max_bytes: int, on_failure: Callable[[str], None], where: str
     ) -> None:
         """last: the number of the last durable batch. where: the path that failure messages name."""
         self.committed = last

@@ -586,12 +586,7 @@ class Durability:
         number = self._next_number()
         try:
             saved = snapshot.save(
-                directory.files,
-                directory.path / snapshot_name(number),
-                captured,
-                other,
-                self.cache,
-                self._next_number,
+                directory.files, directory.path / snapshot_name(number), captured, other, self.cache, self._next_number
             )
         except BaseException:
             self._undo(before)

@@ -242,9 +242,7 @@ Action = Annotated[
     | Annotated[Truncate, Tag("<Truncate>")]
     | Annotated[Close, Tag("<Close>")],
     Discriminator(
-        _tag,
-        custom_error_type="action",
-        custom_error_message=f"an action has one of the keys {', '.join(_KEYS)}",
+        _tag, custom_error_type="action", custom_error_message=f"an action has one of the keys {', '.join(_KEYS)}"
     ),
     BeforeValidator(_from_word),
 ]

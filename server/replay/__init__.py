@@ -1,27 +1,8 @@
 """Servers that answer clients from a recorded trace."""
 
-from segstore.server.replay.controller import (
-    replay_controller,
-)
-from segstore.server.replay.problem import (
-    Problem,
-)
-from segstore.server.replay.script import (
-    Step,
-    of_clients,
-    read_script,
-)
-from segstore.server.replay.server import (
-    TraceOptions,
-    TraceServer,
-)
+from segstore.server.replay.controller import replay_controller
+from segstore.server.replay.problem import Problem
+from segstore.server.replay.script import Step, of_clients, read_script
+from segstore.server.replay.server import TraceOptions, TraceServer
 
-__all__ = [
-    "Problem",
-    "Step",
-    "TraceOptions",
-    "TraceServer",
-    "of_clients",
-    "read_script",
-    "replay_controller",
-]
+__all__ = ["Problem", "Step", "TraceOptions", "TraceServer", "of_clients", "read_script", "replay_controller"]

@@ -23,16 +23,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
-from segstore.wire import (
-    Command,
-    CreateTransientSegment,
-    Hello,
-    KeepAlive,
-    SegmentCreated,
-    WireError,
-    decode,
-    encode,
-)
+from segstore.wire import Command, CreateTransientSegment, Hello, KeepAlive, SegmentCreated, WireError, decode, encode
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
 from segstore.wire.protocol import HELLO, Requests

@@ -1,20 +1,8 @@
 """The state of the segment store: segments, attributes, tables, indexes. Pure, synchronous, no I/O."""
 
-from segstore.server.store.attributes import (
-    EVENT_COUNT,
-    NULL_VALUE,
-    AttributeUpdate,
-)
-from segstore.server.store.chunks import (
-    Buffer,
-    ChunkPool,
-    FileChunk,
-    Piece,
-)
-from segstore.server.store.container import (
-    MAX_ATTRIBUTES,
-    Container,
-)
+from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate
+from segstore.server.store.chunks import Buffer, ChunkPool, FileChunk, Piece
+from segstore.server.store.container import MAX_ATTRIBUTES, Container
 from segstore.server.store.errors import (
     BadAttribute,
     BadOffset,
@@ -30,10 +18,7 @@ from segstore.server.store.errors import (
     Unanswered,
     Unsupported,
 )
-from segstore.server.store.memory import (
-    MemoryAccount,
-    name_bytes,
-)
+from segstore.server.store.memory import MemoryAccount, name_bytes
 from segstore.server.store.operations import (
     Appended,
     AppendedCoder,
@@ -47,21 +32,10 @@ from segstore.server.store.operations import (
     pack_name,
     unpack_name,
 )
-from segstore.server.store.results import (
-    ReadResult,
-    read_length,
-)
-from segstore.server.store.segment import (
-    Kind,
-    Segment,
-)
-from segstore.server.store.store import (
-    IS_INDEX,
-    SegmentStore,
-)
-from segstore.server.store.waiting import (
-    WakeReason,
-)
+from segstore.server.store.results import ReadResult, read_length
+from segstore.server.store.segment import Kind, Segment
+from segstore.server.store.store import IS_INDEX, SegmentStore
+from segstore.server.store.waiting import WakeReason
 
 __all__ = [
     "EVENT_COUNT",

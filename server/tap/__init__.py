@@ -1,11 +1,5 @@
 """A tap: forwards a cluster's traffic, records it, and applies fault rules."""
 
-from segstore.server.tap.server import (
-    TapServer,
-    TapSettings,
-)
+from segstore.server.tap.server import TapServer, TapSettings
 
-__all__ = [
-    "TapServer",
-    "TapSettings",
-]
+__all__ = ["TapServer", "TapSettings"]

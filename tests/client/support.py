@@ -16,17 +16,7 @@ from segstore.server.connection import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
 from tests.server.support import until
 
-__all__ = [
-    "FAST",
-    "FakeTimers",
-    "Recorder",
-    "ScriptedPeer",
-    "ScriptedStore",
-    "create",
-    "endpoint",
-    "settings",
-    "until",
-]
+__all__ = ["FAST", "FakeTimers", "Recorder", "ScriptedPeer", "ScriptedStore", "create", "endpoint", "settings", "until"]
 
 OURS = Hello(17, 5)
 FAST = Backoff(initial_ms=1, max_ms=5, jitter=0)

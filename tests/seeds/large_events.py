@@ -10,10 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from segstore.client import Backoff, Client, ClientSettings, ConnectionPool, FixedStore, connect
-from segstore.client.errors import (
-    RequestRejected,
-    RetriesExhausted,
-)
+from segstore.client.errors import RequestRejected, RetriesExhausted
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server.cluster import MockCluster
 from segstore.wire import (
@@ -68,10 +65,7 @@ def small(**more: Any) -> ClientSettings:
 
 @asynccontextmanager
 async def stream(segments: int = 1, stores: int = 1, **more: Any) -> AsyncIterator[tuple[MockCluster, Client]]:
-    async with (
-        MockCluster(stores=stores) as mock,
-        connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega,
-    ):
+    async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega:
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s", segments=segments)
         yield mock, pravega

@@ -27,26 +27,9 @@ from segstore.client.stream import EventDecoder
 from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
-from segstore.wire import (
-    AppendSetup,
-    CreateTransientSegment,
-    Hello,
-    SegmentCreated,
-    SetupAppend,
-)
+from segstore.wire import AppendSetup, CreateTransientSegment, Hello, SegmentCreated, SetupAppend
 from tests.client.support import ScriptedPeer, endpoint, settings, until
-from tests.seeds.large_events import (
-    MIB,
-    STEPS,
-    Played,
-    all_of,
-    asked,
-    big,
-    played,
-    scale,
-    small,
-    stream,
-)
+from tests.seeds.large_events import MIB, STEPS, Played, all_of, asked, big, played, scale, small, stream
 from tests.server.support import SEGMENT, Peer, create
 
 # --- 43.7, 43.8: which events, in which pieces ----------------------------------------------------------------------

@@ -12,16 +12,11 @@ from typing import Any
 import pytest
 
 from segstore.client import Backoff, EventWriter, connect
-from segstore.client.errors import (
-    ClientError,
-)
+from segstore.client.errors import ClientError
 from segstore.client.stream.large_events import LargeEvent
 from segstore.server.cluster import MockCluster
 from segstore.server.node import SegmentStoreServer
-from segstore.wire import (
-    MergeSegments,
-    SegmentAttributeUpdated,
-)
+from segstore.wire import MergeSegments, SegmentAttributeUpdated
 from tests.client.support import ScriptedPeer, settings, until
 from tests.seeds.large_events import (
     MIB,

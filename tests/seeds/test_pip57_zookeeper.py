@@ -40,21 +40,14 @@ from tests.server.coordination.stores import Store
 from tests.server.coordination.zookeeper_server import PART, end_session, zookeeper
 from tests.server.support import PATIENCE_S
 
-pytestmark = [
-    pytest.mark.needs(PART),
-    pytest.mark.usefixtures("grpc_runs"),
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(300)]
 
 LASTING_MS = 30_000.0
 """Of a session that only its id ends: no machine stands still for so long."""
 BRIEF_MS = 3_000.0
 """Of one whose line is cut until it is over."""
 RECONNECT = OwnershipSettings(
-    session_timeout_ms=LASTING_MS,
-    session_expired_policy="reconnect",
-    takeover_delay_ms=50,
-    load_report_interval_ms=200,
+    session_timeout_ms=LASTING_MS, session_expired_policy="reconnect", takeover_delay_ms=50, load_report_interval_ms=200
 )
 SHUTDOWN = RECONNECT.model_copy(update={"session_expired_policy": "shutdown"})
 
@@ -170,12 +163,7 @@ async def test_a_session_whose_line_is_cut_is_suspended_and_lost_only_by_the_ser
         assert session.state is SessionState.SUSPENDED
         line.heal()
         await until(lambda: session.state is SessionState.LOST)
-        assert states == [
-            SessionState.SUSPENDED,
-            SessionState.CONNECTED,
-            SessionState.SUSPENDED,
-            SessionState.LOST,
-        ]
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST]
         assert session.session_id == first
         with pytest.raises(SessionExpired):
             await session.create("/n", b"", ephemeral=True)

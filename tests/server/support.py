@@ -12,16 +12,7 @@ from segstore.server import MockSegmentStore, StoreSettings
 from segstore.server.connection import Session, StoreService
 from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
-from segstore.wire import (
-    AppendBlockEnd,
-    Command,
-    CreateSegment,
-    FrameDecoder,
-    Hello,
-    ReadSegment,
-    SetupAppend,
-    encode,
-)
+from segstore.wire import AppendBlockEnd, Command, CreateSegment, FrameDecoder, Hello, ReadSegment, SetupAppend, encode
 from segstore.wire.blocks import AppendBlockDecoder
 
 SEGMENT = "scope/stream/0.#epoch.0"

@@ -144,11 +144,7 @@ async def run_seed(seed: int, events: int) -> Outcome:
             cluster.faults.clear()
             await _seal(pravega)
         read: dict[str, list[int]] = {}
-        async with (
-            asyncio.timeout(WAIT_S),
-            connect(uri) as pravega,
-            pravega.event_reader(SCOPE, STREAM) as found,
-        ):
+        async with asyncio.timeout(WAIT_S), connect(uri) as pravega, pravega.event_reader(SCOPE, STREAM) as found:
             async for event in found:
                 key, number = event.data.split(b":")[:2]
                 read.setdefault(key.decode(), []).append(int(number))

@@ -23,27 +23,10 @@ Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the 
 differences.
 """
 
-from segstore.wire.blocks.decoder import (
-    Append,
-    AppendBlockDecoder,
-    BlockWriter,
-)
-from segstore.wire.blocks.encoder import (
-    MAX_PENDING_BYTES,
-    MAX_PENDING_EVENTS,
-    AppendBlockEncoder,
-)
-from segstore.wire.blocks.rules import (
-    AppendRule,
-    AppendViolation,
-)
-from segstore.wire.blocks.size import (
-    BATCH_MS,
-    MAX_BLOCK_BYTES,
-    BlockSizeTracker,
-    BlockSizing,
-    FixedBlockSize,
-)
+from segstore.wire.blocks.decoder import Append, AppendBlockDecoder, BlockWriter
+from segstore.wire.blocks.encoder import MAX_PENDING_BYTES, MAX_PENDING_EVENTS, AppendBlockEncoder
+from segstore.wire.blocks.rules import AppendRule, AppendViolation
+from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
 
 __all__ = [
     "BATCH_MS",

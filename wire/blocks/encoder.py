@@ -227,13 +227,7 @@ class AppendBlockEncoder:
         return self.flush() if session is not None and session.event_count else []
 
     def _check(
-        self,
-        session: _Session | None,
-        segment: str,
-        writer_id: UUID,
-        event_number: int,
-        event_count: int,
-        size: int,
+        self, session: _Session | None, segment: str, writer_id: UUID, event_number: int, event_count: int, size: int
     ) -> _Session:
         if not 1 <= event_count <= _MAX_INT32:
             raise BadField(
@@ -276,13 +270,7 @@ class AppendBlockEncoder:
         return _BLOCK.size + session.pending_bytes + size <= self._max_frame_bytes
 
     def _begin(
-        self,
-        session: _Session,
-        data: Buffer,
-        size: int,
-        sizing: BlockSizing | None,
-        now_ms: float,
-        out: list[Buffer],
+        self, session: _Session, data: Buffer, size: int, sizing: BlockSizing | None, now_ms: float, out: list[Buffer]
     ) -> None:
         wanted = sizing.block_size() if sizing is not None else 0
         wanted = min(wanted, self._max_frame_bytes - _BLOCK.size - _HEADER.size)

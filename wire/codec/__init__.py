@@ -10,14 +10,8 @@ from segstore.wire.codec.codec import (
     encode,
     encode_parts,
 )
-from segstore.wire.codec.framing import (
-    AppendRows,
-    FrameDecoder,
-    WholeAppend,
-)
-from segstore.wire.codec.older_frames import (
-    frame_decoder,
-)
+from segstore.wire.codec.framing import AppendRows, FrameDecoder, WholeAppend
+from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,

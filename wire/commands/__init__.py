@@ -1,14 +1,6 @@
 """All commands of the wire protocol, one module per family; importing it fills the registry `COMMANDS`."""
 
-from segstore.wire.commands import (
-    admin,
-    append,
-    attribute,
-    errors,
-    segment,
-    session,
-    table,
-)
+from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
 from segstore.wire.commands.admin import (
     ChunkInfo,
     FlushToStorage,
@@ -75,10 +67,7 @@ from segstore.wire.commands.segment import (
     TruncateSegment,
     UpdateSegmentPolicy,
 )
-from segstore.wire.commands.session import (
-    Hello,
-    KeepAlive,
-)
+from segstore.wire.commands.session import Hello, KeepAlive
 from segstore.wire.commands.table import (
     NO_VERSION,
     NOT_EXISTS,

@@ -76,8 +76,7 @@ class AppendBlockEnd(Command, frozen=True, gc=False):
 
 
 NestedEvent = Annotated[
-    Event,
-    Nested(Event, (Part(("type_code",), types.Marker(0, "an event")), Part(("data",), types.Blob()))),
+    Event, Nested(Event, (Part(("type_code",), types.Marker(0, "an event")), Part(("data",), types.Blob())))
 ]
 
 

@@ -95,14 +95,7 @@ class TableSegmentInfo(Command, frozen=True, gc=False):
     70,
     "CREATE_TABLE_SEGMENT",
     request=True,
-    wire_order=(
-        "request_id",
-        "segment",
-        "delegation_token",
-        "sorted_deprecated",
-        "key_length",
-        "rollover_size_bytes",
-    ),
+    wire_order=("request_id", "segment", "delegation_token", "sorted_deprecated", "key_length", "rollover_size_bytes"),
 )
 class CreateTableSegment(Command, frozen=True, gc=False):
     """Creates a table: with `key_length` > 0 a fixed-key table, which is sorted, else a hash table."""

@@ -1,16 +1,7 @@
 """Field types, command declarations, and the intermediate form that codecs are generated from."""
 
-from segstore.wire.schema.elements import (
-    EAGER_ELEMENTS,
-    Elements,
-)
-from segstore.wire.schema.modified_utf8 import (
-    decode_mutf8,
-    encode_mutf8,
-    pass_texts,
-    utf16,
-    well_formed,
-)
+from segstore.wire.schema.elements import EAGER_ELEMENTS, Elements
+from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8, pass_texts, utf16, well_formed
 from segstore.wire.schema.schema import (
     COMMANDS,
     WITH_PREVIOUS,
@@ -30,11 +21,7 @@ from segstore.wire.schema.schema import (
     command,
     record,
 )
-from segstore.wire.schema.types import (
-    MAX_FRAME_BYTES,
-    BodyStream,
-    Buffer,
-)
+from segstore.wire.schema.types import MAX_FRAME_BYTES, BodyStream, Buffer
 
 __all__ = [
     "COMMANDS",

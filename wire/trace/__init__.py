@@ -32,24 +32,9 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.diff import (
-    Difference,
-    FieldDifference,
-    compare_frames,
-    differences,
-)
-from segstore.wire.trace.exchanges import (
-    Exchange,
-    Exchanges,
-    segments_of,
-)
-from segstore.wire.trace.filters import (
-    MOST_TERMS,
-    Filter,
-    FilterError,
-    Subject,
-    parse_filter,
-)
+from segstore.wire.trace.diff import Difference, FieldDifference, compare_frames, differences
+from segstore.wire.trace.exchanges import Exchange, Exchanges, segments_of
+from segstore.wire.trace.filters import MOST_TERMS, Filter, FilterError, Subject, parse_filter
 from segstore.wire.trace.fixture import (
     LONGEST_LINE,
     FixtureError,
@@ -61,20 +46,8 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace.reader import (
-    Block,
-    Damage,
-    NotATrace,
-    Split,
-    mark_of,
-    read_blocks,
-    read_records,
-    splits,
-)
-from segstore.wire.trace.redaction import (
-    SECRET_CODES,
-    redact,
-)
+from segstore.wire.trace.reader import Block, Damage, NotATrace, Split, mark_of, read_blocks, read_records, splits
+from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
     BLOCK_BYTES,
     FLUSH_AFTER_NS,

@@ -141,9 +141,7 @@ class _Pair:
             self._waiting.clear()
         return -freed
 
-    def difference(
-        self,
-    ) -> tuple[int, Record | None, Record | None, tuple[FieldDifference, ...]] | None:
+    def difference(self) -> tuple[int, Record | None, Record | None, tuple[FieldDifference, ...]] | None:
         """Returns the first difference, with its number, both records and their fields."""
         if self._found is not None:
             number, one, other = self._found

@@ -62,13 +62,7 @@ def _info(controlled: Controlled, number: int) -> ContainerInfo:
     here = next((each for each in controlled.stores if _owns(each, number)), None)
     if here is None:
         where = controlled.owner_elsewhere(number)
-        return ContainerInfo(
-            container=number,
-            store=None,
-            address=address_text(where),
-            open=False,
-            segments=None,
-        )
+        return ContainerInfo(container=number, store=None, address=address_text(where), open=False, segments=None)
     opened = here.store.containers.get(number)
     return ContainerInfo(
         container=number,

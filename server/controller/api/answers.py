@@ -54,11 +54,7 @@ class _Rule(NamedTuple):
     kind: str | None = None
 
 
-_FAILURE: Final = (
-    _Rule(SegmentStoreFailed, "FAILURE"),
-    _Rule(IllegalState, "FAILURE"),
-    _Rule(TooMany, "FAILURE"),
-)
+_FAILURE: Final = (_Rule(SegmentStoreFailed, "FAILURE"), _Rule(IllegalState, "FAILURE"), _Rule(TooMany, "FAILURE"))
 _NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
 _NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
@@ -102,12 +98,7 @@ _RULES: Final[dict[str, tuple[_Rule, ...]]] = {
     "commitTransaction": _END_OF_TRANSACTION,
     "abortTransaction": _END_OF_TRANSACTION,
     "removeWriter": (_Rule(NotFound, "UNKNOWN_WRITER"),),
-    "createReaderGroup": (
-        *_NO_SCOPE,
-        _Rule(InvalidName, "INVALID_RG_NAME"),
-        _Rule(NotFound, "FAILURE"),
-        *_FAILURE,
-    ),
+    "createReaderGroup": (*_NO_SCOPE, _Rule(InvalidName, "INVALID_RG_NAME"), _Rule(NotFound, "FAILURE"), *_FAILURE),
     "deleteReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND", "reader group"), *_FAILURE),
     "listSubscribers": _NO_STREAM,
     "updateSubscriberStreamCut": (

@@ -48,11 +48,7 @@ class ForwardingServer(_Handler):
     """
 
     def __init__(
-        self,
-        server: grpc.aio.Server,
-        leader: Callable[[], Endpoint | None],
-        tls: TlsFiles | None,
-        trust_network: bool,
+        self, server: grpc.aio.Server, leader: Callable[[], Endpoint | None], tls: TlsFiles | None, trust_network: bool
     ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader

@@ -119,10 +119,7 @@ class ControllerServer:
     """
 
     def __init__(
-        self,
-        controller: Controller,
-        authority: Authority,
-        settled: Callable[[], Awaitable[None]] | None,
+        self, controller: Controller, authority: Authority, settled: Callable[[], Awaitable[None]] | None
     ) -> None:
         self._controller = controller
         self._authority = authority

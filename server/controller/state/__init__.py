@@ -1,15 +1,7 @@
 """The controller's state: streams and their epochs, the operations that change it, its journal and its memory."""
 
-from segstore.server.controller.state.core import (
-    Core,
-    Due,
-    Timer,
-    require,
-)
-from segstore.server.controller.state.durable import (
-    image,
-    recovered,
-)
+from segstore.server.controller.state.core import Core, Due, Timer, require
+from segstore.server.controller.state.durable import image, recovered
 from segstore.server.controller.state.epochs import (
     Comparison,
     Epoch,

@@ -157,10 +157,7 @@ def rolled(stream: Stream, epoch: int, now_ms: int) -> tuple[Epoch, Epoch]:
     """Return the epochs with which a stream merges transactions of an older epoch: copies of that and the current."""
     old, current = stream.epoch(epoch), stream.current
     created_ms = max(now_ms, current.created_ms + 1)
-    return (
-        _copy(old, current.number + 1, created_ms),
-        _copy(current, current.number + 2, created_ms + 1),
-    )
+    return (_copy(old, current.number + 1, created_ms), _copy(current, current.number + 2, created_ms + 1))
 
 
 def _copy(epoch: Epoch, number: int, created_ms: int) -> Epoch:

@@ -1,41 +1,13 @@
 """The controller's work on streams, transactions, reader groups, tables and scopes."""
 
-from segstore.server.controller.streams.reader_groups import (
-    ReaderGroups,
-)
-from segstore.server.controller.streams.scaling import (
-    Scaling,
-)
-from segstore.server.controller.streams.scopes import (
-    Scopes,
-)
-from segstore.server.controller.streams.streams import (
-    Streams,
-)
-from segstore.server.controller.streams.tables import (
-    Tables,
-)
-from segstore.server.controller.streams.transactions import (
-    Transactions,
-)
-from segstore.server.controller.streams.upkeep import (
-    Upkeep,
-)
-from segstore.server.controller.streams.watermarks import (
-    Watermarks,
-)
-from segstore.server.controller.streams.writers import (
-    Writers,
-)
+from segstore.server.controller.streams.reader_groups import ReaderGroups
+from segstore.server.controller.streams.scaling import Scaling
+from segstore.server.controller.streams.scopes import Scopes
+from segstore.server.controller.streams.streams import Streams
+from segstore.server.controller.streams.tables import Tables
+from segstore.server.controller.streams.transactions import Transactions
+from segstore.server.controller.streams.upkeep import Upkeep
+from segstore.server.controller.streams.watermarks import Watermarks
+from segstore.server.controller.streams.writers import Writers
 
-__all__ = [
-    "ReaderGroups",
-    "Scaling",
-    "Scopes",
-    "Streams",
-    "Tables",
-    "Transactions",
-    "Upkeep",
-    "Watermarks",
-    "Writers",
-]
+__all__ = ["ReaderGroups", "Scaling", "Scopes", "Streams", "Tables", "Transactions", "Upkeep", "Watermarks", "Writers"]

@@ -54,12 +54,7 @@ class Watch(msgspec.Struct):
     def begin(cls, now_ms: int, total: float) -> Watch:
         """Start to watch a segment. Earlier writes do not count, and a new segment is not scaled for a while."""
         return cls(
-            since_ms=now_ms,
-            taken_ms=now_ms,
-            total=total,
-            written_ms=now_ms,
-            asked_up_ms=now_ms,
-            asked_down_ms=now_ms,
+            since_ms=now_ms, taken_ms=now_ms, total=total, written_ms=now_ms, asked_up_ms=now_ms, asked_down_ms=now_ms
         )
 
     def take(self, now_ms: int, total: float, minute_ms: int) -> None:

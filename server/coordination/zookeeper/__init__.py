@@ -1,9 +1,5 @@
 """Coordination through ZooKeeper."""
 
-from segstore.server.coordination.zookeeper.session import (
-    ZooKeeperCoordinator,
-)
+from segstore.server.coordination.zookeeper.session import ZooKeeperCoordinator
 
-__all__ = [
-    "ZooKeeperCoordinator",
-]
+__all__ = ["ZooKeeperCoordinator"]

@@ -17,13 +17,7 @@ from segstore.client.client import Client
 from segstore.client.connection import ConnectionPool, Endpoint, SegmentRequests, TokenCache
 from segstore.client.connection.auth import expiry_of
 from segstore.client.controller import ControllerChannels
-from segstore.client.errors import (
-    ClientError,
-    NoNodeAvailable,
-    RequestTimedOut,
-    TokenExpired,
-    TokenRefused,
-)
+from segstore.client.errors import ClientError, NoNodeAvailable, RequestTimedOut, TokenExpired, TokenRefused
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentWriter
 from segstore.server.cluster import MockCluster

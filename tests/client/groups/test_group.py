@@ -247,7 +247,7 @@ async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) 
         await group(pravega, "none", streams=()).open()
     with pytest.raises(NoSuchStream):
         await group(pravega, "none", streams=["nothing"]).open()
-    with pytest.raises(ValueError, match="begins in streams that it is not over"):
+    with pytest.raises(ValueError, match="starts for other streams than its own"):
         group(pravega, from_={"other": "head"})
     with pytest.raises(ValueError, match="refresh_ms"):
         group(pravega, refresh_ms=0)

@@ -9,12 +9,7 @@ import pytest
 from segstore.client import Client
 from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.controller import Controller
-from segstore.client.errors import (
-    ConditionFailed,
-    EntryRefused,
-    NoSuchReaderGroup,
-    ProtocolViolation,
-)
+from segstore.client.errors import ConditionFailed, EntryRefused, NoSuchReaderGroup, ProtocolViolation
 from segstore.client.groups import ReaderGroup
 from segstore.client.groups.codec import encode_key, encode_offset, encode_predecessors, encode_value
 from segstore.client.groups.state import FUTURE, UNASSIGNED, GroupState

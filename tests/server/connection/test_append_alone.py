@@ -167,12 +167,7 @@ others = st.sampled_from([
 ])  # fmt: skip
 growing = st.builds(lambda step, data: (step, data), st.integers(1, 3), st.binary(max_size=300))
 together = st.lists(st.one_of(appends, appends, appends, others), min_size=2, max_size=6)
-alike = st.builds(
-    Alikes,
-    st.integers(0, 20),
-    st.lists(st.integers(0, 1), min_size=1, max_size=6),
-    st.integers(0, 60),
-)
+alike = st.builds(Alikes, st.integers(0, 20), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 60))
 steps = st.lists(
     st.one_of(growing, growing, growing, appends, others, together, alike, st.just("let go"), st.just("half")),
     max_size=12,

@@ -30,18 +30,7 @@ from segstore.wire import (
     encode,
 )
 from tests.server.connection.conftest import Started
-from tests.server.support import (
-    HELLO,
-    PATIENCE_S,
-    SEGMENT,
-    WRITER,
-    Peer,
-    append,
-    create,
-    read,
-    set_up,
-    until,
-)
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MALFORMED = Path(__file__).parents[3] / "fixtures" / "vectors" / "malformed.jsonl"
 
@@ -288,8 +277,7 @@ def malformed() -> list[Any]:
 
 
 async def test_a_malformed_frame_ends_its_connection_and_is_logged_and_counted_and_the_others_go_on(
-    started: Started,
-    caplog: pytest.LogCaptureFixture,
+    started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started() as store, await writer_of(store) as healthy:
         counters = store.server.service.counters

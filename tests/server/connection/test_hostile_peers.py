@@ -19,26 +19,8 @@ import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.connection import Connection
-from segstore.wire import (
-    AppendBlock,
-    DataAppended,
-    KeepAlive,
-    SegmentRead,
-    SetupAppend,
-    encode,
-)
-from tests.server.support import (
-    HELLO,
-    PATIENCE_S,
-    SEGMENT,
-    WRITER,
-    Peer,
-    append,
-    create,
-    read,
-    set_up,
-    until,
-)
+from segstore.wire import AppendBlock, DataAppended, KeepAlive, SegmentRead, SetupAppend, encode
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
 

@@ -8,11 +8,7 @@ import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.config import LimitSettings
-from segstore.wire import (
-    GetStreamSegmentInfo,
-    SealSegment,
-    encode,
-)
+from segstore.wire import GetStreamSegmentInfo, SealSegment, encode
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
 from tests.server.support import SEGMENT, FakeClock, Peer, append, set_up, until
 

@@ -232,9 +232,7 @@ def test_whoever_writes_is_told_once_for_all_that_gathers() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [set_up(), CreateTransientSegment(5, WRITER, "scope/s", "")],
-    ids=lambda command: type(command).__name__,
+    "command", [set_up(), CreateTransientSegment(5, WRITER, "scope/s", "")], ids=lambda command: type(command).__name__
 )
 def test_the_admin_port_takes_no_writers(command: CreateTransientSegment) -> None:
     desk = Desk(make_service(), admin=True)

@@ -197,14 +197,8 @@ async def test_frames_above_eight_mebibytes_came_with_version_9(version: int) ->
 
 async def test_the_admin_port_speaks_the_same_version() -> None:
     flush = FlushToStorage(0, "", 4)
-    async with (
-        MockSegmentStore(wire_version=13, admin_port=0) as store,
-        await Peer.connect(store, admin=True) as peer,
-    ):
+    async with MockSegmentStore(wire_version=13, admin_port=0) as store, await Peer.connect(store, admin=True) as peer:
         assert await peer.ask(HELLO, flush) == [Hello(13, 5), StorageFlushed(4)]
-    async with (
-        MockSegmentStore(wire_version=12, admin_port=0) as store,
-        await Peer.connect(store, admin=True) as peer,
-    ):
+    async with MockSegmentStore(wire_version=12, admin_port=0) as store, await Peer.connect(store, admin=True) as peer:
         peer.send(flush)
         assert await peer.closed() == b""

@@ -187,14 +187,7 @@ async def test_what_a_writer_appends_is_counted_by_its_id_and_stays_when_it_has_
             await peer.ask(append(0, b"abc"))
             await peer.ask(append(1, b"de"))
             (writer,) = (await get(http, "/v1/streams/scope/stream/stats"))["writers"]
-            assert writer == {
-                "name": None,
-                "id": str(WRITER),
-                "segments": 1,
-                "connected": 1,
-                "events": 2,
-                "bytes": 5,
-            }
+            assert writer == {"name": None, "id": str(WRITER), "segments": 1, "connected": 1, "events": 2, "bytes": 5}
         await until(lambda: not mock.server.hub.connections)
         stats = await get(http, "/v1/streams/scope/stream/stats")
         assert stats["writers"][0]["connected"] == 0

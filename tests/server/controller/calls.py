@@ -48,9 +48,7 @@ class Client:
 
 def stream_config(name: str, segments: int = 1, **more: Any) -> m.StreamConfig:
     return m.StreamConfig(
-        streamInfo=m.StreamInfo(scope="a", stream=name),
-        scalingPolicy=m.ScalingPolicy(minNumSegments=segments),
-        **more,
+        streamInfo=m.StreamInfo(scope="a", stream=name), scalingPolicy=m.ScalingPolicy(minNumSegments=segments), **more
     )
 
 

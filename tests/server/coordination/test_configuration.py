@@ -169,12 +169,12 @@ async def test_a_source_that_cannot_be_read_for_a_while_is_asked_again(world: Wo
 
 
 @played
-async def test_bytes_that_are_no_configuration_are_refused_by_name_and_replaced_by_the_controller(
-    world: World,
-) -> None:
+async def test_bytes_that_are_no_configuration_are_refused_by_name_and_replaced_by_the_controller(world: World) -> None:
     path = f"{CONFIGURATION}/scope/stream"
     await world.session_of(world.reader).set(path, b"\xff?")
-    with pytest.raises(NoConfiguration, match=r"node /segstore/configuration/scope/stream is not a .*\\xff\?") as refused:
+    with pytest.raises(
+        NoConfiguration, match=r"node /segstore/configuration/scope/stream is not a .*\\xff\?"
+    ) as refused:
         await world.reader.stream("scope", "stream")
     assert refused.value.path == path
     world.service.expire(world.session_of(world.publisher).session_id)  # a new session compares with what is there

@@ -91,10 +91,7 @@ async def test_an_append_and_a_read_of_it_are_answered_after_the_commit_and_in_o
 async def test_what_was_acknowledged_to_a_peer_that_has_ended_its_side_still_reaches_it(
     grpc_runs: None, tmp_path: Path
 ) -> None:
-    async with (
-        Cluster(data=tmp_path, watched=False, containers=2) as mock,
-        await connected(mock) as peer,
-    ):
+    async with Cluster(data=tmp_path, watched=False, containers=2) as mock, await connected(mock) as peer:
         await peer.ask(HELLO)
         Held.gate.clear()
         peer.send(create(), set_up(), append(1))
@@ -129,10 +126,7 @@ async def test_a_peer_that_brings_more_than_the_disk_takes_is_not_read(grpc_runs
 
 
 async def test_many_waiting_answers_are_written_in_few_groups(grpc_runs: None, tmp_path: Path) -> None:
-    async with (
-        Cluster(data=tmp_path, watched=False, containers=2) as mock,
-        await connected(mock) as peer,
-    ):
+    async with Cluster(data=tmp_path, watched=False, containers=2) as mock, await connected(mock) as peer:
         await peer.ask(HELLO, create(), set_up())
         Held.gate.clear()
         before = Held.groups

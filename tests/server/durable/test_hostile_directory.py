@@ -79,10 +79,7 @@ ENDLESS = "CREATE VIEW groups AS WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SEL
         (lambda db: (rows()(db), db.execute("CREATE TABLE more (x)")), "not a journal database"),
         (lambda db: (rows()(db), db.execute("CREATE INDEX more ON groups (payload)")), "not a journal database"),
         (
-            lambda db: (
-                rows()(db),
-                db.execute("CREATE TRIGGER t DELETE ON groups BEGIN DELETE FROM groups; END"),
-            ),
+            lambda db: (rows()(db), db.execute("CREATE TRIGGER t DELETE ON groups BEGIN DELETE FROM groups; END")),
             "not a journal database",
         ),
         (lambda db: db.execute("CREATE VIRTUAL TABLE groups USING fts5(first, last)"), "not a journal database"),

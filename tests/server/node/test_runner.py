@@ -13,14 +13,7 @@ from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.server.node import runner
 from segstore.server.store import NULL_VALUE
-from segstore.wire import (
-    CreateTransientSegment,
-    DataAppended,
-    Hello,
-    KeepAlive,
-    SegmentCreated,
-    SegmentRead,
-)
+from segstore.wire import CreateTransientSegment, DataAppended, Hello, KeepAlive, SegmentCreated, SegmentRead
 from segstore.wire.names import is_transient
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until

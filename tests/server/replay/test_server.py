@@ -182,9 +182,7 @@ async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[
         assert await peer.closed() == b""
 
 
-async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(
-    recorded: list[Record],
-) -> None:
+async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(recorded: list[Record]) -> None:
     frame = encode(SegmentRead(SEGMENT, 0, False, False, bytes(1 << 20), 5))
     sent = 0
 
@@ -233,10 +231,7 @@ async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:
     def frame(at_ms: int, direction: Direction, data: bytes) -> Record:
         return Record(at_ms * 1_000_000, 1, direction, RecordKind.FRAME, data)
 
-    trace = [
-        frame(0, Direction.REQUEST, encode(HELLO)),
-        frame(60_000, Direction.REPLY, encode(HELLO)),
-    ]
+    trace = [frame(0, Direction.REQUEST, encode(HELLO)), frame(60_000, Direction.REPLY, encode(HELLO))]
     async with TraceServer(trace, pace=10_000.0) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
         started = asyncio.get_running_loop().time()
         await peer.ask(HELLO)

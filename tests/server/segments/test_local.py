@@ -35,10 +35,7 @@ async def segments(request: pytest.FixtureRequest) -> AsyncIterator[SegmentAdmin
     await mock.start(with_controller=False)
     local = LocalSegments(mock.stores, "127.0.0.1")
     remote = RemoteSegments(
-        OneOwner(local.owner_of(SEGMENT)),
-        mock.settings.store.containers,
-        token=lambda _: "",
-        wire_version=WIRE_VERSION,
+        OneOwner(local.owner_of(SEGMENT)), mock.settings.store.containers, token=lambda _: "", wire_version=WIRE_VERSION
     )
     yield {"local": local, "recorded": RecordedSegments(local, lambda: None), "remote": remote}[request.param]
     await remote.aclose()

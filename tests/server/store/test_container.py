@@ -234,11 +234,7 @@ def test_a_read_at_or_beyond_the_tail_waits(container: Container, offset: int) -
 
 @pytest.mark.parametrize(
     ("offset", "size", "expected"),
-    [
-        (0, 10, (b"0123456789", False, False)),
-        (0, 11, (b"0123456789", False, True)),
-        (10, 8, (b"", False, True)),
-    ],
+    [(0, 10, (b"0123456789", False, False)), (0, 11, (b"0123456789", False, True)), (10, 8, (b"", False, True))],
 )
 def test_a_read_of_a_sealed_segment_ends(
     container: Container, offset: int, size: int, expected: tuple[bytes, bool, bool]

@@ -150,14 +150,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._expect(
             BadOffset if refused else None,
             lambda: self.store.append(
-                name,
-                writer,
-                last,
-                1,
-                data,
-                last_event_number=last,
-                now_ms=self.now_ms,
-                expected_offset=expected_offset,
+                name, writer, last, 1, data, last_event_number=last, now_ms=self.now_ms, expected_offset=expected_offset
             ),
         )
         if not refused:

@@ -7,11 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.tap.frames import Frames
-from segstore.wire import (
-    MAX_FRAME_BYTES,
-    Hello,
-    encode,
-)
+from segstore.wire import MAX_FRAME_BYTES, Hello, encode
 from tests.server.support import append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]

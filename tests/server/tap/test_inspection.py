@@ -27,17 +27,7 @@ from segstore.wire import (
     encode,
 )
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
-from tests.server.support import (
-    HELLO,
-    SEGMENT,
-    WRITER,
-    Peer,
-    append,
-    create,
-    read,
-    set_up,
-    until,
-)
+from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.tap.test_server import entry, upstream
 
 

@@ -102,10 +102,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 async def test_a_client_hears_through_the_tap_what_the_store_says(watched: bool) -> None:
     async with MockSegmentStore(long_poll_s=0.05) as direct:
         expected = await writes(direct.host, direct.port)
-    async with (
-        MockSegmentStore(long_poll_s=0.05) as mock,
-        tap_before(mock.host, mock.port, watched=watched) as tap,
-    ):
+    async with MockSegmentStore(long_poll_s=0.05) as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
         where = entry(tap)
         assert await writes(where.host, where.port) == expected
         assert mock.segments[SEGMENT].length == direct.segments[SEGMENT].length
@@ -305,8 +302,7 @@ async def test_a_client_of_a_store_that_cannot_be_reached_is_let_go_and_the_stor
 
 
 @pytest.mark.parametrize(
-    "address",
-    [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1), ("a\0b", 1)],
+    "address", [("127.0.0.1", 70_000), ("no.such.host.invalid", 1), ("a" * 300, 1), ("é..", 1), ("a\0b", 1)]
 )
 async def test_what_is_no_address_at_all_is_a_store_that_cannot_be_reached(
     address: tuple[str, int], caplog: pytest.LogCaptureFixture
@@ -578,9 +574,7 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
     assert [each.levelname for each in caplog.records if "is the tap itself" in each.message].count("ERROR") == 1
 
 
-async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(
-    watched: bool,
-) -> None:
+async def test_traffic_is_not_forwarded_to_a_named_store_that_is_a_port_of_the_tap(watched: bool) -> None:
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
         assert tap.address is not None
         itself = await tap.through(tap.address)

@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from segstore.wire.blocks import (
-    Append,
-    AppendBlockDecoder,
-    AppendBlockEncoder,
-    FixedBlockSize,
-)
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
 from segstore.wire.commands import SetupAppend
 from segstore.wire.schema import COMMANDS, Buffer, Command
 

@@ -15,13 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.wire.blocks import (
-    Append,
-    AppendBlockDecoder,
-    AppendBlockEncoder,
-    AppendViolation,
-    FixedBlockSize,
-)
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, AppendViolation, FixedBlockSize
 from segstore.wire.codec import FrameDecoder, decode, encode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, KeepAlive, SetupAppend
 from segstore.wire.errors import WireError

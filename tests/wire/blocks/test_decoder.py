@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.blocks import (
-    Append,
-    AppendBlockDecoder,
-    AppendRule,
-    AppendViolation,
-)
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendRule, AppendViolation
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -284,11 +279,7 @@ def test_what_came_before_a_violation_in_the_same_read_is_handed_over_with_it() 
 
 COMMAND = st.one_of(
     st.builds(
-        SetupAppend,
-        st.integers(0, 9),
-        st.sampled_from([A, B]),
-        st.sampled_from(["s/t/0", "s/t/1"]),
-        st.just(""),
+        SetupAppend, st.integers(0, 9), st.sampled_from([A, B]), st.sampled_from(["s/t/0", "s/t/1"]), st.just("")
     ),
     st.builds(
         AppendBlock,

@@ -79,10 +79,7 @@ def test_a_connection_that_closes_takes_its_requests_with_it() -> None:
 
 def test_commands_without_an_id_are_answered_by_their_kind() -> None:
     seen, exchanges = follow(
-        record(Hello(17, 5)),
-        record(KeepAlive()),
-        record(KeepAlive(), reply=True),
-        record(Hello(17, 5), reply=True),
+        record(Hello(17, 5)), record(KeepAlive()), record(KeepAlive(), reply=True), record(Hello(17, 5), reply=True)
     )
     assert seen[2].answers == (seen[1],)
     assert seen[3].answers == (seen[0],)

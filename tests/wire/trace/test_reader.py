@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.trace import (
-    MAGIC,
-    Block,
-    Damage,
-    NotATrace,
-    Record,
-    mark_of,
-    read_blocks,
-    read_records,
-    splits,
-)
+from segstore.wire.trace import MAGIC, Block, Damage, NotATrace, Record, mark_of, read_blocks, read_records, splits
 from tests.wire.trace.traces import MARK, METADATA, capture, frame, record, records
 
 SOME = [record(frame(100, bytes(index)), at=index) for index in range(10)]

@@ -87,11 +87,6 @@ class ReaderGroupService:
         scope, stream = request.streamCut.streamInfo.scope, request.streamCut.streamInfo.stream
         caller.needs(stream_resource(scope, stream), UPDATE)
         self._groups.move(
-            scope,
-            stream,
-            request.subscriber,
-            request.readerGroupId,
-            request.generation,
-            request.streamCut.cut,
+            scope, stream, request.subscriber, request.readerGroupId, request.generation, request.streamCut.cut
         )
         return m.UpdateSubscriberStatus(status=m.UpdateSubscriberStatus.SUCCESS)

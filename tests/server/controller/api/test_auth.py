@@ -173,9 +173,7 @@ async def test_a_check_that_all_callers_give_up_before_its_turn_is_dropped(hashe
     assert len(hashes) <= 20 + 1, "the check that had begun in each round, and the last"
 
 
-async def test_a_caller_that_gives_up_leaves_the_check_to_those_that_wait_for_it(
-    hashes: list[tuple[str, int]],
-) -> None:
+async def test_a_caller_that_gives_up_leaves_the_check_to_those_that_wait_for_it(hashes: list[tuple[str, int]]) -> None:
     known = authority(f"anna:{hashed('secret')}")
     first, second = (asyncio.ensure_future(known.principal(basic("anna", "secret"))) for _ in range(2))
     await asyncio.sleep(0)

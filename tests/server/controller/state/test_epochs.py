@@ -293,9 +293,7 @@ def spans_in_order(epochs: list[Epoch], one: dict[int, int], other: dict[int, in
         spans_in_order,
     ],
 )
-def test_questions_about_cuts_take_time_linear_in_their_segments(
-    question: Callable[..., Any],
-) -> None:
+def test_questions_about_cuts_take_time_linear_in_their_segments(question: Callable[..., Any]) -> None:
     epochs, one, other = wide()
     calls = 0
 

@@ -91,9 +91,7 @@ def test_the_bound_does_not_fall_behind_the_last_one() -> None:
     assert upper_bound(SCALED, [{LOW.id: 2, HIGH.id: 9}], {LOW.id: 3, HIGH.id: 4}) == {LOW.id: 3, HIGH.id: 9}
 
 
-def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_positions_in_unknown_segments_are_ignored_and_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert upper_bound(SCALED, [{77: 5}], {}) == {}
     caplog.clear()
     assert upper_bound(SCALED, [{77: 5, 0: 6}, dict.fromkeys(range(100, 1_100), 1)], {}) == {0: 6}
