@@ -26,10 +26,9 @@ from segstore import __version__
 from segstore.cli.serving import allow_many_connections, announcement, keep_writing, stopped_by_signal
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
-from segstore.server.connection import Clock
+from segstore.server.clock import Clock, LoopClock
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
 from segstore.server.net import Endpoint
-from segstore.server.node import LoopClock
 from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
 from segstore.wire import WIRE_VERSION

@@ -26,11 +26,11 @@ import uvloop
 from segstore import __version__
 from segstore.cli.settings import ServeSettings
 from segstore.cli.terminal import log_to_stderr
+from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults, read_faults
 from segstore.server.net import Endpoint, address_text
-from segstore.server.node import LoopClock
 
 if TYPE_CHECKING:
     from segstore.traces import FileRecorder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from segstore.server import StoreOptions
-from segstore.server.connection import Clock
+from segstore.server.clock import Clock
 from segstore.server.controller import Authority, ControllerConfig
 from segstore.server.coordination import Coordinator, OwnershipSettings
 from segstore.server.faults import FaultSettings

@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
+from segstore.server.clock import Clock, LoopClock
 from segstore.server.cluster.members import Members
 from segstore.server.cluster.node import ClusterNode, controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings
-from segstore.server.connection import Clock
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, ControllerServer
 from segstore.server.controller.state import Operation, State, encode
@@ -22,7 +22,7 @@ from segstore.server.coordination import Coordinator, InProcessCoordinator, Owne
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, Observer
 from segstore.server.net import Endpoint
-from segstore.server.node import LoopClock, SegmentStoreServer
+from segstore.server.node import SegmentStoreServer
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.names import container_of

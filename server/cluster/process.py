@@ -14,11 +14,11 @@ import asyncio
 import logging
 from contextlib import suppress
 
+from segstore.server.clock import Clock
 from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.node import ClusterNode
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.connection import Clock
 from segstore.server.controller import Controller, wall_clock_ms
 from segstore.server.controller.api import Authority, ForwardingServer
 from segstore.server.coordination import (

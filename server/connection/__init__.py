@@ -4,12 +4,11 @@ from segstore.server.connection.accepting import Listening, stop_accepting
 from segstore.server.connection.connection import Connection
 from segstore.server.connection.hub import ConnectionHub
 from segstore.server.connection.recording import Recorder
-from segstore.server.connection.service import Clock, StoreService, TimerHandle
+from segstore.server.connection.service import StoreService
 from segstore.server.connection.session import Ending, Session
 from segstore.server.connection.writer_counts import WriterCount, WriterCounts
 
 __all__ = [
-    "Clock",
     "Connection",
     "ConnectionHub",
     "Ending",
@@ -17,7 +16,6 @@ __all__ = [
     "Recorder",
     "Session",
     "StoreService",
-    "TimerHandle",
     "WriterCount",
     "WriterCounts",
     "stop_accepting",

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial as bound
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
@@ -59,19 +60,6 @@ _POLL_WINDOW: Final = 1 / 256
 _WOKEN_AT_ONCE: Final = 16
 _UNREAD_TIMES: Final = 16
 """A list is not decoded if it is longer than this multiple of the items that a request may name."""
-
-
-class TimerHandle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Clock(Protocol):
-    """Time and timers."""
-
-    def now_s(self) -> float:
-        """Seconds since 1970."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle: ...
 
 
 class Counters(msgspec.Struct):

@@ -40,7 +40,8 @@ from segstore.wire.names import transient_name
 from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
-    from segstore.server.connection.service import StoreService, TimerHandle, WaitingRead
+    from segstore.server.clock import TimerHandle
+    from segstore.server.connection.service import StoreService, WaitingRead
     from segstore.server.store import AppendItem, WakeReason
     from segstore.wire import FrameDecoder
     from segstore.wire.blocks import AppendBlockDecoder

@@ -31,7 +31,7 @@ from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOption
 from segstore.wire import COMMANDS
 
 if TYPE_CHECKING:
-    from segstore.server.connection import Clock, TimerHandle
+    from segstore.server.clock import Clock, TimerHandle
 
 log = logging.getLogger(__name__)
 

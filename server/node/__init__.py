@@ -1,5 +1,5 @@
 """A listening segment store, and the mock for tests."""
 
-from segstore.server.node.runner import LoopClock, MockSegmentStore, SegmentStoreServer
+from segstore.server.node.runner import MockSegmentStore, SegmentStoreServer
 
-__all__ = ["LoopClock", "MockSegmentStore", "SegmentStoreServer"]
+__all__ = ["MockSegmentStore", "SegmentStoreServer"]

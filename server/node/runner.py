@@ -10,13 +10,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings
-from segstore.server.connection import Clock, Connection, ConnectionHub, Listening, StoreService, TimerHandle
+from segstore.server.connection import Connection, ConnectionHub, Listening, StoreService
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
@@ -35,15 +35,6 @@ _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
 _AT_ONCE = 256
 """Maximum number of segments that housekeeping handles in one loop iteration."""
-
-
-class LoopClock:
-    """The wall clock, and the timers of the running loop."""
-
-    now_s = staticmethod(time.time)
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
-        return asyncio.get_running_loop().call_later(delay_s, callback)
 
 
 class SegmentStoreServer:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from segstore.server.clock import LoopClock
 from segstore.server.config import StoreSettings
 from segstore.server.connection import Connection, ConnectionHub, Session, StoreService
 from segstore.server.durable.committer import Gated
 from segstore.server.fair_queue import FairQueue
-from segstore.server.node import LoopClock
 from segstore.server.store import SegmentStore
 from segstore.wire import (
     AppendBlock,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from segstore.server import MockSegmentStore
+from segstore.server.clock import LoopClock
 from segstore.server.control_api.routes import Watch
 from segstore.server.faults import Faults, Observer
-from segstore.server.node import LoopClock
 from tests.server.control_api.support import asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 

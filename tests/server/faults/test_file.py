@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from pydantic import ValidationError
 
+from segstore.server.clock import LoopClock
 from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, read_faults
 from segstore.server.faults.file import parse_faults
 from segstore.server.faults.rules import Close, Error, Ok, reply_class
-from segstore.server.node import LoopClock
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
 
 WHOLE = """

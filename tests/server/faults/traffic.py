@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from segstore.server import MockSegmentStore, SegmentStoreServer
-from segstore.server.connection import Clock
+from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, FaultSettings, Observed, Observer
-from segstore.server.node import LoopClock
 from segstore.server.store import Segment
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import DataAppended, KeepAlive

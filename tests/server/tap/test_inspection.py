@@ -10,10 +10,9 @@ from uuid import UUID
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.connection import Clock
+from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
-from segstore.server.node import LoopClock
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import (
     AppendBlock,

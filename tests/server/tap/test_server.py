@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
+from segstore.server.clock import LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
 from segstore.server.net import AddressInUse, CannotListen
-from segstore.server.node import LoopClock
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import HIGH_BYTES, Link, Side
 from segstore.server.tap.server import TooManyStores
