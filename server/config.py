@@ -115,7 +115,7 @@ class StoreSettings(BaseModel):
     port: int = Field(default=12345, ge=0, le=65535)
     """Port of the segment store; 0 picks a free one."""
     admin_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port for admin commands of the segment store; none if not given."""
+    """Port for admin commands of the segment store; not served if not given."""
     containers: int = Field(default=4, gt=0)
     """Number of containers in the cluster (`pravegaservice.container.count`)."""
     own: Annotated[frozenset[int] | None, BeforeValidator(_numbers)] = None
@@ -126,10 +126,9 @@ class StoreSettings(BaseModel):
     """Require a token for CreateTransientSegment too, unlike the reference."""
     strict_request_ids: bool = False
     """When the token of a ReadSegment is refused, reply with the request id. The reference replies with the read's
-    offset (seed 36.30)."""
+    offset."""
     strict_transient_attributes: bool = False
-    """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; the reference allows 16
-    (seed 43.3)."""
+    """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; the reference allows 16."""
     stack_traces: bool = False
     """Include stack traces in failure replies. Those of the admin port always do, as in the reference."""
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
@@ -139,7 +138,7 @@ class StoreSettings(BaseModel):
     (Pravega 0.5) did, after they had executed the command; otherwise the bytes are ignored."""
     long_poll_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     """Answer a waiting tail read without data after this time. The reference waits without a limit; the Rust client
-    gives up after 30 s, so the default is below."""
+    gives up after 30 s, so the default is shorter."""
     reuse_names: bool = False
     """Allow the name of a deleted segment to be used again, even if it held data."""
     transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)

@@ -56,9 +56,9 @@ class ClusterSettings(BaseModel):
     controller: ControllerConfig = ControllerConfig()
     """How the controller behaves."""
     http_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one, none if not given."""
+    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one; not served if not given."""
     http_token_file: Path | None = None
-    """File with the token that requests to the control API must carry; required off loopback."""
+    """File with the token that requests to the control API must carry; required unless the host is loopback."""
     published_host: str | None = None
     """Host name that clients are sent to; the host of the ports if not given. With TLS on a loopback address the
     default is "localhost", because a certificate names hosts."""
