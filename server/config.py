@@ -128,7 +128,7 @@ class StoreSettings(BaseModel):
     """When the token of a ReadSegment is refused, reply with the request id. The reference replies with the read's
     offset."""
     strict_transient_attributes: bool = False
-    """Allow a transient segment only its writer's event number as attribute, as PDP-43A says; the reference allows 16."""
+    """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; Pravega allows 16."""
     stack_traces: bool = False
     """Include stack traces in failure replies. Those of the admin port always do, as in the reference."""
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
