@@ -159,7 +159,7 @@ class _Cluster:
                 last = container.setup_append(segment, writer, now_ms=0)
                 if last < number:
                     data = number.to_bytes(4) + writer.int.to_bytes(16)[-4:]
-                    container.append(segment, writer, (number,), (1,), (data,), last, 0)
+                    container.append(segment, writer.bytes, ((number, 1, data, 0),), last, 0)
                 offset = -1 if last >= number else container.segments[segment].length
             except StoreError:
                 self._refused(store, container_id)
