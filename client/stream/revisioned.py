@@ -214,8 +214,8 @@ class RevisionedStream(ClosedAfter):
     async def compare_and_set_mark(self, expected: Revision | None, new: Revision | None) -> bool:
         """Sets the mark if it is `expected`; returns whether it was.
 
-        If a reply was lost, the current mark decides: True if it equals `new`, whoever set it. The result is wrongly
-        False only if this call set the mark and another client has changed it since.
+        If a reply was lost, the current mark decides: True if it equals `new`, no matter which writer set it.
+        The result is wrongly False only if this call set the mark and another client has changed it since.
         """
         self._check()
         old_value = _NO_MARK if expected is None else self._offset(expected)

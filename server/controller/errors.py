@@ -1,4 +1,4 @@
-"""The error tree of the controller, sorted by what the caller is told.
+"""The error tree of the controller, sorted by the status that the caller receives.
 
     ControllerError
     ├── NotFound               a scope, stream, epoch, transaction, reader group, … does not exist

@@ -68,7 +68,7 @@ class InProcessCoordinator:
         self._paused = False
         for session in tuple(self.sessions.values()):
             if session.cut:
-                session.silence(anew=True)
+                session.silence(restart=True)
             else:
                 session.reached()
         unaware, self._unaware = self._unaware, []
@@ -282,12 +282,12 @@ class InProcessSession:
         if not self.reachable:
             raise Disconnected("the coordination service does not answer")
 
-    def silence(self, *, anew: bool = False) -> None:
+    def silence(self, *, restart: bool = False) -> None:
         """Handles a disconnection: the session is suspended after a while, and expires after its timeout.
 
-        anew: restarts both timers.
+        restart: whether both timers start again.
         """
-        if self.over or (self._timers and not anew):
+        if self.over or (self._timers and not restart):
             return
         self._cancel_timers()
         loop = asyncio.get_running_loop()

@@ -272,7 +272,7 @@ class Lane:
             _, frame, asked, ask_rules = instead.popleft()
             self._deliver([frame], (asked.seen,), asked.plan, effects, ask_rules=ask_rules)
         if self._numbers_are_wrong and not instead:
-            effects += self._finish("a fault told a writer that its number is wrong")
+            effects += self._finish("a fault rule refused a writer's event number")
 
     def _error(self, seen: Seen, action: Error, effects: list[Effect]) -> bytes:
         """The frame of an error that takes the place of the store's reply; the writer has to be set up again."""

@@ -14,7 +14,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
 from segstore.wire.trace import FieldDifference, compare_frames
 
-_FIELDS_TOLD: Final = 4
+_FIELDS_SHOWN: Final = 4
 _BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched differently"
 
 
@@ -41,10 +41,10 @@ class Problem(NamedTuple):
             return f"connection {self.connection}: {self.request} is not in the trace"
         if self.expected != self.request:
             return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
-        told = [each for each in self.fields if not each.secret]
-        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in told[:_FIELDS_TOLD])
-        if len(told) > _FIELDS_TOLD:  # each event of an append is a field
-            said += f", and {len(told) - _FIELDS_TOLD} more"
+        shown = [each for each in self.fields if not each.secret]
+        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in shown[:_FIELDS_SHOWN])
+        if len(shown) > _FIELDS_SHOWN:  # each event of an append is a field
+            said += f", and {len(shown) - _FIELDS_SHOWN} more"
         return f"connection {self.connection}: {self.request} differs from the trace: {said}"
 
 

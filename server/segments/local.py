@@ -89,4 +89,4 @@ class _LocalSession(Session):
 
 
 def _no_op() -> None:
-    pass
+    """Replies need no notice: `ask` looks for its own."""
