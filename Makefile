@@ -20,14 +20,19 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 endif
 PYTHON_LOWEST ?= python3.11
 
-# Rewritten when pyproject.toml is newer; as long as they stand, no target needs a network.
+# What an installation is made of, the sources of the optional extension included.
+INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
+# Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
+
+TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
+	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-quick test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
-	bench-ownership bench-tap conformance fuzz mutants docs page-picture cert proto soak spark-cluster clean
+	bench-ownership bench-tap conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -115,9 +120,15 @@ conformance: $(CORE) ## run recorded vectors and conversations; another folder: 
 fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz $(ARGS)
 
+fuzz-native: $(DEV) ## fuzzing of the codec's extension with AddressSanitizer and UBSan (gcc) for FUZZ_SECONDS
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native $(ARGS)
+
 mutants: $(DEV) ## changes of the code that no test of its room notices: ROOM=client/connection/pool.py ARGS="--sample 60"
 	@$(PY) -c 'import mutmut' 2>/dev/null || $(PIP) install 'mutmut>=3.8,<3.9'
 	$(PY) tools/mutants.py $(ROOM) --workers $(WORKERS) $(ARGS)
+
+wheels: $(DEV) ## a wheel for each CPython of this machine and a pure one, each tried in a clean environment; needs PyPI
+	$(PY) tools/make_wheels.py $(ARGS)
 
 docs: $(DEV) ## write the generated pages of docs/ and build the site in build/site; a broken link fails
 	$(PY) tools/make_docs.py
@@ -156,14 +167,16 @@ clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -print | xargs rm -rf
 
-$(CORE): pyproject.toml | $(PY)
+$(CORE): $(INSTALLED) | $(PY)
 	@echo "installing segstore into $(VENV)"
 	@$(PIP) install -e .
+	@$(TELL_CODEC)
 	@touch $@
 
-$(DEV): pyproject.toml | $(PY)
+$(DEV): $(INSTALLED) | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
 	@$(PIP) install -e '.[dev,docs]'
+	@$(TELL_CODEC)
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
 		then $(PIP) install -e '.[spark]'; \
 		else echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi

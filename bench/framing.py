@@ -9,11 +9,10 @@ starts and ends and checks its length. On the side of `readexactly`, alone means
 from __future__ import annotations
 
 import asyncio
-import functools
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import uvloop
@@ -22,15 +21,12 @@ from bench.harness import Effort, Figure, Report, Times, take_turns
 from bench.pictures import Bars
 from bench.sender import Sender
 from segstore.wire import AppendBlock, AppendBlockEnd, DataAppended, FrameDecoder, decode, encode
-from segstore.wire.codec.generate import frames_source
 
 __all__ = ["run"]
 
 BUFFER_BYTES: Final = 1 << 18
 PAIRS, ACKS = "pairs", "acks"
-RAW, ALONE, DECODED = "recv_into", "framing alone", "with decode"
-PROTOCOL_ALONE, PROTOCOL = "uvloop, framing alone", "uvloop, with decode"
-STREAM_ALONE, STREAM = "readexactly alone", "readexactly, with decode"
+RAW, DECODED, PROTOCOL, STREAM = "recv_into", "FrameDecoder", "uvloop, FrameDecoder", "readexactly, decode"
 
 WRITER: Final = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 MESSAGES: Final = {
@@ -48,31 +44,28 @@ def run(effort: Effort) -> Report:
         pairs = _compare(sender, listener, PAIRS, effort)
         acks = _compare(sender, listener, ACKS, effort)
     goals = [
-        ("pairs: framing alone, of the rate of recv_into", pairs.ratio(RAW, ALONE), 0.45),
-        ("pairs: framing with decode, of the rate of recv_into", pairs.ratio(RAW, DECODED), 0.18),
-        ("pairs: rate of framing, of two readexactly a frame", pairs.ratio(STREAM_ALONE, PROTOCOL_ALONE), 4.5),
-        ("acks: rate of framing, of two readexactly a frame", acks.ratio(STREAM_ALONE, PROTOCOL_ALONE), 8),
+        ("pairs: framing with decode, of the rate of recv_into", pairs.ratio(RAW, DECODED), 0.60),
+        ("pairs: rate of framing with decode, of two readexactly a frame", pairs.ratio(STREAM, PROTOCOL), 4.5),
+        ("acks: rate of framing with decode, of two readexactly a frame", acks.ratio(STREAM, PROTOCOL), 8),
     ]
     report.figures += [Figure(name, value, goal, at_most=False) for name, value, goal in goals]
     rows = [
         (name, *(f"{times.median(name) * 1e9:.0f}" for times in (pairs, acks)), *_rates(name, pairs, acks))
-        for name in (RAW, ALONE, DECODED, PROTOCOL_ALONE, PROTOCOL, STREAM_ALONE, STREAM)
+        for name in (RAW, DECODED, PROTOCOL, STREAM)
     ]
     report.says = (
-        f"Appends of 1 KB are taken at {goals[0][1]:.0%} of the rate of `recv_into` alone, and at "
-        f"{goals[1][1]:.0%} when "
-        f"every frame is decoded; that is {goals[2][1]:.1f} times the rate of two `readexactly` a frame."
+        f"Appends of 1 KB are framed and decoded at {goals[0][1]:.0%} of the rate of `recv_into` alone; that is "
+        f"{goals[1][1]:.1f} times the rate of two `readexactly` a frame."
     )
     shown = {
-        what: [times.ratio(RAW, name) for name in (RAW, ALONE, DECODED, STREAM_ALONE, STREAM)]
+        what: [times.ratio(RAW, name) for name in (RAW, DECODED, STREAM)]
         for what, times in (("pairs", pairs), ("acks", acks))
     }
-    labels = ["recv_into", "framing\nalone", "framing,\ndecode", "readexactly\nalone", "readexactly,\ndecode"]
+    labels = ["recv_into", "FrameDecoder", "readexactly,\ndecode"]
     title = "Rate at which a TCP connection is taken, of recv_into"
     report.pictures.append(Bars("framing-rates", title, "", "× recv_into", shown, log=True, groups=labels, decimals=2))
     report.notes.append(
-        "pairs: an AppendBlock of 1 KB and its AppendBlockEnd; acks: DataAppended; framing alone is the loop of "
-        "`FrameDecoder` without decoding; another process fills the connection"
+        "pairs: an AppendBlock of 1 KB and its AppendBlockEnd; acks: DataAppended; another process fills the connection"
     )
     report.tables.append((("receiver", "ns a pair", "ns an ack", "pairs, of recv_into", "acks, of recv_into"), rows))
     return report
@@ -98,38 +91,15 @@ def _compare(sender: Sender, listener: socket.socket, what: str, effort: Effort)
 
         return once
 
-    in_loop = functools.partial(functools.partial, _in_loop)
     return take_turns(
         {
             RAW: timed(_receive),
-            ALONE: timed(lambda peer, size: _receive(peer, size, frames_only().feed)),
             DECODED: timed(lambda peer, size: _receive(peer, size, FrameDecoder().feed)),
-            PROTOCOL_ALONE: timed(in_loop(_by_protocol, frames_only)),
-            PROTOCOL: timed(in_loop(_by_protocol, FrameDecoder)),
-            STREAM_ALONE: timed(in_loop(_by_stream, len)),
-            STREAM: timed(in_loop(_by_stream, decode)),
+            PROTOCOL: timed(_in_loop(_by_protocol)),
+            STREAM: timed(_in_loop(_by_stream)),
         },
         effort.rounds,
     )
-
-
-def frames_only() -> FrameDecoder:
-    """A decoder that finds frames and makes nothing of them."""
-    decoder = FrameDecoder()
-    decoder._frames = _loop_without_decoding()  # no public way: nobody but a benchmark wants this
-    return decoder
-
-
-@functools.cache
-def _loop_without_decoding() -> Callable[..., int]:
-    text, constants = frames_source(())
-    kept = [line for line in text.splitlines() if "out.append" not in line]
-    if len(kept) != len(text.splitlines()) - 2:
-        raise RuntimeError(f"the loop of frames is not as this benchmark knows it:\n{text}")
-    names = dict(constants)
-    exec("\n".join(kept), names)
-    loop: Callable[..., int] = names["frames"]
-    return loop
 
 
 # --- receivers --------------------------------------------------------------------------------------------------
@@ -146,17 +116,20 @@ def _receive(peer: socket.socket, expected: int, feed: Callable[[bytearray, int]
             feed(buffer, size)
 
 
-def _in_loop(receive: Callable[..., Any], how: Callable[..., Any], peer: socket.socket, expected: int) -> None:
-    peer.setblocking(False)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(receive(how, peer, expected))
+def _in_loop(receive: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[socket.socket, int], None]:
+    def received(peer: socket.socket, expected: int) -> None:
+        peer.setblocking(False)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(receive(peer, expected))
+
+    return received
 
 
 class _Protocol(asyncio.BufferedProtocol):
-    def __init__(self, decoder: FrameDecoder, expected: int) -> None:
+    def __init__(self, expected: int) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self._left = expected
-        self._feed = decoder.feed
+        self._feed = FrameDecoder().feed
         self._buffer = bytearray(BUFFER_BYTES)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -173,18 +146,18 @@ class _Protocol(asyncio.BufferedProtocol):
             self.done.set_exception(exc or ConnectionError(f"{self._left} bytes are missing"))
 
 
-async def _by_protocol(make: Callable[[], FrameDecoder], peer: socket.socket, expected: int) -> None:
+async def _by_protocol(peer: socket.socket, expected: int) -> None:
     loop = asyncio.get_running_loop()
-    transport, protocol = await loop.create_connection(lambda: _Protocol(make(), expected), sock=peer)
+    transport, protocol = await loop.create_connection(lambda: _Protocol(expected), sock=peer)
     await protocol.done
     transport.close()
 
 
-async def _by_stream(decode_frame: Callable[[bytes], object], peer: socket.socket, expected: int) -> None:
+async def _by_stream(peer: socket.socket, expected: int) -> None:
     reader, writer = await asyncio.open_connection(sock=peer, limit=BUFFER_BYTES)
     while expected:
         header = await reader.readexactly(8)
         body = await reader.readexactly(int.from_bytes(header[4:], "big"))
-        decode_frame(header + body)
+        decode(header + body)
         expected -= 8 + len(body)
     writer.close()

@@ -24,7 +24,7 @@ from bench.harness import Effort, Figure, Report
 from bench.pages import main
 from bench.pictures import Bars
 from bench.processes import Serving, serving
-from segstore.client import ClientSettings, ConnectionPool, EventWriter, PartialRoundRobin, Router, connect
+from segstore.client import ClientSettings, Cluster, ConnectionPool, EventWriter, PartialRoundRobin, Router, connect
 
 __all__ = ["Found", "run"]
 
@@ -73,16 +73,8 @@ async def _measure(server: Serving, count: int, *, lazy_start: bool, router: Rou
 
         async def one(number: int) -> EventWriter:
             pool = await stack.enter_async_context(ConnectionPool(pravega.pool.settings, random=Random(number)))
-            writer = EventWriter(
-                pool,
-                pravega.controller,
-                locations,
-                "bench",
-                "low-rate",
-                lazy_start=lazy_start,
-                router=router,
-                random=Random(number),
-            )
+            cluster = Cluster(pool, pravega.controller, locations)
+            writer = EventWriter(cluster, "bench", "low-rate", lazy_start=lazy_start, router=router)
             await writer.open()
             stack.push_async_callback(writer.aclose)
             for _ in range(EVENTS):

@@ -197,11 +197,13 @@ def _counted(table: DataFrame) -> int:
 
 
 def _columns(trace: str, names: Sequence[str] | None = None) -> Iterator[Any]:
+    from segstore.pipeline.trace.batches import BatchMaker
     from segstore.pipeline.trace.columns import select
-    from segstore.pipeline.trace.files import plan, read_piece
-    from segstore.pipeline.trace.vectorised_rows import BatchMaker
+    from segstore.pipeline.trace.files import plan
+    from segstore.pipeline.trace.reading import read_piece
+    from segstore.pipeline.trace.rows import RowMaker
 
-    maker = BatchMaker(select(names))
+    maker = BatchMaker(RowMaker(select(names)))
     for piece in plan([trace]):
         for found in read_piece(piece):
             yield from maker.batches(found)
@@ -225,7 +227,7 @@ def _analyse_alone(trace: str) -> tuple[int, int]:
 
 
 def _analyse_by_column(trace: str) -> tuple[int, int]:
-    """The reference over columns that were read by NumPy."""
+    """The reference over columns that were read together."""
     from segstore.pipeline.report.reference import REFERENCE_COLUMNS, reference_of
 
     rows = (

@@ -27,10 +27,11 @@ from bench.pages import main
 from bench.pictures import Bars
 from bench.traffic import write_traffic
 from segstore.pipeline.session import session
+from segstore.pipeline.trace.batches import BatchMaker
 from segstore.pipeline.trace.columns import select
-from segstore.pipeline.trace.files import plan, read_piece
+from segstore.pipeline.trace.files import plan
+from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import RowMaker, trace_rows
-from segstore.pipeline.trace.vectorised_rows import BatchMaker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +139,7 @@ def _one_process(path: Path, effort: Effort) -> Times:
         _drain(row for piece in pieces for found in read_piece(piece) for row in maker.rows(found))
 
     def together() -> None:
-        maker = BatchMaker(select())
+        maker = BatchMaker(RowMaker(select()))
         _drain(batch for piece in pieces for found in read_piece(piece) for batch in maker.batches(found))
 
     together()

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ROOT", "Serving", "serving"]
+__all__ = ["COMMAND_LINE", "ROOT", "Serving", "announced", "serving"]
 
 ROOT: Final = Path(__file__).parent.parent
-_SERVE: Final = "from segstore.cli.commands import main; main()"
+COMMAND_LINE: Final = "from segstore.cli.commands import main; main()"
 _STOP_S: Final = 30.0
 
 
@@ -44,24 +44,19 @@ class Serving:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[Serving]:
-    """Start it on free ports; it is stopped in the end."""
-    ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
+def announced(*arguments: str) -> Iterator[tuple[int, str]]:
+    """The pid of a Python process and the first line that it printed; it is stopped in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVE, "serve", *ports, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     )
     if process.stdout is None:
         raise RuntimeError("a server without its standard output")
     try:
         line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"segstore serve ended with status {process.wait(_STOP_S)} before it listened")
-        where = json.loads(line)
-        yield Serving(process.pid, int(where["segment_store"].rpartition(":")[2]), where["controller"])
+            status = process.wait(_STOP_S)
+            raise RuntimeError(f"{' '.join(arguments)} ended with status {status} before it listened")
+        yield process.pid, line
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -70,3 +65,12 @@ def serving(*options: str) -> Iterator[Serving]:
             process.kill()
             process.wait(_STOP_S)
         process.stdout.close()
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[Serving]:
+    """Starts it on free ports; it is stopped in the end."""
+    ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
+    with announced("-c", COMMAND_LINE, "serve", *ports, *options) as (pid, line):
+        where = json.loads(line)
+        yield Serving(pid, int(where["segment_store"].rpartition(":")[2]), where["controller"])

@@ -8,23 +8,19 @@ that its process ran (`/proc/<pid>/task/*/schedstat`), so this benchmark needs L
 
 from __future__ import annotations
 
-import json
 import selectors
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from bench.harness import Effort, Figure, Report, take_turns
 from bench.pictures import Bars
+from bench.processes import Serving, announced, serving
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -43,7 +39,6 @@ from segstore.wire import (
 
 __all__ = ["Load", "one_at_a_time", "pipelined", "run", "writer"]
 
-ROOT: Final = Path(__file__).parent.parent
 WAIT_S: Final = 30.0
 CHUNK_BYTES: Final = 1 << 18
 _REPLY_BYTES: Final = 4096
@@ -91,7 +86,7 @@ def run(effort: Effort) -> Report:
     rows = []
     shown = {"store": list[float](), "uvloop echo": list[float]()}
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
-    with _store() as store, _echo() as echo:
+    with serving() as store, _echo() as echo:
         for load in LOADS:
             data, count, last = load.frames(effort)
             cpu_s = {"store": 0.0, "echo": 0.0}
@@ -143,44 +138,10 @@ def run(effort: Effort) -> Report:
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Server:
-    pid: int
-    port: int
-
-    def cpu_s(self) -> float:
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
 @contextmanager
-def _running(*command: str, port_of: Callable[[str], int]) -> Iterator[_Server]:
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    if process.stdout is None:
-        raise RuntimeError("a server without its standard output")
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{' '.join(command)} ended with status {process.wait(WAIT_S)} before it listened")
-        yield _Server(process.pid, port_of(line))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(WAIT_S)
-        process.stdout.close()
-
-
-def _store() -> AbstractContextManager[_Server]:
-    serve = "from segstore.cli.commands import main; main()"
-    ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
-    return _running("-c", serve, "serve", *ports, port_of=lambda line: _port(json.loads(line)["segment_store"]))
-
-
-def _echo() -> AbstractContextManager[_Server]:
-    return _running("-m", "bench.echo", port_of=int)
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+def _echo() -> Iterator[Serving]:
+    with announced("-m", "bench.echo") as (pid, line):
+        yield Serving(pid, int(line), "")
 
 
 # --- traffic ------------------------------------------------------------------------------------------------------
@@ -215,7 +176,7 @@ def _ask(peer: socket.socket, command: Command, reply: type[Command]) -> None:
         raise RuntimeError(f"{found[0]} answers {command}")
 
 
-def _timed(server: _Server, cpu_s: dict[str, float], name: str, run: Callable[[], None]) -> float:
+def _timed(server: Serving, cpu_s: dict[str, float], name: str, run: Callable[[], None]) -> float:
     before, start = server.cpu_s(), time.perf_counter()
     run()
     spent = time.perf_counter() - start

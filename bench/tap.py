@@ -12,9 +12,7 @@ The traces go to a folder beside the results, so that the file system is that of
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,13 +24,12 @@ from typing import Final
 from bench.harness import Effort, Figure, Report, take_turns
 from bench.pages import main
 from bench.pictures import Bars
-from bench.processes import ROOT, serving
+from bench.processes import COMMAND_LINE, announced, serving
 from bench.server import Load, one_at_a_time, pipelined, writer
 
 __all__ = ["run"]
 
 RESULTS: Final = Path(__file__).parent / "results"
-STOP_S: Final = 30.0
 GOAL: Final = 2.5
 """Each byte is copied through one process more, on the same cores."""
 GOAL_ONE_AT_A_TIME: Final = 3.0
@@ -97,25 +94,9 @@ def run(effort: Effort) -> Report:
 @contextmanager
 def _tapping(port: int, *options: str) -> Iterator[int]:
     """The port of a tap before a store on this machine; it is stopped in the end."""
-    tap = [sys.executable, "-c", "from segstore.cli.commands import main; main()", "tap", "--announce", "json"]
-    process = subprocess.Popen(
-        [*tap, "--store", f"127.0.0.1:{port}", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
-    )
-    if process.stdout is None:
-        raise RuntimeError("a tap without its standard output")
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"segstore tap ended with status {process.wait(STOP_S)} before it listened")
+    tap = ("-c", COMMAND_LINE, "tap", "--announce", "json", "--store", f"127.0.0.1:{port}")
+    with announced(*tap, *options) as (_, line):
         yield int(json.loads(line)["segment_store"].rpartition(":")[2])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(STOP_S)
-        process.stdout.close()
 
 
 def _timed(port: int, send: Callable[[socket.socket], None]) -> Callable[[], float]:

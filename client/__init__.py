@@ -3,12 +3,16 @@
     async with connect("tcp://127.0.0.1:9090") as pravega:
         async with pravega.event_writer("scope", "stream") as writer:
             await writer.write(b"…", routing_key="sensor-7")
+        async with pravega.event_reader("scope", "stream", from_="head") as events:
+            async for event in events:
+                print(event.data)
 
 For work on the protocol below streams there are `ConnectionPool` and its flows, `RawClient`, `SegmentRequests`,
 `SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
 """
 
 from segstore.client.client import Client, connect
+from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import (
     Basic,
@@ -58,6 +62,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ClientSettings",
+    "Cluster",
     "ConnectionPool",
     "Credentials",
     "Endpoint",

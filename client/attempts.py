@@ -24,9 +24,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Final
 
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
@@ -39,65 +39,33 @@ from segstore.client.errors import (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attempts:
     """The attempts at one operation, and the budget that bounds them.
 
     Attributes:
-        failures: number of consecutive failures.
-    """
-
-    __slots__ = (
-        "_began_s",
-        "_call",
-        "_last",
-        "_limit_ms",
-        "_may_move",
-        "_now_s",
-        "_random",
-        "_refused_s",
-        "_segment",
-        "_settings",
-        "_since_s",
-        "_stream",
-        "_what",
-        "failures",
-    )
-
-    def __init__(
-        self,
-        settings: ClientSettings,
-        what: str,
-        *,
-        segment: str | None = None,
-        stream: str | None = None,
-        call: bool = False,
-        may_move: bool = True,
-        timeout_ms: float = 0,
-        random: Random | None = None,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Starts a budget for one operation.
-
         what: names the operation in errors. segment, stream: what it concerns.
         call: if true, `call_timeout_ms` and `refused_timeout_ms` apply, else `recovery_timeout_ms`.
         may_move: whether a later attempt may go to another store, so that a refusal by one is not final.
         timeout_ms: limit for one attempt; the limit for all attempts is at least this.
-        """
-        limit_ms = settings.call_timeout_ms if call else settings.recovery_timeout_ms
-        self.failures = 0
-        self._settings = settings
-        self._what = what
-        self._segment = segment
-        self._stream = stream
-        self._call: Final = call
-        self._may_move = may_move
-        self._limit_ms = max(limit_ms, timeout_ms)
-        self._random = random
-        self._now_s = now_s
-        self._since_s: float | None = None
-        self._began_s: float | None = None
-        self._refused_s: float | None = None
-        self._last: ClientError | None = None
+        failures: number of consecutive failures.
+    """
+
+    settings: ClientSettings
+    what: str
+    _: KW_ONLY
+    segment: str | None = None
+    stream: str | None = None
+    call: bool = False
+    may_move: bool = True
+    timeout_ms: float = 0
+    random: Random | None = None
+    now_s: Callable[[], float] = time.monotonic
+    failures: int = field(default=0, init=False)
+    _since_s: float | None = field(default=None, init=False)
+    _began_s: float | None = field(default=None, init=False)
+    _refused_s: float | None = field(default=None, init=False)
+    _last: ClientError | None = field(default=None, init=False)
 
     def progress(self) -> None:
         """Records progress: resets the failure count and the timer."""
@@ -106,7 +74,7 @@ class Attempts:
 
     def one(self) -> AbstractAsyncContextManager[None]:
         """Returns a context manager for one attempt; it times out when the total time is used up, at the latest."""
-        self._began_s = now_s = self._now_s()
+        self._began_s = now_s = self.now_s()
         if self._since_s is None:
             self._since_s = now_s
         return _Attempt(self, asyncio.timeout(max(self._since_s + self._limit_ms / 1000 - now_s, 0)))
@@ -126,7 +94,7 @@ class Attempts:
 
         error: the failure; None if the attempt ended without a result and without an error.
         """
-        retry, now_s = self._settings.retry, self._now_s()
+        retry, now_s = self.settings.retry, self.now_s()
         began_s = now_s if self._began_s is None else self._began_s
         self.failures += 1
         self._last = error
@@ -138,27 +106,27 @@ class Attempts:
         bound = self._bound(error, now_s)
         if bound is not None:
             raise self._exhausted(bound, error) from error
-        pause_s = retry.delay_ms(self.failures, self._random or Random()) / 1000
+        pause_s = retry.delay_ms(self.failures, self.random or Random()) / 1000
         left_s = self._ends_s() - now_s
         # Sleeping must not use up the budget: half of what remains is left for attempts.
         return pause_s if pause_s < left_s else left_s / 2
 
     def _is_refusal(self, error: ClientError | None) -> bool:
         """Whether the connection was refused and no other store can take over."""
-        return not self._may_move and isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut)
+        return not self.may_move and isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut)
 
     def _ends_s(self) -> float:
         assert self._since_s is not None
         ends_s = self._since_s + self._limit_ms / 1000
-        if self._call and self._refused_s is not None:
-            ends_s = min(ends_s, self._refused_s + self._settings.refused_timeout_ms / 1000)
+        if self.call and self._refused_s is not None:
+            ends_s = min(ends_s, self._refused_s + self.settings.refused_timeout_ms / 1000)
         return ends_s
 
     def _bound(self, error: ClientError | None, now_s: float) -> str | None:
         """The setting that rules out another attempt, or None."""
-        if self._call and isinstance(error, NoNodeAvailable) and error.details.get("refused"):
+        if self.call and isinstance(error, NoNodeAvailable) and error.details.get("refused"):
             return "refused_timeout_ms"  # the channels have already waited this long, as the error says
-        if self._settings.retry.exhausted(self.failures):
+        if self.settings.retry.exhausted(self.failures):
             return "retry"
         if now_s < self._ends_s():
             return None
@@ -167,18 +135,23 @@ class Attempts:
         return "refused_timeout_ms" if in_time else self._time_setting
 
     @property
+    def _limit_ms(self) -> float:
+        limit_ms: float = getattr(self.settings, self._time_setting)
+        return max(limit_ms, self.timeout_ms)
+
+    @property
     def _time_setting(self) -> str:
-        return "call_timeout_ms" if self._call else "recovery_timeout_ms"
+        return "call_timeout_ms" if self.call else "recovery_timeout_ms"
 
     def _exhausted(self, bound: str, last: ClientError | None) -> RetriesExhausted:
         assert self._since_s is not None
-        elapsed_s = self._now_s() - self._since_s
+        elapsed_s = self.now_s() - self._since_s
         times = "once" if self.failures == 1 else f"{self.failures} times"
         return RetriesExhausted(
-            f"{self._what} failed {times} in {elapsed_s:.1f} s" + (f": {last}" if last else ""),
+            f"{self.what} failed {times} in {elapsed_s:.1f} s" + (f": {last}" if last else ""),
             endpoint=last.endpoint if last else None,
-            segment=self._segment,
-            stream=self._stream,
+            segment=self.segment,
+            stream=self.stream,
             request_id=last.request_id if last else None,
             actual=self.failures,
             elapsed_ms=round(elapsed_s * 1000),

@@ -1,12 +1,5 @@
 """The top-level Pravega client: connects to a controller and opens readers and writers of streams.
 
-    async with segstore.client.connect("tcp://127.0.0.1:9090") as pravega:
-        async with pravega.event_writer("scope", "stream") as writer:
-            await writer.write(b"…", routing_key="sensor-7")
-        async with pravega.event_reader("scope", "stream", from_="head") as events:
-            async for event in events:
-                print(event.data)
-
 Invariant: all objects that a client creates share one connection pool and one set of controller channels. Close these
 objects first: closing the client closes the pool and the channels.
 """
@@ -20,12 +13,12 @@ from random import Random
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
 from segstore.client.controller import Access, Controller, ControllerChannels, ControllerLocations
-from segstore.client.errors import Closed
 from segstore.client.groups import GroupStart, ReaderGroup
-from segstore.client.lifecycle import ClosedAfter
+from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import (
     ByteReader,
@@ -111,14 +104,14 @@ class Client(ClosedAfter):
     def pool(self) -> ConnectionPool:
         """The pool of connections to stores. Raises Closed unless the client is open."""
         if self._pool is None:
-            raise Closed("the client is not open: `async with` opens it")
+            raise not_open("the client", closed=False)
         return self._pool
 
     @property
     def controller(self) -> Controller:
         """The controller client, for scopes, streams and segments. Raises Closed unless the client is open."""
         if self._controller is None:
-            raise Closed("the client is not open: `async with` opens it")
+            raise not_open("the client", closed=False)
         return self._controller
 
     def locations(self, access: Access = "READ_WRITE") -> ControllerLocations:
@@ -127,6 +120,9 @@ class Client(ClosedAfter):
         if locations is None:
             locations = self._locations[access] = ControllerLocations(self.controller, access)
         return locations
+
+    def _cluster(self, access: Access) -> Cluster:
+        return Cluster(self.pool, self.controller, self.locations(access))
 
     def metrics(self) -> PoolMetrics:
         """The pool's metrics, as plain numbers."""
@@ -144,36 +140,22 @@ class Client(ClosedAfter):
         name: str | None = None,
     ) -> EventWriter:
         """Returns an unopened event writer; the options are those of `EventWriter`."""
-        return EventWriter(
-            self.pool,
-            self.controller,
-            self.locations("WRITE"),
-            scope,
-            stream,
-            lazy_start=lazy_start,
-            router=router,
-            name=name,
-            random=self._random,
-        )
+        return EventWriter(self._cluster("WRITE"), scope, stream, lazy_start=lazy_start, router=router, name=name)
 
     def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
         """Returns an unopened reader of all of a stream's events.
 
         from_: "head", "tail", or a cut: segment id → offset.
         """
-        return EventReader(
-            self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
-        )
+        return EventReader(self._cluster("READ"), scope, stream, from_=from_)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""
-        return ByteWriter(self.pool, self.controller, self.locations("WRITE"), scope, stream, random=self._random)
+        return ByteWriter(self._cluster("WRITE"), scope, stream)
 
     def byte_reader(self, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head") -> ByteReader:
         """Returns an unopened reader of a byte stream. from_: "head", "tail", or an offset."""
-        return ByteReader(
-            self.pool, self.controller, self.locations("READ"), scope, stream, from_=from_, random=self._random
-        )
+        return ByteReader(self._cluster("READ"), scope, stream, from_=from_)
 
     def reader_group(
         self, scope: str, name: str, *, streams: Sequence[str] = (), from_: GroupStart = "head", refresh_ms: int = 3000
@@ -183,50 +165,34 @@ class Client(ClosedAfter):
         from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut.
         refresh_ms: how often readers of a new group record their positions.
         """
-        return ReaderGroup(
-            self.pool,
-            self.controller,
-            self.locations("READ"),
-            self.locations("READ_WRITE"),
-            scope,
-            name,
-            streams=streams,
-            from_=from_,
-            refresh_ms=refresh_ms,
-            random=self._random,
-        )
+        cluster, table_locations = self._cluster("READ"), self.locations("READ_WRITE")
+        return ReaderGroup(cluster, table_locations, scope, name, streams=streams, from_=from_, refresh_ms=refresh_ms)
 
     def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
         """Returns a client of a one-segment stream used as a log with conditional writes, a mark and truncation."""
-        return RevisionedStream(
-            self.pool, self.locations("READ_WRITE"), segment_name(scope, stream, 0, 0), random=self._random
-        )
+        return RevisionedStream(self.pool, self.locations("READ_WRITE"), segment_name(scope, stream, 0, 0))
 
     def transaction_writer(self, scope: str, stream: str, *, writer_id: str | None = None) -> TransactionWriter:
         """Returns an unopened writer of transactions. writer_id: names the writer in commits; random by default."""
-        return TransactionWriter(
-            self.pool, self.controller, self.locations("WRITE"), scope, stream, writer_id=writer_id, random=self._random
-        )
+        return TransactionWriter(self._cluster("WRITE"), scope, stream, writer_id=writer_id)
 
     def table(self, scope: str, table: str) -> KeyValueTable:
         """Returns an unopened key-value table; `controller.create_table` creates one."""
-        return KeyValueTable(
-            self.pool, self.controller, self.locations("READ_WRITE"), scope, table, random=self._random
-        )
+        return KeyValueTable(self._cluster("READ_WRITE"), scope, table)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def segment_writer(self, segment: str) -> SegmentWriter:
         """Returns a writer of raw bytes to one segment, given its qualified name."""
-        return SegmentWriter(self.pool, self.locations("WRITE"), segment, random=self._random)
+        return SegmentWriter(self.pool, self.locations("WRITE"), segment)
 
     def segment_reader(self, segment: str, offset: int = 0) -> SegmentReader:
         """Returns a reader of one segment's raw bytes."""
-        return SegmentReader(self.pool, self.locations("READ"), segment, offset, random=self._random)
+        return SegmentReader(self.pool, self.locations("READ"), segment, offset)
 
     def segment_requests(self) -> SegmentRequests:
         """Returns a client for segment requests; the caller closes it."""
-        return SegmentRequests(self.pool, self.locations("READ_WRITE"), random=self._random)
+        return SegmentRequests(self.pool, self.locations("READ_WRITE"))
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from typing import Any, ClassVar, Self
 from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
+    Buffer,
     Command,
     ConditionalCheckFailed,
     ErrorMessage,
@@ -71,6 +72,11 @@ class ClientError(Exception):
 
     advice: ClassVar[str] = "see the cause"
 
+    def __init_subclass__(cls, *, advice: str | None = None) -> None:
+        super().__init_subclass__()
+        if advice is not None:
+            cls.advice = advice
+
     def __init__(
         self,
         message: str,
@@ -98,21 +104,22 @@ class ClientError(Exception):
         facts = ", ".join(f"{name} {printable(str(value), _LONGEST)}" for name, value in self.facts().items())
         return f"{self.advice} ({facts})" if facts else self.advice
 
-    def located(
-        self,
-        *,
-        endpoint: str | None = None,
-        segment: str | None = None,
-        stream: str | None = None,
-        request_id: int | None = None,
-    ) -> Self:
-        """Returns this error after adding facts that were unknown where it was raised."""
-        self.endpoint = endpoint if self.endpoint is None else self.endpoint
-        self.segment = segment if self.segment is None else self.segment
-        self.stream = stream if self.stream is None else self.stream
-        self.request_id = request_id if self.request_id is None else self.request_id
+    def located(self, **facts: Any) -> Self:
+        """Returns this error after adding attributes that were unknown where it was raised, such as `endpoint`."""
+        for name, value in facts.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
         self.__notes__[0] = self._note()
         return self
+
+    def caused_by(self, cause: BaseException | None) -> Self:
+        """Returns this error with its cause set, for one that is handed to a waiter and not raised."""
+        self.__cause__ = cause
+        return self
+
+    def again(self) -> Self:
+        """Returns a copy: several waiters must not share one traceback."""
+        return type(self)(self.message, **self.facts()).caused_by(self.__cause__)
 
     def facts(self) -> dict[str, Any]:
         """The attributes that are set, for logs and for JSON."""
@@ -120,75 +127,57 @@ class ClientError(Exception):
         return {name: value for name in names if (value := getattr(self, name)) is not None} | self.details
 
 
-class Retriable(ClientError):
+class Retriable(ClientError, advice="try again: the same call may succeed later"):
     """The same call may succeed later or elsewhere."""
 
-    advice = "try again: the same call may succeed later"
 
-
-class ConnectFailed(Retriable):
+class ConnectFailed(Retriable, advice="check that a segment store listens at the endpoint, then try again"):
     """No connection to the endpoint could be set up."""
-
-    advice = "check that a segment store listens at the endpoint, then try again"
 
 
 class ConnectTimedOut(ConnectFailed):
     """Connection set-up took longer than ``limit`` milliseconds; it was cancelled and its socket closed."""
 
 
-class ConnectionLost(Retriable):
+class ConnectionLost(Retriable, advice="try again; requests in flight may have been applied"):
     """A connection ended; requests in flight on it may or may not have been applied."""
 
-    advice = "try again; requests in flight may have been applied"
 
-
-class WrongStore(Retriable):
+class WrongStore(Retriable, advice="try again: the controller says where the segment lives now"):
     """The store does not own the segment's container; ``details["correct_host"]`` is "" if the owner is unknown."""
 
-    advice = "try again: the controller says where the segment lives now"
 
-
-class RequestTimedOut(Retriable):
+class RequestTimedOut(
+    Retriable, advice="try again, with a longer timeout if the peer is slow; the request may have been applied"
+):
     """No reply came within ``limit`` milliseconds; the request may or may not have been applied."""
-
-    advice = "try again, with a longer timeout if the peer is slow; the request may have been applied"
 
 
 class PeerRefused(Retriable):
     """The peer could not serve the request; the message is the peer's."""
 
 
-class NoNodeAvailable(Retriable):
+class NoNodeAvailable(Retriable, advice="check the address of the controller and that it runs, then try again"):
     """No controller could be reached in time: ``details["attempts"]`` were made in ``details["elapsed_ms"]``.
 
     ``details["refused"]``: whether all of them refused connections, in which case a call gives up early.
     """
 
-    advice = "check the address of the controller and that it runs, then try again"
 
-
-class Unauthenticated(ClientError):
+class Unauthenticated(ClientError, advice="authenticate again"):
     """Another token or other credentials are needed."""
 
-    advice = "authenticate again"
 
-
-class TokenExpired(Unauthenticated):
+class TokenExpired(Unauthenticated, advice="ask for a fresh token"):
     """The delegation token has expired; a fresh one will do."""
 
-    advice = "ask for a fresh token"
 
-
-class TokenRefused(Unauthenticated):
+class TokenRefused(Unauthenticated, advice="use credentials that allow it, or have them allowed"):
     """The token or the credentials do not allow it."""
 
-    advice = "use credentials that allow it, or have them allowed"
 
-
-class SegmentOver(ClientError):
+class SegmentOver(ClientError, advice="go to the segment's successors"):
     """The segment accepts no more appends: continue with its successors."""
-
-    advice = "go to the segment's successors"
 
 
 class SegmentSealed(SegmentOver):
@@ -199,64 +188,49 @@ class SegmentMissing(SegmentOver):
     """The segment does not exist, or no longer does."""
 
 
-class Final(ClientError):
+class Final(ClientError, advice="do not repeat the call unchanged"):
     """The same call will fail again."""
 
-    advice = "do not repeat the call unchanged"
 
-
-class IncompatibleVersion(Final):
+class IncompatibleVersion(Final, advice="use a client or a server of another version"):
     """The peer and this client have no wire version in common; ``details`` has both ranges."""
 
-    advice = "use a client or a server of another version"
 
-
-class ProtocolViolation(Final):
+class ProtocolViolation(Final, advice="check what listens at the endpoint: it violates the protocol"):
     """The peer sent what the protocol does not allow; its connection was closed."""
 
-    advice = "check what listens at the endpoint: it violates the protocol"
 
-
-class Closed(Final):
+class Closed(Final, advice="open it, or another if it was closed"):
     """The object was closed, or never opened."""
 
-    advice = "open it, or another if it was closed"
 
-
-class RetriesExhausted(Final):
+class RetriesExhausted(
+    Final,
+    advice="check that the cluster runs and is reachable, then try again; to retry longer, raise the limit it hit",
+):
     """The operation failed ``actual`` times in ``details["elapsed_ms"]``; the last failure is the cause.
 
     ``details["bounded_by"]`` names the setting that stopped the retries, if it was a setting.
     """
 
-    advice = "check that the cluster runs and is reachable, then try again; to retry longer, raise the limit it hit"
 
-
-class OutcomeUnknown(Final):
+class OutcomeUnknown(Final, advice="check whether the call was applied before repeating it"):
     """A call to the controller was lost in flight: it may or may not have been applied, and is not safe to repeat.
 
     ``details["method"]`` names the method.
     """
 
-    advice = "check whether the call was applied before repeating it"
 
-
-class SegmentTruncated(Final):
+class SegmentTruncated(Final, advice="read from the start offset onwards"):
     """The segment starts at ``details["start_offset"]`` now."""
 
-    advice = "read from the start offset onwards"
 
-
-class SegmentExists(Final):
+class SegmentExists(Final, advice="use it, or another name"):
     """A segment of this name exists."""
 
-    advice = "use it, or another name"
 
-
-class ConditionFailed(Final):
+class ConditionFailed(Final, advice="read the current state and decide again"):
     """An expectation about the segment, its attribute or its key did not hold; nothing was changed."""
-
-    advice = "read the current state and decide again"
 
 
 class BadKeyVersion(ConditionFailed):
@@ -274,44 +248,41 @@ class NoSuchKey(ConditionFailed):
     """
 
 
-class TransactionOver(ConditionFailed):
+class TransactionOver(
+    ConditionFailed, advice="check its status; if it is not committed, begin another and write again"
+):
     """The transaction is not open, or no longer; ``details["status"]`` is its status, if known."""
 
-    advice = "check its status; if it is not committed, begin another and write again"
 
-
-class NotSupported(Final):
+class NotSupported(Final, advice="use another operation or a server that supports it"):
     """The peer does not serve this operation."""
 
-    advice = "use another operation or a server that supports it"
 
-
-class EventTooLarge(Final):
+class EventTooLarge(Final, advice="make it smaller or raise the limit"):
     """The event has ``actual`` bytes; the limit is ``limit``."""
 
-    advice = "make it smaller or raise the limit"
+    @classmethod
+    def check(cls, data: Buffer, limit: int, segment: str) -> None:
+        """Raises `EventTooLarge` if the data for a segment is above the limit."""
+        if len(data) > limit:
+            said = f"{len(data)} bytes for {segment}, the limit is {limit}"
+            raise cls(said, segment=segment, limit=limit, actual=len(data))
 
 
-class WriterFenced(Final):
+class WriterFenced(Final, advice="give each writer its own name or id, and write the failed events again"):
     """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has used its numbers.
 
     Events that fail with this error are not stored, except that after a lost connection the store cannot tell whose
     events it has.
     """
 
-    advice = "give each writer its own name or id, and write the failed events again"
 
-
-class EntryRefused(Final):
+class EntryRefused(Final, advice="use keys of the table's length and smaller values or batches"):
     """The table cannot hold this key or value, or a batch is too large: ``actual`` bytes or entries."""
 
-    advice = "use keys of the table's length and smaller values or batches"
 
-
-class NoSuchStream(Final):
+class NoSuchStream(Final, advice="create it or correct the name"):
     """The stream or its scope does not exist, or no longer does."""
-
-    advice = "create it or correct the name"
 
 
 class NoSuchTable(NoSuchStream):
@@ -322,28 +293,20 @@ class NoSuchReaderGroup(NoSuchStream):
     """The reader group does not exist, or no longer does."""
 
 
-class ReaderExists(Final):
+class ReaderExists(Final, advice="use another name, or call reader_offline first if that reader is gone"):
     """A reader of this name is online in its group; ``details["reader"]`` is the name."""
 
-    advice = "use another name, or call reader_offline first if that reader is gone"
 
-
-class ReaderOffline(Final):
+class ReaderOffline(Final, advice="open another reader of the group"):
     """The reader is not online in its group, or no longer is; ``details["reader"]`` is its name."""
 
-    advice = "open another reader of the group"
 
-
-class StreamSealed(Final):
+class StreamSealed(Final, advice="write to another stream"):
     """The stream is sealed: it accepts no more events."""
 
-    advice = "write to another stream"
 
-
-class RequestRejected(Final):
+class RequestRejected(Final, advice="correct the request"):
     """The controller rejected the request; ``details["status"]`` is the status it gave."""
-
-    advice = "correct the request"
 
 
 def failure(reply: Command, *, endpoint: str | None = None, segment: str | None = None) -> ClientError:

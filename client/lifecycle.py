@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from segstore.client.errors import RequestTimedOut
+from segstore.client.errors import Closed, RequestTimedOut
 
 
 class _Opens(Protocol):
@@ -59,9 +58,7 @@ class ClosedAfter(_Entered):
 
     __slots__ = ()
 
-    async def __aexit__(
-        self: _Closes, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self: _Closes, *_: object) -> None:
         await self.aclose()
 
 
@@ -70,9 +67,7 @@ class FreedAfter(_Entered):
 
     __slots__ = ()
 
-    async def __aexit__(
-        self: _Frees, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self: _Frees, *_: object) -> None:
         self.close()
 
 
@@ -81,13 +76,16 @@ class FlushedAfter(_Entered):
 
     __slots__ = ()
 
-    async def __aexit__(
-        self: _Flushes, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self: _Flushes, kind: object, *_: object) -> None:
         if kind is None:
             await self.aclose()
         else:
             await self.abort()
+
+
+def not_open(what: str, *, closed: bool, **facts: Any) -> Closed:
+    """Returns the error for an object that was closed, or not opened yet. facts: the error's facts."""
+    return Closed(f"{what} {'was closed' if closed else 'is not open: `async with` opens it'}", **facts)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.client.client import Client
@@ -68,18 +69,16 @@ class _Source:
             here = None
         if here is self._loop:
             self._take()
-        elif not self._loop.is_closed():
+        else:
             taken = threading.Event()
 
             def take() -> None:
                 self._take()
                 taken.set()
 
-            try:
+            with suppress(RuntimeError):  # the loop has closed; the age shows it
                 self._loop.call_soon_threadsafe(take)
-            except RuntimeError:
-                return self._last, max(asked_s - self._read_at_s, 0.0)  # the loop has closed; the age shows it
-            taken.wait(self._timeout_s)
+                taken.wait(self._timeout_s)
         return self._last, max(asked_s - self._read_at_s, 0.0)
 
     def _take(self) -> None:

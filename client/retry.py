@@ -8,7 +8,7 @@ jitter, as here) and Pravega's `Retry.withExpBackoff`.
 from __future__ import annotations
 
 from random import Random
-from typing import Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -53,3 +53,7 @@ class Backoff(BaseModel):
     def exhausted(self, failures: int) -> bool:
         """Whether this many failures use up `max_attempts`."""
         return self.max_attempts is not None and failures >= self.max_attempts
+
+
+POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
+"""The interval of polling the controller for the end of an operation, such as a scale or a commit."""

@@ -9,7 +9,6 @@ Invariant: the pieces cover [0, 1) without gap or overlap. Follows `HashHelper`,
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,10 +18,6 @@ from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
 
 _SEED: Final = java_hash_code("EventRouter")
-_EXPONENT_OF_ONE: Final = 0x3FF0000000000000
-_MANTISSA: Final = 0x000FFFFFFFFFFFFF
-_pack = struct.Struct(">Q").pack
-_unpack = struct.Struct(">d").unpack
 
 
 @lru_cache(maxsize=65_536)
@@ -32,9 +27,7 @@ def position_of(routing_key: str) -> float:
         data = utf16(routing_key)
     except AttributeError as error:
         raise TypeError(f"a routing key is a str, not {type(routing_key).__name__}") from error
-    fraction = murmur3_128_low(data, _SEED) >> 12 & _MANTISSA
-    value: float = _unpack(_pack(_EXPONENT_OF_ONE | fraction))[0]
-    return value - 1.0
+    return (murmur3_128_low(data, _SEED) >> 12) / 2**52
 
 
 class SegmentRange(NamedTuple):

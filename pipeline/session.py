@@ -131,7 +131,7 @@ def master_missing(master: str) -> SparkMissing | None:
     if not _MASTER.fullmatch(master):
         return SparkMissing(
             "master",
-            f"{master!r} is no master of Spark, such as local[*], local[4], spark://HOST:PORT, yarn, k8s://URL",
+            f"{master!r} is not a Spark master, such as local[*], local[4], spark://HOST:PORT, yarn, k8s://URL",
         )
     if not master.startswith("spark://"):
         return None
@@ -139,7 +139,7 @@ def master_missing(master: str) -> SparkMissing | None:
     for each in master.removeprefix("spark://").split(","):
         host, _, port = each.rpartition(":")
         if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            return SparkMissing("master", f"{each!r} in {master!r} is no host and port of a master of Spark")
+            return SparkMissing("master", f"{each!r} in {master!r} is not the host and port of a Spark master")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
                 return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -25,24 +25,11 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
+    from segstore import testing
     from segstore.explore import Exploration, ExploreOptions
     from segstore.server.faults import FaultSettings
     from segstore.server.replay import TraceOptions
     from segstore.tap import TapOptions
-    from segstore.testing import (
-        Explore,
-        RunningFaults,
-        RunningServer,
-        RunningTap,
-        RunningTrace,
-        ServerOptions,
-        ServerProcess,
-        Servers,
-        ServerThread,
-        StartServer,
-        StartTap,
-        StartTrace,
-    )
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
@@ -193,26 +180,20 @@ class _Hosts:
 
     def __init__(self, in_process: bool) -> None:
         self._process_by_default = not in_process
-        self._thread: ServerThread | None = None
-        self._process: ServerProcess | None = None
+        self._started: dict[bool, testing.Servers] = {}
 
-    def get(self, process: bool | None = None) -> Servers:
+    def get(self, process: bool | None = None) -> testing.Servers:
         from segstore.testing import ServerProcess, ServerThread
 
-        if self._process_by_default if process is None else process:
-            if self._process is None:
-                self._process = ServerProcess()
-                self._process.start()
-            return self._process
-        if self._thread is None:
-            self._thread = ServerThread()
-            self._thread.start()
-        return self._thread
+        key = self._process_by_default if process is None else process
+        if key not in self._started:
+            self._started[key] = ServerProcess() if key else ServerThread()
+            self._started[key].start()
+        return self._started[key]
 
     def stop(self) -> None:
-        for each in (self._thread, self._process):
-            if each is not None:
-                each.stop()
+        for each in self._started.values():
+            each.stop()
 
 
 @pytest.fixture(scope="session")
@@ -237,27 +218,32 @@ def _beside(
 
 
 @pytest.fixture
-def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartServer]:
+def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartServer]:
     """Starts a fresh mock store, or several, when called: segstore_cluster(stores=3, **settings).
 
     process: whether in a process of their own; by default, the setting `segstore_process`.
     """
     recordings = _Recordings(request.node)
-    running: list[RunningServer] = []
+    running: list[testing.RunningServer] = []
 
-    def start(*, process: bool | None = None, **settings: Unpack[ServerOptions]) -> RunningServer:
+    def start(*, process: bool | None = None, **settings: Unpack[testing.ServerOptions]) -> testing.RunningServer:
         __tracebackhide__ = True
         settings["faults"] = _beside(request, settings.get("faults"))
         running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
         return running[-1]
 
     yield start
-    watched = [each for each in running if each.watched]
-    unmatched = [line for each in watched for line in each.faults.unmatched()]
-    for each in reversed(running):
-        each.stop()
+    unmatched = _stop(running)
     recordings.keep()
     _tell_unmatched(request, unmatched)
+
+
+def _stop(running: Sequence[testing.Running]) -> list[str]:
+    """Stops servers, the newest first; returns a line for each of their fault rules that never matched."""
+    unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
+    for each in reversed(running):
+        each.stop()
+    return unmatched
 
 
 def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
@@ -282,7 +268,7 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def segstore_server(segstore_cluster: StartServer, request: pytest.FixtureRequest) -> RunningServer:
+def segstore_server(segstore_cluster: testing.StartServer, request: pytest.FixtureRequest) -> testing.RunningServer:
     """A fresh mock store with the settings of the marker `segstore`: host, port, controller_uri, requests, wait_for."""
     settings = _settings(request)
     try:
@@ -294,18 +280,18 @@ def segstore_server(segstore_cluster: StartServer, request: pytest.FixtureReques
 
 
 @pytest.fixture
-def segstore_faults(segstore_server: RunningServer) -> RunningFaults:
+def segstore_faults(segstore_server: testing.RunningServer) -> testing.RunningFaults:
     """The fault rules of `segstore_server`: segstore_faults.add("type = APPEND_BLOCK_END", do="close after")."""
     return segstore_server.faults
 
 
 @pytest.fixture
-def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTap]:
+def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartTap]:
     """Starts a proxy between clients and a Pravega when called: segstore_tap("tcp://HOST:PORT", faults="faults.yaml").
 
     Without a controller or store=, it proxies `segstore_server`. Options are those of `segstore.tap.Tap`.
     """
-    running: list[RunningTap] = []
+    running: list[testing.RunningTap] = []
 
     def start(
         controller: str | None = None,
@@ -313,7 +299,7 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
         *,
         process: bool | None = None,
         **options: Unpack[TapOptions],
-    ) -> RunningTap:
+    ) -> testing.RunningTap:
         __tracebackhide__ = True
         options["faults"] = _beside(request, options.get("faults"))
         if controller is None and store is None:
@@ -322,10 +308,7 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
         return running[-1]
 
     yield start
-    unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
-    for each in reversed(running):
-        each.stop()
-    _tell_unmatched(request, unmatched)
+    _tell_unmatched(request, _stop(running))
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -348,13 +331,13 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
 
 
 @pytest.fixture
-def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[StartTrace]:
+def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="error", pace=None).
 
     With missing="pass" and no `upstream`, other requests are forwarded to `segstore_server`. At the end of the test
     a request that the trace did not answer is an error, unless check=False; with complete=True, so is an unused one.
     """
-    made: list[tuple[Path, RunningTrace, bool, bool]] = []
+    made: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
 
     def start(
         file: str | Path,
@@ -363,7 +346,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         complete: bool = False,
         process: bool | None = None,
         **options: Unpack[TraceOptions],
-    ) -> RunningTrace:
+    ) -> testing.RunningTrace:
         __tracebackhide__ = True
         path = _find(request, file)
         passes = options.get("missing") == "pass"
@@ -388,7 +371,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-def segstore_explore() -> Explore:
+def segstore_explore() -> testing.Explore:
     """Runs a client once for each point at which its connection can be cut: found = segstore_explore(client).
 
     The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh store for
@@ -405,17 +388,9 @@ def segstore_explore() -> Explore:
     def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
         made = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
-        if in_a_coroutine():
-            raise WouldBlock("segstore_explore", "segstore.explore.explorer.explore(…)")
+        WouldBlock.check("segstore_explore", "segstore.explore.explorer.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
             return pool.submit(asyncio.run, explore(made, **options)).result()
-
-    def in_a_coroutine() -> bool:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return True
 
     return run

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from segstore.server.net import TlsFiles
 from segstore.server.store import MAX_ATTRIBUTES
@@ -41,6 +42,12 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """An error text for an unknown name, with the closest known name, or all of them."""
     near = difflib.get_close_matches(name, known := list(known), 1)
     return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
+
+
+def first_error(error: ValidationError) -> ErrorDetails:
+    """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing one."""
+    found = error.errors(include_url=False)
+    return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
 
 
 class LimitSettings(BaseModel):

@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     from _pytest.terminal import TerminalReporter
 
+    from segstore.server import MockSegmentStore
+    from tests.server.support import Peer
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -43,7 +47,17 @@ def zookeeper_starts() -> bool:
     return find_spec("kazoo") is not None and available()
 
 
+def has_sanitizers() -> bool:
+    """Whether gcc is here with AddressSanitizer's library, which it names by its path if it has it."""
+    if shutil.which("gcc") is None:
+        return False
+    ask = ["gcc", "-print-file-name=libasan.so"]
+    return os.sep in subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+
+
 PARTS: dict[str, Callable[[], bool]] = {
+    "the extension segstore._speed": lambda: find_spec("segstore._speed") is not None,
+    "CPython's _testcapi": lambda: find_spec("_testcapi") is not None,
     "atheris": lambda: find_spec("atheris") is not None,
     "pravega, the official client": lambda: (
         find_spec("pravega_client") is not None or bool(os.environ.get("OFFICIAL_CLIENT_PYTHON"))
@@ -51,6 +65,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "pravega in this Python": lambda: find_spec("pravega_client") is not None,
     "Linux's /proc": lambda: sys.platform == "linux",
     "a C compiler on Linux": lambda: sys.platform == "linux" and shutil.which("cc") is not None,
+    "gcc with its sanitizers, on Linux": lambda: sys.platform == "linux" and has_sanitizers(),
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
@@ -192,6 +207,22 @@ async def loop_is_left_clean() -> AsyncIterator[None]:
         await asyncio.sleep(LATE_LOOK_S)
     if left := sockets() + left:
         pytest.fail(_said(left), pytrace=False)
+
+
+@pytest.fixture
+def mock_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The settings of a fixture's mock, as the test's marker `mock` gives them."""
+    marker = request.node.get_closest_marker("mock")
+    return {} if marker is None else marker.kwargs
+
+
+@pytest.fixture
+async def peer(store: MockSegmentStore) -> AsyncIterator[Peer]:
+    """A connection to the fixture `store`."""
+    from tests.server.support import Peer
+
+    async with await Peer.connect(store) as connected:
+        yield connected
 
 
 async def _start_grpc() -> None:

@@ -19,7 +19,7 @@ from segstore.cli.settings import ServeSettings
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings
 from segstore.traces import write_trace
-from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, encode
+from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Metadata
 
@@ -107,7 +107,7 @@ def test_input_in_no_known_form_is_refused(command: str, given: bytes, says: str
 
 
 @pytest.mark.parametrize("command", ["decode", "explain"])
-def test_a_frame_in_the_place_of_a_file_is_told_where_it_goes(command: str) -> None:
+def test_a_frame_given_as_a_file_name_is_refused_with_a_hint(command: str) -> None:
     result = run(command, HELLO.hex())
     assert result.exit_code == 2
     assert "a frame goes in on standard input: echo ffffff8100000008… | " in result.stderr
@@ -142,7 +142,7 @@ def test_explain_shows_tokens_only_on_request() -> None:
     ],
     ids=["empty", "field", "json", "bytes"],
 )
-def test_encode_names_the_line_and_the_field_that_do_not_fit(given: str | bytes, says: str) -> None:
+def test_encode_names_the_line_and_the_field_that_are_invalid(given: str | bytes, says: str) -> None:
     result = run("encode", "-", given=given)
     assert result.exit_code == 1
     assert says in result.stderr
@@ -315,7 +315,7 @@ def test_without_a_command_the_commands_are_listed() -> None:
 
 def test_it_runs_as_a_module_and_says_its_version() -> None:
     done = run_process("--version")
-    assert (done.returncode, done.stdout.decode()) == (0, f"segstore, version {__version__}\n")
+    assert (done.returncode, done.stdout.decode()) == (0, f"segstore, version {__version__}, codec {codec_backend}\n")
 
 
 def test_looking_at_a_frame_loads_no_server() -> None:
@@ -347,7 +347,7 @@ def test_a_codec_that_does_not_exist_is_refused_in_one_sentence(monkeypatch: pyt
     process = run_process("decode", "-", given=HELLO)
     assert (process.returncode, process.stdout) == (2, b"")
     assert process.stderr.decode().splitlines() == [
-        "segstore: SEGSTORE_CODEC is 'fastest'; it can be 'generated' or 'construct'"
+        "segstore: SEGSTORE_CODEC is 'fastest'; it can be 'c', 'python' or 'construct'"
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from segstore import pytest_plugin
 from segstore.client import connect
+from segstore.client.tables.table import IterationOptions, KeyValueTable
 from segstore.explore import ExploreOptions, explore
 from segstore.server import MockSegmentStore, StoreOptions, StoreSettings
 from segstore.server.cluster import MockCluster
@@ -94,6 +95,7 @@ def test_options_are_the_fields_of_their_model(options: Any, model: Any, others:
         (TraceOptions, TraceServer, set()),
         (ExploreOptions, explore, set()),
         (TapOptions, Tap, set(TapPorts.__annotations__)),
+        (IterationOptions, KeyValueTable._iterate, set()),
     ],
 )
 def test_options_are_the_keywords_of_their_function(options: Any, function: Any, others: set[str]) -> None:
@@ -120,4 +122,5 @@ def test_the_factories_of_the_plugin_are_as_their_types_say() -> None:
         name: getattr(pytest_plugin, name).__wrapped__.__annotations__["return"]
         for name in ("segstore_cluster", "segstore_tap", "segstore_trace", "segstore_explore")
     }
-    assert list(hints.values()) == ["Iterator[StartServer]", "Iterator[StartTap]", "Iterator[StartTrace]", "Explore"]
+    starting = [f"Iterator[testing.{name}]" for name in ("StartServer", "StartTap", "StartTrace")]
+    assert list(hints.values()) == [*starting, "testing.Explore"]

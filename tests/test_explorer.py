@@ -130,7 +130,7 @@ async def test_a_client_that_raises_has_not_lost_in_silence() -> None:
     assert (await explore(honest)).findings == []
 
 
-async def test_a_client_that_waits_for_ever_has_hung() -> None:
+async def test_a_client_that_waits_without_limit_has_hung() -> None:
     async def hanging(mock: MockSegmentStore) -> None:
         async with await Peer.connect(mock) as peer:
             if len(await peer.ask(HELLO, create())) < 2:
@@ -284,12 +284,12 @@ class Careless(TraceClient):
     broken = ""
 
     def line(self, host: str, port: int) -> _Line:
-        return CarelessLine(host, port, self.attempts, self.broken)
+        return CarelessLine(host, port, self.broken)
 
 
 class CarelessLine(_Line):
-    def __init__(self, host: str, port: int, attempts: int, broken: str) -> None:
-        super().__init__(host, port, attempts)
+    def __init__(self, host: str, port: int, broken: str) -> None:
+        super().__init__(host, port)
         self._broken = broken
         self._connected = False
 

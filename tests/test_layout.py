@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 ARROWS = {
-    "wire": {"wire"},
+    "wire": {"wire", "_speed", "__version__"},  # the codec's extension, and the version that it must have
     "server": {"server", "wire"},
     "client": {"client", "wire"},
     "pipeline": {"pipeline", "client", "wire"},

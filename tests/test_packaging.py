@@ -6,11 +6,13 @@ declares and theirs, as they are installed here, and nothing more: it needs no n
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -22,6 +24,8 @@ import pytest
 import segstore
 
 ROOT = Path(__file__).parent.parent
+EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+BUILT = importlib.util.find_spec("segstore._speed") is not None  # here, and so in a wheel
 HELLO = "ffffff81000000080000001100000005"
 
 # One process builds them all: two that build in one folder take each other's files away.
@@ -108,7 +112,8 @@ def test_the_wheel_carries_segstore_with_real_files_and_nothing_else(built: tupl
         for file in files
         if file.endswith((".py", ".pyi", ".proto", ".binpb", ".html")) or file == "py.typed"
     }
-    assert shipped == {name for name in names if name.startswith("segstore/") and not name.endswith(".pyc")}
+    assert shipped == {name for name in names if name.startswith("segstore/") and not name.endswith((".pyc", ".so"))}
+    assert [name for name in names if name.endswith(".so")] == [f"segstore/_speed{EXT_SUFFIX}"] * BUILT
 
 
 def test_the_sdist_carries_the_tests_and_how_to_run_them(built: tuple[Path, Path]) -> None:
@@ -120,7 +125,16 @@ def test_the_sdist_carries_the_tests_and_how_to_run_them(built: tuple[Path, Path
     assert "segstore/wire/__init__.py" in names
 
 
-def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path) -> None:
+def test_a_wheel_can_be_built_without_the_extension(built: tuple[Path, Path], tmp_path: Path) -> None:
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--quiet")
+    run("env", "PURE_PYTHON=1", *pip, "-w", tmp_path, built[0], cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"segstore-{segstore.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as opened:
+        assert not any(name.endswith(".so") for name in opened.namelist())
+
+
+def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
     assert segstore.__version__ in run(installed / "segstore", "--version", cwd=tmp_path)
 
 

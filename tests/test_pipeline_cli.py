@@ -24,7 +24,7 @@ def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: 
     nowhere = str(tmp_path / "*.wtrace")
     found = CliRunner().invoke(main, ["pipeline", arguments[0], nowhere, *arguments[1:]])
     assert found.exit_code == 1
-    assert f"{nowhere}: there is no such trace" in found.output
+    assert f"{nowhere}: no such trace" in found.output
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -61,7 +61,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
         ("", ""),
     ],
 )
-def test_of_what_spark_says_the_line_is_told_that_tells_most(said: str, told: str) -> None:
+def test_the_most_informative_line_of_an_error_of_spark_is_reported(said: str, told: str) -> None:
     assert pipeline_cli._telling(said) == told
 
 
@@ -75,7 +75,7 @@ def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert not Path("out").exists()
 
 
-def test_without_a_store_the_parts_are_told(tmp_path: Path) -> None:
+def test_without_a_store_the_parts_are_printed(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["pipeline", "replay", str(RECORDED / "read_group.jsonl"), "--parts", "2"])
     assert found.exit_code == 0
     assert found.output.startswith("part 0: 7 connections")

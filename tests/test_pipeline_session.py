@@ -54,11 +54,11 @@ def test_without_java_it_is_said_which_one_is_needed(java: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("master", "said"),
     [
-        ("nonsense", "'nonsense' is no master of Spark"),
-        ("local[2", r"'local\[2' is no master of Spark"),
-        ("spark://", "'spark://' is no master of Spark"),
-        ("spark://here", "'here' in 'spark://here' is no host and port"),
-        ("spark://here:99999", "is no host and port"),
+        ("nonsense", "'nonsense' is not a Spark master"),
+        ("local[2", r"'local\[2' is not a Spark master"),
+        ("spark://", "'spark://' is not a Spark master"),
+        ("spark://here", "'here' in 'spark://here' is not the host and port"),
+        ("spark://here:99999", "is not the host and port"),
     ],
 )
 def test_what_is_no_master_is_refused_before_java_is_started(master: str, said: str) -> None:

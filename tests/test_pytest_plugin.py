@@ -294,7 +294,7 @@ def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester)
             await talking
             assert (await tap.aio.wait_for("type = APPEND_BLOCK_END", stage="replied")).reply == "DATA_APPENDED"
 
-        def test_a_rule_that_nothing_fits_is_told(segstore_server, segstore_tap):
+        def test_a_rule_that_nothing_matches_is_reported(segstore_server, segstore_tap):
             segstore_tap(store=store_of(segstore_server)).faults.add("type = SEAL_SEGMENT", do="close")
     """)
     suite.makefile(".yaml", faults="rules: [{match: type = APPEND_BLOCK_END, nth: 2, do: close after}]")

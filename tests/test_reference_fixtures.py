@@ -83,7 +83,7 @@ async def test_replayed_as_a_server_it_says_what_the_reference_said(path: Path) 
     await check_replayed_as_a_server(read(path))
 
 
-async def test_what_is_not_the_order_of_a_delta_is_told() -> None:
+async def test_another_order_than_that_of_a_delta_is_reported() -> None:
     """The comparison above could pass over too much."""
     records = read(FOLDER / "group.jsonl")
     async with MockSegmentStore() as mock:

@@ -103,7 +103,7 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
     assert (process.returncode, out, said) == (0, "", "")
 
 
-def test_a_trace_without_hello_greets_and_a_problem_is_printed_while_it_answers(trace: Path) -> None:
+def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answers(trace: Path) -> None:
     lines = [line for line in trace.read_text().splitlines(keepends=True) if "HELLO" not in line]
     trace.write_text("".join(lines))
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
@@ -124,7 +124,7 @@ def test_a_trace_without_hello_greets_and_a_problem_is_printed_while_it_answers(
     assert (process.returncode, out, said) == (1, "", "1 × CREATE_SEGMENT of the trace was not requested\n")
 
 
-def test_a_replay_whose_output_nobody_reads_any_more_ends_and_cuts_no_client_before(trace: Path) -> None:
+def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -219,7 +219,7 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
         (["--to", "127.0.0.1:1", "--ignore", "last_modifed"], "no command has a field 'last_modifed' (last_modified?)"),
     ],
 )
-def test_options_that_do_not_fit_are_said_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
+def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
     result = run("replay", trace, *arguments)
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output

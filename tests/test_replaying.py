@@ -56,7 +56,7 @@ async def test_the_requests_that_are_made_are_those_of_the_trace(recorded: list[
     assert len(second[1, Direction.REQUEST]) == len(first[1, Direction.REQUEST])
 
 
-async def test_the_first_difference_is_told_by_field_with_the_bytes_of_both(recorded: list[Record]) -> None:
+async def test_the_first_difference_is_reported_by_field_with_the_bytes_of_both(recorded: list[Record]) -> None:
     trace = edited(recorded, StreamSegmentInfo, write_offset=999, is_sealed=True, last_modified=1)
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         found = await drive(trace, mock.host, mock.port)
@@ -74,21 +74,21 @@ async def test_the_first_difference_is_told_by_field_with_the_bytes_of_both(reco
     assert any("write_offset" in line and "00 00 03 e7" in line for line in text)
 
 
-async def test_all_differences_are_told_if_that_is_asked(recorded: list[Record]) -> None:
+async def test_all_differences_are_reported_on_request(recorded: list[Record]) -> None:
     trace = edited(edited(recorded, StreamSegmentInfo, write_offset=999), type(HELLO), high_version=9)
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         found = await drive(trace, mock.host, mock.port, all_differences=True)
     assert [each.fields[0].field for each in found.differences] == ["high_version", "write_offset", "high_version"]
 
 
-async def test_a_reply_that_does_not_come_is_not_waited_for_for_ever(recorded: list[Record]) -> None:
+async def test_the_wait_for_a_missing_reply_is_limited(recorded: list[Record]) -> None:
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="drop")
         found = await drive(recorded, mock.host, mock.port, timeout_s=0.05)
     assert "STREAM_SEGMENT_INFO was expected, but none came within 0.05 s" in str(found.differences[0])
 
 
-async def test_a_reply_that_nobody_expected_is_a_difference() -> None:
+async def test_an_unexpected_reply_is_a_difference() -> None:
     trace = [
         Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(HELLO)),
         Record(1, 1, Direction.REPLY, RecordKind.FRAME, encode(HELLO)),
@@ -163,7 +163,7 @@ async def test_a_reply_that_does_not_decode_is_a_difference_with_its_bytes() -> 
     assert any("request_id" in line for line in report(difference))
 
 
-async def test_half_a_reply_that_nobody_expected_is_a_difference() -> None:
+async def test_half_of_an_unexpected_reply_is_a_difference() -> None:
     trace = [
         Record(0, 1, Direction.REQUEST, RecordKind.FRAME, encode(create())),
         Record(1, 1, Direction.REPLY, RecordKind.CLOSE, b"{}"),
@@ -197,7 +197,7 @@ async def test_a_store_that_never_reads_does_not_block_the_replay() -> None:
     assert found.requests == 5
 
 
-async def test_unexpected_replies_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_replies_are_buffered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.traces.replay._MOST_WAITING_BYTES", 100_000)
 
     async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

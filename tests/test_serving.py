@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import jwt
 import pytest
@@ -26,10 +26,10 @@ from segstore.server.controller import AutoScaling, ControllerConfig
 from segstore.server.controller.api import Permission
 from segstore.server.net import Endpoint
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
+from tests.processes import PATIENCE_S, refusal, started
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up
 
-PATIENCE_S = 60.0
 SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
 
 
@@ -60,24 +60,12 @@ class Served:
 
 @contextmanager
 def served(*options: str, command: Sequence[str] = SERVE) -> Iterator[Served]:
-    process = subprocess.Popen(
-        [*command, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            stdout: IO[str] | None = process.stdout
-            assert stdout is not None
-            yield Served(process, stdout.readline())
-        finally:
-            if process.poll() is None:
-                process.kill()
+    with started([*command, *options]) as (process, line):
+        yield Served(process, line)
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """The exit status and the complaint of one that does not begin."""
-    made = subprocess.run([*SERVE, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert made.stdout == ""
-    return made.returncode, made.stderr
+    return refusal([*SERVE, *options])
 
 
 def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[Command]]:
@@ -214,7 +202,7 @@ def test_a_signal_ends_a_start_that_waits_for_others(number: signal.Signals) -> 
             process.kill()
 
 
-def test_replies_on_their_way_arrive_though_the_store_is_told_to_end() -> None:
+def test_replies_in_flight_arrive_although_the_store_is_stopped() -> None:
     size = 2 * 1024 * 1024
     with served("--announce", "json") as store, store.connect() as connection:
         ask(connection, Hello(17, 5), create(), set_up(), append(0, bytes(size)), count=4)
@@ -260,7 +248,7 @@ def test_a_peer_that_broke_the_protocol_is_on_standard_error() -> None:
     ],
     ids=["gRPC", "HTTP"],
 )
-def test_a_peer_that_took_the_port_for_another_is_told_apart(first: bytes, spoken: str) -> None:
+def test_a_peer_that_mistook_the_port_is_recognised(first: bytes, spoken: str) -> None:
     with served("--announce", "json") as store, store.connect() as connection:
         connection.sendall(first)
         with suppress(ConnectionResetError):
@@ -334,7 +322,7 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
 
 
 @pytest.mark.parametrize("somebody_came", [False, True])
-async def test_of_a_start_that_fails_the_recording_stays_if_somebody_came(tmp_path: Path, somebody_came: bool) -> None:
+async def test_the_recording_of_a_failed_start_stays_if_a_client_connected(tmp_path: Path, somebody_came: bool) -> None:
     # As at a process of a cluster, which waits for others while its port is open.
     settings, hub = ServeSettings(trace=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
     cluster: Any = SimpleNamespace(stores=[SimpleNamespace(hub=hub)])

@@ -18,7 +18,7 @@ from segstore.cli import serving
 from segstore.cli.settings import ServeSettings
 from segstore.client import connect
 from segstore.server.coordination import Configuration, CoordinationError
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from segstore.server.net import Endpoint
@@ -360,7 +360,7 @@ async def test_without_tls_passwords_and_keys_are_refused_unless_the_network_is_
         ("zookeeper_auth", "zookeeper_auth needs zookeeper, which makes processes one cluster"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(option: str, said: str) -> None:
+def test_options_that_contradict_each_other_are_refused(option: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         serving._cluster(ServeSettings.model_validate({"coordination": {option: "127.0.0.1:1"}}))
 

@@ -171,7 +171,7 @@ async def test_a_process_has_started_when_what_it_owns_is_open(
         await process.stop(drain_s=0)
 
 
-async def test_verify_tells_the_epochs_of_a_folder_apart(tmp_path: Path, server: str) -> None:
+async def test_verify_distinguishes_the_epochs_of_a_folder(tmp_path: Path, server: str) -> None:
     data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
     async with processes(data, place, 1) as made, connect(uri(made), IMPATIENT) as client:
         await client.controller.create_scope("a")

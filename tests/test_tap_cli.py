@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -19,10 +18,10 @@ from segstore.client import connect
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.wire.trace import RecordKind
+from tests.processes import PATIENCE_S, refusal, started
 from tests.server.support import HELLO, Peer, append, create, read, set_up
 from tests.server.traffic import Port, read_all
 
-PATIENCE_S = 60.0
 TAP = (sys.executable, "-m", "segstore", "tap")
 
 
@@ -52,24 +51,12 @@ class Tapping:
 
 @contextmanager
 def tapping(*options: str) -> Iterator[Tapping]:
-    process = subprocess.Popen(
-        [*TAP, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            stdout: IO[str] | None = process.stdout
-            assert stdout is not None
-            yield Tapping(process, stdout.readline())
-        finally:
-            if process.poll() is None:
-                process.kill()
+    with started([*TAP, *options]) as (process, line):
+        yield Tapping(process, line)
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """The exit status and the complaint of one that does not begin."""
-    made = subprocess.run([*TAP, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert made.stdout == ""
-    return made.returncode, made.stderr
+    return refusal([*TAP, *options])
 
 
 # --- the announcement -------------------------------------------------------------------------------------------
@@ -187,7 +174,7 @@ def test_options_that_do_not_do_are_refused_in_one_sentence(options: tuple[str, 
     assert errors.count("\n") == 1
 
 
-def test_what_cannot_begin_says_why(tmp_path: Path) -> None:
+def test_a_failed_start_says_why(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert refused("--store", "a:1", "--port", port) == (

@@ -239,7 +239,7 @@ async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
                 await store_before(mock, record=taken).start()
 
 
-async def test_a_recording_to_which_nobody_came_leaves_no_file(tmp_path: Path) -> None:
+async def test_a_recording_without_clients_leaves_no_file(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock:
         async with store_before(mock, record=tmp_path / "run.jsonl"):
             assert names_in(tmp_path) == ["run.jsonl.wtrace"]

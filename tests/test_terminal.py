@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from segstore import tap as tapping
 from segstore.cli import serving
 from segstore.cli.commands import main
-from segstore.cli.terminal import LogFormatter
+from segstore.cli.terminal import LogFormatter, error_text
 from segstore.conformance.__main__ import main as conformance
 from segstore.explore import ClientFailed, Exploration
 from segstore.explore.explorer import CutPoint, Finding
@@ -242,3 +242,16 @@ def test_texts_of_the_library_are_clean() -> None:
     assert str(found).count("\n") == 3
     clean(str(ClientFailed(1, f"{HOSTILE}{SURROGATE}\nagain")))
     clean(str(Decision(HOSTILE, "close", 1, 1, 0, 1, "request", "READ_SEGMENT", (NAME, SURROGATE), 1)))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.wtrace"), "a.wtrace: No such file or directory"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (OSError("the store is gone"), "the store is gone"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_an_error_of_the_system_is_a_line_that_is_never_empty(error: OSError, expected: str) -> None:
+    assert error_text(error) == expected

@@ -6,6 +6,7 @@ import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter, methodcaller
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.errors import AlreadyExists, TooMany
 from segstore.server.faults import NoFaults, Seen
-from segstore.server.faults.faults import NoSuchRule
+from segstore.server.faults.decisions import NoSuchRule
 from segstore.server.faults.observe import NotSeen
 from segstore.server.store import NoSuchSegment
 from segstore.testing import (
@@ -122,13 +123,20 @@ def test_bytes_that_are_no_events_are_said_to_be_none(servers: Servers) -> None:
         server.events(SEGMENT)
 
 
-def test_what_is_returned_no_longer_changes(servers: Servers) -> None:
+@contextmanager
+def held_ack(servers: Servers) -> Iterator[tuple[RunningServer, Client]]:
+    """A server that holds the acknowledgement of its first append, and the client that waits for it."""
     server = servers.serve()
     server.faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
     with Client(server.address) as client:
         client.ask(HELLO, create(), set_up())
         client.send(append(1, b"x"))
         server.faults.wait_held("ack")
+        yield server, client
+
+
+def test_what_is_returned_no_longer_changes(servers: Servers) -> None:
+    with held_ack(servers) as (server, client):
         (seen,) = server.requests("type = APPEND_BLOCK_END")
         assert seen.replied_s is None
         assert server.faults.release("ack") == 1
@@ -151,12 +159,7 @@ def test_a_rule_that_is_not_there_is_not_released_and_those_that_are_there_are_n
 
 
 def test_a_rule_of_a_running_server_is_disabled_and_enabled(servers: Servers) -> None:
-    server = servers.serve()
-    server.faults.add("type = APPEND_BLOCK_END", do="hold after", name="ack")
-    with Client(server.address) as client:
-        client.ask(HELLO, create(), set_up())
-        client.send(append(1, b"x"))
-        server.faults.wait_held("ack")
+    with held_ack(servers) as (server, client):
         server.faults.disable("ack")
         client.receive(1)
         client.ask(append(2, b"y"))
@@ -166,7 +169,7 @@ def test_a_rule_of_a_running_server_is_disabled_and_enabled(servers: Servers) ->
         assert server.faults.rules == ["ack"]
 
 
-def test_waiting_ends_when_it_happens_or_when_its_time_is_over(servers: Servers) -> None:
+def test_a_wait_ends_with_the_event_or_at_its_timeout(servers: Servers) -> None:
     server = servers.serve()
     writes = threading.Thread(target=write, args=(server, b"a", b"b", b"c"))
     writes.start()
@@ -377,7 +380,7 @@ def test_errors_keep_their_kind_their_text_and_their_facts(process: ServerProces
         process.replay(Path("/gone.jsonl"))
 
 
-def test_a_server_that_nobody_has_any_more_is_forgotten_there_too(servers: Servers) -> None:
+def test_a_server_without_references_is_forgotten_by_its_host(servers: Servers) -> None:
     server = servers.serve()
     key, other = server._key, servers.serve()
     server.stop()

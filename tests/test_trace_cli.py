@@ -152,14 +152,14 @@ def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
     assert "secret" not in shown
 
 
-def test_filter_writes_what_fits(trace: Path, tmp_path: Path) -> None:
+def test_filter_writes_what_matches(trace: Path, tmp_path: Path) -> None:
     chosen = "type = HELLO or kind = open"
     assert run("filter", trace, tmp_path / "b.wtrace", "--only", "-f", chosen).stdout == "3 records\n"
     assert len(run("show", tmp_path / "b.wtrace").stdout.splitlines()) == 3
     assert "recorded by test" in run("stats", tmp_path / "b.wtrace").stdout
 
 
-def test_filter_keeps_hello_beginning_and_end_of_the_connections_of_which_something_fits(tmp_path: Path) -> None:
+def test_filter_keeps_hello_start_and_end_of_connections_with_a_match(tmp_path: Path) -> None:
     # The same number again, and another connection beside it, of which nothing fits.
     again = [each._replace(ts_ns=each.ts_ns + 100 * MS) for each in DIALOGUE if each.data != DIALOGUE[3].data]
     other = [each._replace(connection=2) for each in DIALOGUE[:3]]

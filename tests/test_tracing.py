@@ -68,7 +68,7 @@ def test_a_trace_keeps_everything_in_either_form(
     assert forms[1] == forms[3]
 
 
-def test_the_form_is_told_by_what_is_in_the_file(tmp_path: Path) -> None:
+def test_the_form_is_detected_from_the_contents(tmp_path: Path) -> None:
     write_trace(tmp_path / "a.jsonl", [record(HELLO)], lambda: METADATA)
     (tmp_path / "a.jsonl").rename(tmp_path / "a.wtrace")
     with TraceFile(tmp_path / "a.wtrace") as opened:
@@ -127,7 +127,7 @@ def test_a_fixture_that_is_no_text_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.wtrace", "a.jsonl"])
-def test_all_bytes_of_a_file_are_told_as_progress(tmp_path: Path, name: str) -> None:
+def test_all_bytes_of_a_file_are_reported_as_progress(tmp_path: Path, name: str) -> None:
     write_trace(tmp_path / name, [record(HELLO, at=at) for at in range(9)], lambda: METADATA)
     done: list[int] = []
     with TraceFile(tmp_path / name) as opened:

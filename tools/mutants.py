@@ -8,6 +8,7 @@ every message.
 """
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -25,6 +26,9 @@ ROOMS = (
     "server/durable",
     "server/connection/session.py",
     "server/connection/connection.py",
+    "server/connection/executing.py",
+    "server/connection/receiving.py",
+    "server/connection/sending.py",
     "server/faults",
     "server/coordination/ownership.py",
     "client/connection/pool.py",
@@ -42,8 +46,10 @@ COPIED = (
     "CHANGELOG.md",
     "Makefile",
 )
-TEST_S = 60
-"""Seconds after which a test counts as hanging, and so the mutant as noticed."""
+TEST_S = 300
+"""Seconds after which a test of the code as it is counts as hanging."""
+HANGING_FACTOR, HANGING_S = 2, 15
+"""A mutant is noticed by a test that takes this many times as long as the slowest did, and this many seconds."""
 NOTICED = {"killed", "timeout", "segfault", "suspicious"}
 
 
@@ -106,9 +112,11 @@ def run(room: str, *, workers: int, sample: int | None, seed: int) -> None:
 
     import libcst as cst
     from mutmut import __main__ as mutmut
+    from mutmut.configuration import config
     from mutmut.mutation import mutators
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.mutation.diff_apply import get_diff_for_mutant
+    from mutmut.state import state
     from mutmut.stats import status_by_exit_code
 
     def drop_call(node: Any) -> Iterable[Any]:
@@ -123,11 +131,21 @@ def run(room: str, *, workers: int, sample: int | None, seed: int) -> None:
 
     def drawn(**options: Any) -> Any:
         mutants, data = collect(**options)
+        arguments = config().pytest_add_cli_args
+        slowest = max(state().duration_by_test.values(), default=0)
+        limit = max(math.ceil(HANGING_FACTOR * slowest), HANGING_S)
+        arguments[arguments.index(f"timeout={TEST_S}")] = f"timeout={limit}"
         if sample is not None:
             mutants = random.Random(seed).sample(mutants, min(sample, len(mutants)))
+        # Tests that take long, such as those that start processes, run only on mutants that the others do not notice.
+        tests: Any = state().tests_by_mangled_function_name
+        for function, names in tests.items():
+            tests[function] = sorted(names, key=state().duration_by_test.__getitem__)
         return mutants, data
 
     mutmut.collect_source_file_mutation_data = drawn
+    # One test is enough without a mutant, because mutmut has just run all of them to see what they call.
+    mutmut.tests_for_mutant_names = lambda mutant_names: {min(state().duration_by_test)}
     mutmut.cli(["run", "--max-children", str(workers)], standalone_mode=False)
 
     survivors = []

@@ -6,8 +6,7 @@ Pure functions of any text, lone surrogates included: Java hashes UTF-16 charact
 
 from typing import Final
 
-import mmh3
-
+from segstore.wire.codec import or_in_c
 from segstore.wire.schema import utf16
 
 _M64: Final = 2**64 - 1
@@ -32,13 +31,9 @@ def _final_mix(h: int) -> int:
     return h ^ h >> 33
 
 
+@or_in_c()
 def murmur3_128_low(data: bytes, seed: int) -> int:
     """The first eight bytes, little-endian, of murmur3_128 (x64); a negative seed is sign-extended, as in Guava."""
-    return mmh3.mmh3_x64_128_utupledigest(data, seed)[0] if seed >= 0 else murmur3_128_low_of_any_seed(data, seed)
-
-
-def murmur3_128_low_of_any_seed(data: bytes, seed: int) -> int:
-    """Slow version of `murmur3_128_low` for sign-extended seeds, because `mmh3` takes seeds of 32 bits only."""
     h1 = h2 = seed & _M64
     size = len(data)
     whole = size - size % 16

@@ -93,7 +93,7 @@ def transient_name(parent: str, writer_id: UUID, random_hex32: str) -> str:
 
 
 def writer_id(writer: str, segment: str) -> UUID:
-    """Derives the id of a named writer in a segment (seed 79.8): uuid5 of the two.
+    """Derives the id of a named writer in a segment (PIP-79.8): uuid5 of the two.
 
     A writer can thus be found in any segment by its name.
     """
@@ -103,7 +103,7 @@ def writer_id(writer: str, segment: str) -> UUID:
 def index_name(segment: str) -> str:
     """Builds the name of the index segment of `segment`. Raises `ValueError` if that is an index itself."""
     if is_index(segment):
-        raise ValueError(f"{segment[-80:]!r} is an index segment already")
+        raise ValueError(f"{segment[-80:]!r} is already an index segment")
     return segment + _INDEX
 
 
@@ -197,10 +197,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
         """Parses a name; never raises. Of nested suffixes only the last is reported; the base has none."""
-        base = name
-        index = is_index(base)
-        if index:
-            base = base[: -len(_INDEX)]
+        base = name.removesuffix(_INDEX)
         parent = parent_of(base)
         transaction_id: UUID | None = None
         transient_writer_id: UUID | None = None
@@ -225,7 +222,7 @@ class SegmentName(Struct, frozen=True, kw_only=True):
             transient_writer_id=transient_writer_id,
             transient_id=transient_id,
             parent=parent,
-            is_index=index,
+            is_index=is_index(name),
         )
 
     @property

@@ -7,7 +7,7 @@ of both directions.
 A reply answers the oldest request with its request id; Hello and KeepAlive, which carry none, the oldest of their kind.
 An append is answered by the first acknowledgement of its writer with its event number or a later one, since one
 acknowledgement may cover many appends and a writer uses one id for all. A refused token of a read may carry the
-read's offset in place of the request id (seed 36.30).
+read's offset in place of the request id (PDP-36.30).
 
 Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
 """
@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from segstore.wire.blocks import Append
-from segstore.wire.codec import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, WholeAppend, encode, encoder, frame_decoder
+from segstore.wire.codec import OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, encode, encoder, frame_decoder
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -35,7 +35,7 @@ from segstore.wire.errors import OutOfOrder, WireError
 from segstore.wire.schema import Command, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from segstore.wire.codec import FrameDecoder
     from segstore.wire.schema import Buffer
@@ -51,7 +51,6 @@ _NUMBERS: Final[Mapping[type, str]] = {
     AppendBlockEnd: "last_event_number",
     ConditionalAppend: "event_number",
     ConditionalBlockEnd: "event_number",
-    WholeAppend: "last_event_number",
 }
 """For each kind of append, the field with the number of its last event."""
 
@@ -75,6 +74,25 @@ def frames_of(item: Command | Append) -> bytes:
         )
     end = AppendBlockEnd(item.writer_id, len(item.data), b"", item.event_count, item.event_number, item.request_id)
     return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
+
+
+def gathered(parts: Iterable[Buffer], large_bytes: int) -> list[Buffer]:
+    """Joins runs of parts below `large_bytes`: the system takes a limited number of buffers at a time, and copying a
+    small one is cheaper. Larger parts are the caller's own.
+    """
+    out: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < large_bytes:
+            small.append(part)
+            continue
+        if small:
+            out.append(b"".join(small))
+            small = []
+        out.append(part)
+    if small:
+        out.append(b"".join(small))
+    return out
 
 
 def answer_key(command: Any) -> int | str:
@@ -207,10 +225,13 @@ class ClientProtocol(Generic[T]):
         for command in commands:
             if isinstance(command, Hello):
                 if not compatible(command, self._hello):
-                    raise OutOfOrder(f"the store speaks {command}, this side {self._hello}", type_name=Hello.type_name)
+                    raise OutOfOrder(
+                        f"no wire version in common: the store sent {command}, this side {self._hello}",
+                        type_name=Hello.type_name,
+                    )
                 self.peer = command
             elif not (command.is_reply or command.is_failure or isinstance(command, Unknown)):
-                raise OutOfOrder("a request came from a store", type_name=command.type_name)
+                raise OutOfOrder("the store sent a request", type_name=command.type_name)
             yield command, self.requests.answered(command)
         if problem is not None:
             raise problem

@@ -1,13 +1,13 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache
-from segstore.client.connection.flow import Flow, FlowHandler
-from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then
+from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, tell_stored
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
 from segstore.client.connection.outbox import Appends
 from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
+from segstore.client.connection.transport import Flow, FlowHandler
 
 __all__ = [
     "Append",
@@ -34,4 +34,5 @@ __all__ = [
     "Then",
     "TokenCache",
     "learn",
+    "tell_stored",
 ]

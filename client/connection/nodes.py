@@ -23,6 +23,8 @@ from enum import Enum, auto
 from random import Random
 from typing import Final, Generic, TypeVar
 
+import msgspec
+
 from segstore.client.retry import Backoff
 
 N = TypeVar("N", bound=Hashable)
@@ -102,13 +104,10 @@ class SetupHistory:
             self.timeout_ms = self._timeouts.delay_ms(self.failed_setups + 1, self._random)
 
 
-class _Node:
-    __slots__ = ("history", "in_flight", "state")
-
-    def __init__(self, history: SetupHistory) -> None:
-        self.history = history
-        self.state = NodeState.DISCONNECTED
-        self.in_flight = 0
+class _Node(msgspec.Struct):
+    history: SetupHistory
+    state: NodeState = NodeState.DISCONNECTED
+    in_flight: int = 0
 
 
 class NodeStates(Generic[N]):

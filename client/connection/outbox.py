@@ -6,40 +6,27 @@ is not reading.
 Invariants: sends are written in order; each request gets one turn, unless its flow is closed first; unwritten data is
 bounded by `write_buffer_bytes` plus what one turn adds. After `close` nothing is written and no timer is left.
 
-With `append_batching` "turn" each append is its own block and no block stays open, so its frames are built here;
-"blocks" leaves framing to `AppendBlockEncoder`, which both modes agree with.
+With `append_batching` "turn" each append is a block of its own; "blocks" leaves blocks to `AppendBlockEncoder`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache
-from struct import Struct as Layout
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import msgspec
 
-from segstore.client.connection.flow import Flow
-from segstore.client.connection.in_flight import Append, Pending
+from segstore.client.config import ClientSettings
+from segstore.client.connection.in_flight import Append
 from segstore.client.errors import Closed
-from segstore.wire import AppendBlock, AppendBlockEnd, Buffer, Command, FrameTooLarge
-from segstore.wire.blocks import BATCH_MS, AppendBlockEncoder, BlockSizing
+from segstore.wire import Buffer, Command, FrameTooLarge
+from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, frames_of_append
+from segstore.wire.protocol import gathered
 
-if TYPE_CHECKING:
-    from segstore.client.config import ClientSettings
-
-_BLOCK: Final = Layout(">ii16s")
-_END_HEAD: Final = Layout(">ii16siii")  # without data
-_END: Final = Layout(f">{_END_HEAD.size}sqq")
-_HEADER_BYTES: Final = 8
 _LARGE_BYTES: Final = 4096
 """From this size, passing a payload on by reference is cheaper than copying it."""
-_BLOCK_CODE: Final = AppendBlock.code
-_END_CODE: Final = AppendBlockEnd.code
-_BLOCK_FIELDS: Final = _BLOCK.size - _HEADER_BYTES
-_END_FIELDS: Final = _END.size - _HEADER_BYTES
 
 
 class Timer(Protocol):
@@ -54,12 +41,31 @@ class Timers(Protocol):
     def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
 
 
+class Sender(Protocol):
+    """A flow, as the outbox of its connection sees it."""
+
+    asked: bool
+    bytes_in_flight: int
+    closed: bool
+    turn: Callable[[], None] | None
+
+    @property
+    def flow_id(self) -> int: ...
+
+    @property
+    def endpoint(self) -> str: ...
+
+    def fail(self, cause: Exception) -> None:
+        """Ends the flow because its turn raised."""
+
+
 class Counters(msgspec.Struct):
     """Event counters since the pool was created."""
 
     connections_opened: int = 0
     connections_failed: int = 0
     connections_lost: int = 0
+    reconnects: int = 0
     dropped_replies: int = 0
     failed_flows: int = 0
     keep_alives: int = 0
@@ -85,8 +91,6 @@ class Outbox:
         "_blocks",
         "_counters",
         "_encoder",
-        "_fail",
-        "_large",
         "_largest",
         "_loop",
         "_out",
@@ -104,10 +108,7 @@ class Outbox:
         "turns",
     )
 
-    def __init__(
-        self, settings: ClientSettings, counters: Counters, timers: Timers, fail: Callable[[Flow, Exception], None]
-    ) -> None:
-        """fail: called to end a flow whose turn raised."""
+    def __init__(self, settings: ClientSettings, counters: Counters, timers: Timers) -> None:
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -118,15 +119,13 @@ class Outbox:
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
-        self._fail = fail
-        self._largest = settings.max_frame_bytes - _BLOCK.size
+        self._largest = settings.max_frame_bytes - BLOCK_BYTES
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
             self._sizings.get if self._blocks else None, leftover_ms=BATCH_MS, max_frame_bytes=settings.max_frame_bytes
         )
         self._out: list[Buffer] = []
-        self._large = False
-        self.turns: list[Flow] = []
+        self.turns: list[Sender] = []
         self.turn_due = False
         self._writable: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
@@ -177,20 +176,16 @@ class Outbox:
 
     def send(self, command: Command) -> None:
         """Queues any command except an append."""
-        parts = self._encoder.command(command)
-        if len(parts) > 1:  # payloads are separate parts
-            self._large = True
-        self._out += parts
+        self._out += self._encoder.command(command)
         self.schedule()
 
-    def turn_now(self, flow: Flow) -> None:
+    def turn_now(self, flow: Sender) -> None:
         """Like `ask_turn`, but runs the turn immediately if nothing is queued or in flight: a single append then saves
         a loop iteration, while under load appends still batch."""
+        self.turns.append(flow)
         if self.turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
-            self.turns.append(flow)
             self.schedule()
         else:
-            self.turns.append(flow)
             self.turn_due = True  # keeps others from scheduling a write meanwhile
             self._turn()
 
@@ -211,12 +206,11 @@ class Outbox:
             self.now_s = self._loop.time()
             for flow in turns:
                 flow.asked = False
-                turn = flow.turn  # a local is faster to call than an attribute
                 try:
-                    if turn is not None and not flow.closed:
-                        turn()
+                    if flow.turn is not None and not flow.closed:
+                        flow.turn()
                 except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
-                    self._fail(flow, error)
+                    flow.fail(error)
         self.turn_due = False
         if self.closed:
             return
@@ -228,19 +222,12 @@ class Outbox:
 
     def write(self) -> None:
         """Passes everything queued to the socket."""
-        transport, out = self._transport, self._out
-        if not out or transport is None or transport.is_closing():
+        transport = self._transport
+        if not self._out or transport is None or transport.is_closing():
             return
-        self._out = []
-        if self._large:
-            self._large = False
-            parts = _gathered(out)
-            self._counters.bytes_out += sum(map(len, parts))
-            transport.writelines(parts)
-        else:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            self._counters.bytes_out += len(data)
-            transport.write(data)
+        parts, self._out = gathered(self._out, _LARGE_BYTES), []
+        self._counters.bytes_out += sum(map(len, parts))
+        transport.writelines(parts)
 
     def _arm_block_timer(self) -> None:
         deadline = self._encoder.deadline()
@@ -264,77 +251,39 @@ class Appends:
         outbox: the outbox of the flow's connection.
     """
 
-    __slots__ = (
-        "_count",
-        "_end",
-        "_flow",
-        "_head",
-        "_pack",
-        "_request_id",
-        "_segment",
-        "_size",
-        "_writer_bytes",
-        "_writer_id",
-        "outbox",
-    )
+    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
 
-    def __init__(self, flow: Flow, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
+    def __init__(self, flow: Sender, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
         self._flow = flow
         self.outbox: Final = outbox
         self._segment = segment
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
-        self._of_this_size(0, 1)
 
-    def _of_this_size(self, size: int, count: int) -> None:
-        """Precomputes the frame parts shared by all appends of this size and count: most are like the previous one."""
-        largest = self.outbox._largest
-        if size > largest:
-            raise FrameTooLarge(
-                f"an append of {size} bytes does not fit a frame, which holds {largest}", limit=largest, actual=size
-            )
-        writer = self._writer_bytes
-        self._size, self._count = size, count
-        self._head = _BLOCK.pack(_BLOCK_CODE, _BLOCK_FIELDS + size, writer)
-        self._end = _END_HEAD.pack(_END_CODE, _END_FIELDS, writer, size, 0, count)
-        self._pack = _packer(size) if size < _LARGE_BYTES else None
-
-    def send(self, append: Pending | Append) -> int:
-        """Sends an append; returns its payload size. Raises Closed, FrameTooLarge."""
-        flow, outbox, last = self._flow, self.outbox, append.last
+    def send(self, append: Append) -> None:
+        """Queues an append, to be written at the end of the turn. Raises Closed, FrameTooLarge."""
+        flow, outbox, size, last = self._flow, self.outbox, append.size, append.last
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
-        data: Buffer | None = None
-        if type(append) is Pending:
-            data, count = append.data, append.events
-            size = len(data)
-        else:
-            size, count = append.size, last - append.first + 1
+        if size > outbox._largest:
+            raise FrameTooLarge(
+                f"an append of {size} bytes does not fit a frame, which holds {outbox._largest}",
+                limit=outbox._largest,
+                actual=size,
+            )
+        count = last - append.first + 1
+        pieces = [item.data for item in append.items]
         if outbox._blocks:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             now_ms = outbox._timers.time() * 1000
             outbox._out += outbox._encoder.append(
-                self._segment, self._writer_id, last, count, append.data, self._request_id, now_ms
+                self._segment, self._writer_id, last, count, data, self._request_id, now_ms
             )
         else:
-            if size != self._size or count != self._count:
-                self._of_this_size(size, count)
-            out = outbox._out
-            pack = self._pack
-            if type(data) is bytes and pack is not None:
-                out.append(pack(self._head, data, self._end, last, self._request_id))
-            else:
-                items = append.items
-                out.append(self._head)
-                out += [item.data for item in items]
-                out.append(_END.pack(self._end, last, self._request_id))
-                if size >= _LARGE_BYTES * len(items):
-                    outbox._large = True
+            outbox._out += frames_of_append(self._writer_bytes, pieces, count, last, self._request_id)
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
-        if not outbox.turn_due:
-            outbox.schedule()
-        return size
 
     def set_sizing(self, sizing: BlockSizing) -> None:
         """Sets the policy for the sizes of the flow's append blocks."""
@@ -347,26 +296,3 @@ class Appends:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
             if outbox._out:
                 outbox.schedule()
-
-
-@cache
-def _packer(size: int) -> Callable[[bytes, bytes, bytes, int, int], bytes]:
-    """Returns a packer for one-event appends of a fixed size: block header, event, end header, number, request id."""
-    return Layout(f">{_BLOCK.size}s{size}s{_END_HEAD.size}sqq").pack
-
-
-def _gathered(parts: list[Buffer]) -> list[Buffer]:
-    """Joins runs of small parts; the bytes stay the same."""
-    out: list[Buffer] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if len(part) < _LARGE_BYTES:
-            small.append(part)
-            continue
-        if small:
-            out.append(b"".join(small))
-            small = []
-        out.append(part)
-    if small:
-        out.append(b"".join(small))
-    return out

@@ -22,13 +22,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from segstore.client.config import ClientSettings, PoolPolicy
-from segstore.client.connection.flow import Flow, FlowHandler, FlowIds
 from segstore.client.connection.nodes import SetupHistory
 from segstore.client.connection.outbox import Counters, Timer, Timers
-from segstore.client.connection.transport import Connection
+from segstore.client.connection.transport import Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter
-from segstore.wire.request_id import FLOWS_DISABLED
+from segstore.wire.request_id import FLOWS_DISABLED, next_flow
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _CLOSE_S: Final = 2.0
@@ -77,6 +76,29 @@ def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_f
     return min(usable, key=lambda each: each.users)
 
 
+class FlowIds:
+    """Allocates the flow numbers of one pool: 1 to 2^31 - 1, round-robin, each in use at most once."""
+
+    __slots__ = ("_in_use", "_last")
+
+    def __init__(self, last: int = 0) -> None:
+        self._last = last
+        self._in_use: set[int] = set()
+
+    @property
+    def in_use(self) -> int:
+        return len(self._in_use)
+
+    def take(self) -> int:
+        """Allocates a free number. Raises ValueError if all are in use."""
+        self._last = next_flow(self._last, self._in_use)
+        self._in_use.add(self._last)
+        return self._last
+
+    def give_back(self, flow_id: int) -> None:
+        self._in_use.discard(flow_id)
+
+
 class PoolMetrics(msgspec.Struct, frozen=True):
     """The state of a pool and its counters since creation, as plain numbers."""
 
@@ -95,18 +117,14 @@ class PoolMetrics(msgspec.Struct, frozen=True):
     bytes_out: int
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """A pooled connection, ready or being set up."""
 
-    __slots__ = ("connection", "idle_since", "ready_at", "started_at", "task", "users")
-
-    def __init__(self) -> None:
-        self.users = 0
-        self.connection: Connection | None = None
-        self.task: asyncio.Task[ClientError | None] | None = None
-        self.idle_since = 0.0
-        self.started_at = 0.0
-        self.ready_at: float | None = None
+    users: int = 0
+    connection: Connection | None = None
+    task: asyncio.Task[ClientError | None] | None = None
+    idle_since: float = 0.0
+    ready_at: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -117,24 +135,33 @@ class _Entry:
         return 0 if self.connection is None else self.connection.outbox.bytes_in_flight
 
 
-class _Store:
+class _Store(msgspec.Struct, eq=False):
     """One endpoint: its pooled and unpooled connections and its set-up history."""
 
-    __slots__ = ("failed_at", "history", "lost", "pooled", "single")
+    history: SetupHistory
+    pooled: list[_Entry] = []
+    single: list[_Entry] = []
+    failed_at: float = float("-inf")
+    lost: bool = False
 
-    def __init__(self, history: SetupHistory) -> None:
-        self.history = history
-        self.pooled: list[_Entry] = []
-        self.single: list[_Entry] = []
-        self.failed_at = float("-inf")
-        self.lost = False
+    def remove(self, entry: _Entry) -> None:
+        for among in (self.pooled, self.single):
+            if entry in among:
+                among.remove(entry)
+
+    def failed(self, began_at: float, now_ms: float, *, while_setting_up: bool) -> None:
+        """Records a failure. Failures of connections that began before the last one have the same reason, and do not
+        count again."""
+        if began_at >= self.failed_at:
+            self.failed_at = now_ms
+            self.history.failed(now_ms, while_setting_up=while_setting_up)
 
 
 class ConnectionPool(ClosedAfter):
     """A pool of connections to stores.
 
     Attributes:
-        settings: as given.
+        settings, random: as given.
         counters: live counters.
         unseen_bytes: bytes passed to stream writers since one of them last yielded to the event loop.
     """
@@ -147,13 +174,16 @@ class ConnectionPool(ClosedAfter):
         random: Random | None = None,
         timers: Timers | None = None,
     ) -> None:
-        """Requires a running event loop. tls: connect with TLS. timers: the loop's by default; tests pass their own."""
+        """Requires a running event loop.
+
+        tls: connect with TLS. random: for the delays and the routers of all users of the pool. timers: the loop's by
+        default; tests pass their own.
+        """
         self.settings = settings or ClientSettings()
         self.counters = Counters()
         self.unseen_bytes = 0
-        self._reconnects = 0
         self._tls = tls
-        self._random = random or Random()
+        self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()
         self._timers: Timers = timers or self._loop
         self._ids = FlowIds()
@@ -166,8 +196,8 @@ class ConnectionPool(ClosedAfter):
     # --- users ------------------------------------------------------------------------------------------------------
 
     def lease(self) -> int:
-        """Reserves a flow number for use across connections; `release` returns it."""
-        return self._ids.take()
+        """Reserves a flow number for use across connections; 0 if pooling is disabled. `release` returns it."""
+        return self._ids.take() if self.settings.enable_connection_pooling else FLOWS_DISABLED
 
     def release(self, flow_id: int) -> None:
         self._ids.give_back(flow_id)
@@ -175,9 +205,11 @@ class ConnectionPool(ClosedAfter):
     async def flow(self, endpoint: Endpoint, handler: FlowHandler, *, flow_id: int | None = None) -> Flow:
         """Opens a flow on a pooled connection to the store; waits until the connection is ready.
 
-        flow_id: a leased number; by default the flow gets its own while it is open.
-        Raises ConnectFailed, ConnectTimedOut, IncompatibleVersion, Closed.
+        flow_id: a leased number; by default the flow gets its own while it is open. If the settings disable pooling,
+        the flow is `unpooled`. Raises ConnectFailed, ConnectTimedOut, IncompatibleVersion, Closed.
         """
+        if not self.settings.enable_connection_pooling:
+            return await self.unpooled(endpoint, handler)
         self._check_open()
         store = self._store(endpoint)
         entry = choose(store.pooled, self.settings.max_connections_per_store, self.settings.pool_policy)
@@ -206,7 +238,7 @@ class ConnectionPool(ClosedAfter):
 
         try:
             if entry.task is not None:
-                # The set-up continues for its other users and the next one, even if this user is cancelled.
+                # The set-up of a pooled connection continues for its other users and the next one.
                 try:
                     failed = await asyncio.shield(entry.task)
                 except asyncio.CancelledError:
@@ -221,6 +253,8 @@ class ConnectionPool(ClosedAfter):
         except BaseException:
             leave()
             if flow_id == FLOWS_DISABLED and entry.users == 0:
+                if entry.task is not None:
+                    entry.task.cancel()
                 self._drop(store, entry)
             raise
         return flow
@@ -228,7 +262,7 @@ class ConnectionPool(ClosedAfter):
     def _store(self, endpoint: Endpoint) -> _Store:
         store = self._stores.get(endpoint)
         if store is None:
-            history = SetupHistory(self.settings.setup_timeout, self.settings.reconnect_backoff, self._random)
+            history = SetupHistory(self.settings.setup_timeout, self.settings.reconnect_backoff, self.random)
             store = self._stores[endpoint] = _Store(history)
         return store
 
@@ -247,17 +281,12 @@ class ConnectionPool(ClosedAfter):
     async def _set_up(self, endpoint: Endpoint, store: _Store, entry: _Entry) -> ClientError | None:
         """Sets up one connection; returns the error for its waiters if that fails."""
         try:
-            if (wait_ms := store.history.wait_ms(self._now_ms())) > 0:
-                await asyncio.sleep(wait_ms / 1000)
-            entry.started_at = self._now_ms()
-            store.history.began(entry.started_at)
+            await asyncio.sleep(store.history.wait_ms(self._now_ms()) / 1000)
+            started_at = self._now_ms()
             await self._connect(endpoint, store, entry, store.history.timeout_ms)
         except ClientError as error:
             self.counters.connections_failed += 1
-            # Concurrent set-ups to one store fail for the same reason, which counts once.
-            if entry.started_at >= store.failed_at:
-                store.failed_at = self._now_ms()
-                store.history.failed(store.failed_at, while_setting_up=True)
+            store.failed(started_at, self._now_ms(), while_setting_up=True)
             return error  # the entry left with its connection, see `_ended`
         except BaseException:
             self._drop(store, entry)
@@ -268,7 +297,7 @@ class ConnectionPool(ClosedAfter):
         self.counters.connections_opened += 1
         if store.lost:
             store.lost = False
-            self._reconnects += 1
+            self.counters.reconnects += 1
         return None
 
     async def _connect(self, endpoint: Endpoint, store: _Store, entry: _Entry, timeout_ms: float) -> None:
@@ -282,13 +311,7 @@ class ConnectionPool(ClosedAfter):
         ready = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._loop.create_connection(
-                    lambda: connection,
-                    endpoint.host,
-                    endpoint.port,
-                    ssl=self._tls,
-                    server_hostname=endpoint.host if self._tls is not None else None,
-                )
+                await self._loop.create_connection(lambda: connection, endpoint.host, endpoint.port, ssl=self._tls)
                 await connection.ready
             ready = True
         except TimeoutError as cause:
@@ -306,9 +329,7 @@ class ConnectionPool(ClosedAfter):
 
     def _drop(self, store: _Store, entry: _Entry) -> None:
         """Removes an entry and closes its connection, if it has one."""
-        for among in (store.pooled, store.single):
-            if entry in among:
-                among.remove(entry)
+        store.remove(entry)
         if entry.connection is not None:
             entry.connection.close(Closed(f"the connection to {entry.connection.name} was closed"))
 
@@ -322,12 +343,8 @@ class ConnectionPool(ClosedAfter):
         if entry.ready_at is not None and self._closing is None and not connection.closed_here:
             self.counters.connections_lost += 1
             store.lost = True
-            if entry.ready_at >= store.failed_at:
-                store.failed_at = self._now_ms()
-                store.history.failed(store.failed_at, while_setting_up=False)
-        for among in (store.pooled, store.single):
-            if entry in among:
-                among.remove(entry)
+            store.failed(entry.ready_at, self._now_ms(), while_setting_up=False)
+        store.remove(entry)
 
     # --- pruning ----------------------------------------------------------------------------------------------------
 
@@ -369,21 +386,12 @@ class ConnectionPool(ClosedAfter):
         entries = list(self._entries())
         ready = [each for each in entries if each.task is None]
         there = [each.connection for each in entries if each.connection is not None]
-        counters = self.counters
         return PoolMetrics(
             connections=len(ready),
             connecting=len(entries) - len(ready),
             flows=sum(len(each.flows) for each in there),
             bytes_in_flight=sum(each.outbox.bytes_in_flight for each in there),
-            connections_opened=counters.connections_opened,
-            connections_failed=counters.connections_failed,
-            connections_lost=counters.connections_lost,
-            reconnects=self._reconnects,
-            dropped_replies=counters.dropped_replies,
-            failed_flows=counters.failed_flows,
-            keep_alives=counters.keep_alives,
-            bytes_in=counters.bytes_in,
-            bytes_out=counters.bytes_out,
+            **msgspec.structs.asdict(self.counters),
         )
 
     # --- shutdown ---------------------------------------------------------------------------------------------------

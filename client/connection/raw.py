@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Self, TypeVar
 
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
-from segstore.client.connection.flow import Flow
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.transport import Flow
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -30,6 +29,7 @@ from segstore.client.errors import (
     RequestTimedOut,
     Retriable,
     RetriesExhausted,
+    SegmentTruncated,
     TokenExpired,
     failure,
 )
@@ -45,10 +45,12 @@ from segstore.wire import (
     TableEntriesRead,
     TableKeysRead,
     TableRead,
+    TruncateSegment,
     WrongHost,
     decode,
     encode,
 )
+from segstore.wire import SegmentTruncated as TruncatedReply
 
 R = TypeVar("R", bound=Command)
 
@@ -61,24 +63,20 @@ MakeRequest = Callable[[int], Command]
 class RawClient:
     """Requests to one store. Made by `open`."""
 
+    flow: Flow
+
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, asyncio.Future[Command]] = {}
-        self._flow: Flow | None = None
         self._ended: ClientError | None = None
 
     @classmethod
-    async def open(cls, pool: ConnectionPool, endpoint: Endpoint, *, pooled: bool = True) -> Self:
+    async def open(cls, pool: ConnectionPool, endpoint: Endpoint) -> Self:
         """Opens a flow to a store. Raises as `ConnectionPool.flow`."""
         self = cls(pool.settings)
-        self._flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
+        self.flow = await pool.flow(endpoint, self)
         return self
-
-    @property
-    def flow(self) -> Flow:
-        assert self._flow is not None
-        return self._flow
 
     @property
     def closed(self) -> bool:
@@ -92,38 +90,29 @@ class RawClient:
         """
         flow = self.flow
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        request_id: int | None = None
+        request_id = flow.next_request_id()
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                if flow.connection.paused:
-                    await flow.connection.writable()
+                if flow.connection.outbox.paused:
+                    await flow.connection.outbox.writable()
                 if self._ended is not None:
                     raise self._again(self._ended)
-                request_id = flow.next_request_id()
-                command = make(request_id)
-                flow.send(command)
+                flow.send(make(request_id))
                 reply: asyncio.Future[Command] = self._loop.create_future()
                 self._pending[request_id] = reply
                 return await reply
         except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"{flow.endpoint} did not answer within {limit_ms:.0f} ms",
-                endpoint=flow.endpoint,
-                request_id=request_id,
-                limit=limit_ms,
-            ) from cause
+            said = f"{flow.endpoint} did not answer within {limit_ms:.0f} ms"
+            raise RequestTimedOut(said, endpoint=flow.endpoint, request_id=request_id, limit=limit_ms) from cause
         finally:
-            if request_id is not None:
-                self._pending.pop(request_id, None)
+            self._pending.pop(request_id, None)
 
     @staticmethod
     def _again(error: ClientError) -> ClientError:
         """A new error for each request: several must not share one traceback."""
         if isinstance(error, Closed):
-            return Closed(error.message, **error.facts())
-        fresh = ConnectionLost(error.message, endpoint=error.endpoint)
-        fresh.__cause__ = error
-        return fresh
+            return error.again()
+        return ConnectionLost(error.message, endpoint=error.endpoint).caused_by(error)
 
     def on_reply(self, reply: Command) -> None:
         request_id: int = reply.request_id  # type: ignore[attr-defined]  # every reply has one
@@ -132,23 +121,19 @@ class RawClient:
             error = failure(reply, endpoint=self.flow.endpoint)
             if pending is not None and not pending.done():
                 pending.set_exception(error)
-            self._end(error)
+            self.on_lost(error)
         elif pending is not None:
             if not pending.done():
                 pending.set_result(_own(reply))
         elif reply.is_failure:
             name = self.flow.endpoint
-            self._end(PeerRefused(f"{name} refuses request {request_id}, which is not pending", endpoint=name))
+            self.on_lost(PeerRefused(f"{name} refuses request {request_id}, which is not pending", endpoint=name))
 
     def on_lost(self, error: ClientError) -> None:
-        self._end(error)
-
-    def _end(self, error: ClientError) -> None:
         if self._ended is not None:
             return
         self._ended = error
-        if self._flow is not None:
-            self._flow.close()
+        self.flow.close()
         pending, self._pending = self._pending, {}
         for reply in pending.values():
             if not reply.done():
@@ -156,7 +141,7 @@ class RawClient:
 
     def close(self) -> None:
         """Closes the flow and fails pending requests."""
-        self._end(Closed("the client of raw requests was closed"))
+        self.on_lost(Closed("the client of raw requests was closed"))
 
 
 def _own(reply: Command) -> Command:
@@ -170,14 +155,11 @@ class SegmentRequests(FreedAfter):
     reply = await requests.ask(segment, SegmentSealed, lambda id_, token: SealSegment(id_, segment, token))
     """
 
-    def __init__(
-        self, pool: ConnectionPool, locations: Locations, *, recovers: bool = False, random: Random | None = None
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, locations: Locations, *, recovers: bool = False) -> None:
         """recovers: the requests are a writer's or a reader's, with its retry limits, not a user's calls."""
         self._pool = pool
         self._locations = locations
         self._calls = not recovers
-        self._random = random or Random()
         self._clients: dict[Endpoint, RawClient] = {}
 
     async def ask(
@@ -202,7 +184,7 @@ class SegmentRequests(FreedAfter):
             call=self._calls,
             may_move=not isinstance(self._locations, FixedStore),
             timeout_ms=settings.request_timeout_ms if timeout_ms is None else timeout_ms,
-            random=self._random,
+            random=self._pool.random,
         )
         while True:
             try:
@@ -222,6 +204,14 @@ class SegmentRequests(FreedAfter):
     async def info(self, segment: str) -> StreamSegmentInfo:
         """Where a segment begins and ends, and whether it is sealed. Raises as `ask`."""
         return await self.ask(segment, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, segment, token))
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """Deletes the data before an offset; a no-op if it is gone already. Raises SegmentTruncated, and as `ask`."""
+        try:
+            await self.ask(segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, segment, offset, token))
+        except SegmentTruncated as gone:
+            if gone.details.get("start_offset", -1) < offset:
+                raise
 
     async def _ask_once(
         self,
@@ -251,7 +241,7 @@ class SegmentRequests(FreedAfter):
         client = self._clients.get(endpoint)
         if client is not None and not client.closed:
             return client
-        made = await RawClient.open(self._pool, endpoint, pooled=self._pool.settings.enable_connection_pooling)
+        made = await RawClient.open(self._pool, endpoint)
         client = self._clients.get(endpoint)
         if client is not None and not client.closed:
             made.close()  # another request was faster

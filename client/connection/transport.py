@@ -1,15 +1,15 @@
-"""One connection to a segment store: framing, the Hello exchange, keep-alives, and dispatch of replies to flows.
+"""One connection to a segment store: framing, the Hello exchange, keep-alives, and dispatch of replies to its flows.
 
-Reads go into a buffer that the connections of a pool share; replies are delivered to their flow before the next read.
-Output is buffered in the connection's `Outbox`.
+A flow is one user of the connection. Reads go into a buffer that the connections of a pool share; replies are delivered
+to their flow before the next read. Output is buffered in the connection's `Outbox`.
 
 Invariants: a reply reaches only the flow that it is addressed to; a reply for an unknown flow is dropped and counted,
-and the connection stays open; each flow is notified once that the connection is gone. Closing can be done twice and
-cuts the socket after its deadline.
+and the connection stays open; `on_lost` is called at most once for a flow, and no callback follows it or `close`; a
+closed flow refuses to send. Closing can be done twice and cuts the socket after its deadline.
 
-Follows `FlowHandler` and `ClientConnectionImpl` (Pravega's client). Deliberate differences: a peer that sends invalid
-frames or requests is disconnected; a refusal of a read that carries the read's offset in place of its request id (seed
-36.30) reaches that read's flow.
+Follows `FlowHandler`, `Flow`, `FlowClientConnection` and `ClientConnectionImpl` (Pravega's client). Deliberate
+differences: a peer that sends invalid frames or requests is disconnected; a refusal of a read that carries the read's
+offset in place of its request id (seed 36.30) reaches that read's flow.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
+from uuid import UUID
 
-from segstore.client.connection.flow import Flow
+from segstore.client.config import ClientSettings
 from segstore.client.connection.outbox import Counters, Outbox, Timer, Timers
 from segstore.client.errors import (
     ClientError,
@@ -31,15 +32,16 @@ from segstore.client.errors import (
     IncompatibleVersion,
     ProtocolViolation,
 )
-from segstore.wire import AuthTokenCheckFailed, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
+from segstore.wire import AuthTokenCheckFailed, Command, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
 from segstore.wire.codec.generate import Rows
 from segstore.wire.protocol import HELLO, compatible
-from segstore.wire.request_id import FLOWS_DISABLED
-
-if TYPE_CHECKING:
-    from segstore.client.config import ClientSettings
+from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
 
 log = logging.getLogger(__name__)
+
+Acknowledged = Callable[[bytes, int, int, int, int], None]
+"""Receives the fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously
+acknowledged event number, the request id, the segment's length."""
 
 _REMEMBERED_READS: Final = 1000
 _LINGER_S: Final = 2.0
@@ -83,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self.name = name
         self.state = ConnectionState.CONNECTING
         self.flows: dict[int, Flow] = {}
-        self.outbox: Final = Outbox(settings, counters, timers, self._fail)
+        self.outbox: Final = Outbox(settings, counters, timers)
         self.ready: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
         self.closed_here = False
@@ -117,15 +119,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it has a socket."""
         return self._transport is not None
 
-    @property
-    def paused(self) -> bool:
-        """Whether writing is paused because the peer reads too slowly."""
-        return self.outbox.paused
-
-    async def writable(self) -> None:
-        """Waits until writing resumes or the connection has ended. The caller must set a deadline."""
-        await self.outbox.writable()
-
     # --- transport ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -144,11 +137,10 @@ class Connection(asyncio.BufferedProtocol):
             error = ConnectFailed(f"{self.name} closed the connection before its Hello", endpoint=self.name)
         else:
             error = ConnectionLost(f"the connection to {self.name} was lost", endpoint=self.name)
-        error.__cause__ = exc
         self._transport = None
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self.end(error)
+        self.end(error.caused_by(exc))
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -166,8 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatch(replies)
         if problem is not None and self.usable:
             violation = ProtocolViolation(f"{self.name} sends what is no reply: {problem}", endpoint=self.name)
-            violation.__cause__ = problem
-            self.end(violation)
+            self.end(violation.caused_by(problem))
 
     def pause_writing(self) -> None:
         self.outbox.pause()
@@ -192,46 +183,34 @@ class Connection(asyncio.BufferedProtocol):
                     try:
                         on_ack(writer, number, previous, request_id, length)
                     except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
-                        self._fail(flow, error)
+                        flow.fail(error)
                     if self.flows is not flows:  # it has ended
                         return
                 continue
-            if kind is DataAppended and self.state is _READY:
-                flow = flows.get(reply.request_id >> 32) if owner is None else owner
-                if flow is None:
-                    self._counters.dropped_replies += 1
+            if kind is not DataAppended or self.state is not _READY:
+                if not self.usable:
+                    return
+                if kind is Hello:
+                    self._take_hello(cast("Hello", reply))
+                    owner = flows.get(FLOWS_DISABLED)
                     continue
-                try:
-                    flow.on_reply(reply)
-                except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
-                    self._fail(flow, error)
-                continue
-            if not self.usable:
-                return
-            if kind is Rows:
-                kind = DataAppended
-            if kind is Hello:
-                self._take_hello(cast("Hello", reply))
-                owner = flows.get(FLOWS_DISABLED)
-                continue
-            if kind is KeepAlive:
-                continue
-            if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
-                self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))
-                return
-            flow = owner
+                if kind is KeepAlive:
+                    continue
+                if kind is Rows:
+                    kind = DataAppended
+                if not (kind.is_reply or kind.is_failure) or self.state is not _READY:
+                    self.end(ProtocolViolation(f"{self.name} sends {kind.type_name}", endpoint=self.name))
+                    return
+            flow = flows.get(reply.request_id >> 32) if owner is None else owner
+            if kind is AuthTokenCheckFailed and owner is None:
+                flow = self._refused(reply.request_id, flow)
             if flow is None:
-                request_id = reply.request_id
-                flow = flows.get(request_id >> 32)
-                if kind is AuthTokenCheckFailed:
-                    flow = self._refused(request_id, flow)
-                if flow is None:
-                    self._counters.dropped_replies += 1
-                    continue
+                self._counters.dropped_replies += 1
+                continue
             try:
                 flow.on_reply(reply)
             except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
-                self._fail(flow, error)
+                flow.fail(error)
 
     def _refused(self, request_id: int, flow: Flow | None) -> Flow | None:
         """The flow whose token was refused. A read's refusal may carry its offset as request id."""
@@ -261,19 +240,6 @@ class Connection(asyncio.BufferedProtocol):
             self._keep_alive_timer = self._timers.call_later(self._settings.keep_alive_first_s, self._keep_alive)
             if not self.ready.done():
                 self.ready.set_result(None)
-
-    def _fail(self, flow: Flow, cause: Exception) -> None:
-        self._counters.failed_flows += 1
-        error = ProtocolViolation(f"a flow to {self.name} failed: {cause}", endpoint=self.name)
-        error.__cause__ = cause
-        flow.close()
-        self._tell(flow, error)
-
-    def _tell(self, flow: Flow, error: ClientError) -> None:
-        try:
-            flow.handler.on_lost(error)
-        except Exception:
-            log.exception("the user of flow %d to %s failed when notified that it is lost", flow.flow_id, self.name)
 
     # --- flows ------------------------------------------------------------------------------------------------------
 
@@ -345,5 +311,152 @@ class Connection(asyncio.BufferedProtocol):
         flows, self.flows = self.flows, {}
         for flow in flows.values():
             flow.end()
-            self._tell(flow, error)
+            flow.tell(error)
         self._on_end(self)
+
+
+class FlowHandler(Protocol):
+    """Callbacks of a flow's user. They run inside the event loop's read and must not block.
+
+    A handler that also has `on_ack`, an `Acknowledged`, receives acknowledgements of appends through it.
+    """
+
+    def on_reply(self, reply: Command) -> None:
+        """Receives a reply; payloads in it are valid until this returns."""
+
+    def on_lost(self, error: ClientError) -> None:
+        """Called when the connection was lost or the flow failed; no callback follows."""
+
+
+class Flow:
+    """One user's side of a connection. Made by the pool.
+
+    Attributes:
+        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
+        connection: the underlying connection.
+        handler: receives the replies.
+        closed: whether it was closed or lost.
+        reading_at: offset of its pending read, None if there is none. A refusal may carry this in place of a request
+            id (seed 36.30).
+        bytes_in_flight: appended bytes not yet acknowledged.
+        on_reply: the handler's `on_reply`.
+        on_ack: the handler's `on_ack`; without one, a function that passes a DataAppended to `on_reply`.
+        turn: called when the flow may send appends; set by the user that requests turns.
+        asked: whether a turn has been requested.
+    """
+
+    __slots__ = (
+        "_on_close",
+        "_sequence",
+        "asked",
+        "bytes_in_flight",
+        "closed",
+        "connection",
+        "flow_id",
+        "handler",
+        "on_ack",
+        "on_reply",
+        "reading_at",
+        "turn",
+    )
+
+    def __init__(
+        self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]
+    ) -> None:
+        self.flow_id: Final = flow_id
+        self.connection: Final = connection
+        self.handler: Final = handler
+        self.on_reply: Final = handler.on_reply
+        self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", None) or _as_reply(handler.on_reply)
+        self.turn: Callable[[], None] | None = None
+        self.asked = False
+        self.closed = False
+        self.reading_at: int | None = None
+        self.bytes_in_flight = 0
+        self._sequence: int | None = None
+        self._on_close = on_close
+
+    @property
+    def endpoint(self) -> str:
+        """ "host:port" of the peer."""
+        return self.connection.name
+
+    @property
+    def hello(self) -> Hello:
+        """The peer's Hello, received before the flow was created."""
+        return self.connection.hello
+
+    @property
+    def owns_connection(self) -> bool:
+        """Whether flows are disabled, so that all replies on the connection belong to this flow."""
+        return self.flow_id == FLOWS_DISABLED
+
+    def next_request_id(self) -> int:
+        """Returns the request id made of the flow's number and its next sequence number, from 0."""
+        self._sequence = 0 if self._sequence is None else next_sequence(self._sequence)
+        return pack(self.flow_id, self._sequence)
+
+    def send(self, command: Command) -> None:
+        """Sends any command except an append. Raises Closed, and WireError if it cannot be encoded."""
+        self._check()
+        self.connection.outbox.send(command)
+
+    def ask_turn(self) -> None:
+        """Schedules one call of `turn`, in this loop iteration or once the peer reads again. Raises Closed."""
+        if self.closed:
+            self._check()
+        if not self.asked:
+            self.asked = True
+            outbox = self.connection.outbox
+            outbox.turns.append(self)
+            if not outbox.turn_due:
+                outbox.schedule()
+
+    def turn_now(self) -> None:
+        """Like `ask_turn`, but calls `turn` immediately if the connection is idle. Raises Closed."""
+        if self.closed or self.asked:
+            self.ask_turn()
+        else:
+            self.asked = True
+            self.connection.outbox.turn_now(self)
+
+    def close(self) -> None:
+        """Releases the flow number; later replies to it are dropped. Without flows, closes the connection."""
+        if not self.closed:
+            self.end()
+            self.connection.forget(self)
+
+    def end(self) -> None:
+        """Marks the flow as closed and notifies the pool. Called by the connection."""
+        if not self.closed:
+            self.closed = True
+            self.connection.outbox.bytes_in_flight -= self.bytes_in_flight
+            self.bytes_in_flight = 0
+            self._on_close(self)
+
+    def fail(self, cause: Exception) -> None:
+        """Ends the flow because a callback of its user raised."""
+        self.connection._counters.failed_flows += 1
+        error = ProtocolViolation(f"a flow to {self.endpoint} failed: {cause}", endpoint=self.endpoint)
+        self.close()
+        self.tell(error.caused_by(cause))
+
+    def tell(self, error: ClientError) -> None:
+        """Notifies the user of the flow's end."""
+        try:
+            self.handler.on_lost(error)
+        except Exception:
+            log.exception("the user of flow %d to %s failed when notified that it is lost", self.flow_id, self.endpoint)
+
+    def _check(self) -> None:
+        if self.closed:
+            raise Closed(f"flow {self.flow_id} to {self.endpoint} is closed", endpoint=self.endpoint)
+
+
+def _as_reply(on_reply: Callable[[Command], None]) -> Acknowledged:
+    """Adapts `on_reply` to `on_ack`. Not a bound method of the flow, which would make a reference cycle."""
+
+    def on_ack(writer: bytes, number: int, previous: int, request_id: int, length: int) -> None:
+        on_reply(DataAppended(request_id, UUID(bytes=writer), number, previous, length))
+
+    return on_ack

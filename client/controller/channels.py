@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
+import msgspec
 from google.protobuf.message import Message
 
 from segstore.client.config import ClientSettings
@@ -56,17 +57,14 @@ class Answer(NamedTuple):
     node: Endpoint
 
 
-class _Search:
+class _Search(msgspec.Struct):
     """The search for a ready node: its start, its limits (also if all nodes refuse), and the attempts so far."""
 
-    __slots__ = ("began_s", "limit_ms", "method", "refused_ms", "tried")
-
-    def __init__(self, method: str, began_s: float, limit_ms: float, refused_ms: float) -> None:
-        self.method = method
-        self.began_s = began_s
-        self.limit_ms = limit_ms
-        self.refused_ms = refused_ms
-        self.tried = 0
+    method: str
+    began_s: float
+    limit_ms: float
+    refused_ms: float
+    tried: int = 0
 
 
 class ControllerChannels:
@@ -140,7 +138,7 @@ class ControllerChannels:
                 response_deserializer=METHODS[method].response.FromString,
             )
             left_s = max(deadline - self._loop.time(), 0.001)
-            call = ask(request, timeout=left_s, metadata=_metadata(shown))
+            call = ask(request, timeout=left_s, metadata=None if shown is None else (("authorization", shown),))
             self.states.sent(node)
             self._calls.add(call)
             try:
@@ -300,7 +298,7 @@ class ControllerChannels:
             return  # already detected by another call
         self.states.disconnected(node, self._now_ms())
         # A node that shuts down cleanly answers its calls in flight.
-        drained = _close(channel, self._settings.request_timeout_ms / 1000)
+        drained = channel.close(self._settings.request_timeout_ms / 1000)
         task = self._loop.create_task(drained, name=f"closing the channel to {node}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -330,10 +328,6 @@ async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
     return True
 
 
-async def _close(channel: grpc.aio.Channel, grace_s: float) -> None:
-    await channel.close(grace_s)
-
-
 def _was_refused(error: grpc.aio.AioRpcError) -> bool:
     """Whether a still connected node refused the call without applying it."""
     trailing: Any = error.trailing_metadata() or ()
@@ -358,10 +352,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _metadata(authorization: str | None) -> tuple[tuple[str, str], ...] | None:
-    return None if authorization is None else (("authorization", authorization),)
 
 
 def _stream_of(request: Message) -> str | None:

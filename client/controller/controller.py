@@ -23,11 +23,11 @@ from segstore.client.errors import (
     NoSuchTable,
     ProtocolViolation,
     RequestRejected,
-    RequestTimedOut,
     StreamSealed,
     TransactionOver,
 )
-from segstore.client.retry import Backoff
+from segstore.client.lifecycle import within
+from segstore.client.retry import POLLS
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
@@ -37,8 +37,6 @@ Access = Literal["READ", "WRITE", "READ_WRITE"]
 _TABLE_SUFFIX: Final = "_kvtable"
 _MAX_KEY_BYTES: Final = 256
 """Maximum length of fixed-length table keys (`AttributeId.MAX_LENGTH` of Pravega's store)."""
-_POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
-"""Poll interval for a scale in progress."""
 _NO_TIME: Final = -(2**63)
 _MASK: Final = 2**64 - 1
 
@@ -214,17 +212,11 @@ class Controller:
         """Waits until the scale that started from an epoch has finished."""
         name, asked, random = f"{scope}/{stream}", 0, Random()
         request = m.ScaleStatusRequest(streamInfo=_info(scope, stream), epoch=epoch)
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
-                    asked += 1
-                    await asyncio.sleep(_POLLS.delay_ms(asked, random) / 1000)
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"the scale of {name} from epoch {epoch} was started but has not finished after {wait_ms:.0f} ms",
-                stream=name,
-                limit=wait_ms,
-            ) from cause
+        late = f"the scale of {name} from epoch {epoch} was started but did not finish"
+        async with within(wait_ms, late, stream=name):
+            while (status := _status((answer := await self._ask("checkScale", request)).message)) == "IN_PROGRESS":
+                asked += 1
+                await asyncio.sleep(POLLS.delay_ms(asked, random) / 1000)
         if status != "SUCCESS":
             raise RequestRejected(
                 f"the scale of {name} from epoch {epoch} was started, but then the controller reported {status}",

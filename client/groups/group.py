@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from random import Random
 from typing import Final, Literal
 
-from segstore.client.connection import ConnectionPool, Locations
-from segstore.client.controller import Controller, name_of
+from segstore.client.cluster import Cluster
+from segstore.client.connection import Locations
+from segstore.client.controller import name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.codec import GroupConfig
 from segstore.client.groups.reader import GroupReader
@@ -44,9 +44,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     def __init__(
         self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
+        cluster: Cluster,
         table_locations: Locations,
         scope: str,
         name: str,
@@ -54,13 +52,12 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         streams: Sequence[str] = (),
         from_: GroupStart = "head",
         refresh_ms: int = 3000,
-        random: Random | None = None,
     ) -> None:
         """streams: the streams of a new group, as names in its scope or as "scope/stream".
 
         from_: where a new group starts; streams missing from a mapping start at the head. refresh_ms: how often readers
-        of a new group record their positions. locations: used for the stream segments. table_locations: used for the
-        group's table.
+        of a new group record their positions. table_locations: used for the group's table; those of the cluster are
+        used for the stream segments.
         """
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
@@ -69,21 +66,23 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
                 raise ValueError(f"the group {scope}/{name} must start at 'head', 'tail' or a cut, not {each!r}")
         self.scope: Final = scope
         self.name: Final = name
-        self._pool = pool
-        self._controller = controller
-        self._locations = locations
+        self._cluster = cluster
         self._table_locations = table_locations
-        self._streams = [_full(scope, stream) for stream in streams]
-        self._from = from_
         self._refresh_ms = refresh_ms
-        self._random = random or Random()
-        if isinstance(from_, Mapping) and not {_full(scope, each) for each in from_} <= set(self._streams):
-            raise ValueError(f"the group {scope}/{name} has starts for other streams than its own: {', '.join(from_)}")
+        self._starts: dict[tuple[str, str], Literal["head", "tail"] | Mapping[int, int]] = {}
+        names = [_full(scope, stream) for stream in streams]
+        if isinstance(from_, Mapping):
+            given = {_full(scope, each): start for each, start in from_.items()}
+            if not given.keys() <= set(names):
+                own = ", ".join(from_)
+                raise ValueError(f"the group {scope}/{name} has starts for other streams than its own: {own}")
+            self._starts = {each: given.get(each, "head") for each in names}
+        else:
+            self._starts = dict.fromkeys(names, from_)
         self._table = self._new_table()
 
     def _new_table(self, *, recovers: bool = False) -> GroupTable:
-        locations = self._table_locations
-        return GroupTable(self._pool, locations, self.scope, self.name, recovers=recovers, random=self._random)
+        return GroupTable(self._cluster.pool, self._table_locations, self.scope, self.name, recovers=recovers)
 
     async def open(self) -> None:
         """Opens the group; creates it if it does not exist and streams were given.
@@ -93,7 +92,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         segments; and the errors of controller calls and requests.
         """
         try:
-            made = await self._table.create() if self._streams else True
+            made = await self._table.create() if self._starts else True
             try:
                 state = await self._table.fetch()
             except NoSuchReaderGroup as missing:
@@ -111,37 +110,31 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise
 
     async def _create(self) -> None:
-        if not self._streams:
-            raise NoSuchReaderGroup(f"reader group {self.scope}/{self.name} does not exist")
-        starts = {each: self._start_of(*each) for each in self._streams}
-        cuts = await asyncio.gather(*[self._cut(scope, stream, start) for (scope, stream), start in starts.items()])
+        if not self._starts:
+            raise self._table.missing()
+        cuts = await asyncio.gather(
+            *[self._cut(scope, stream, start) for (scope, stream), start in self._starts.items()]
+        )
         offsets = {
             name_of(scope, stream, segment_id): offset
-            for (scope, stream), cut in zip(starts, cuts, strict=True)
+            for (scope, stream), cut in zip(self._starts, cuts, strict=True)
             for segment_id, offset in cut.items()
         }
-        config = GroupConfig(starts, self._refresh_ms)
+        config = GroupConfig(self._starts, self._refresh_ms)
         await self._table.change(lambda state: state.create(config, offsets))
-
-    def _start_of(self, scope: str, stream: str) -> Literal["head", "tail"] | Mapping[int, int]:
-        if not isinstance(self._from, Mapping):
-            return self._from
-        given = {_full(self.scope, each): start for each, start in self._from.items()}
-        return given.get((scope, stream), "head")
 
     async def _cut(self, scope: str, stream: str, start: str | Mapping[int, int]) -> Mapping[int, int]:
         if isinstance(start, Mapping):
             return start
         if start == "head":
-            return await self._controller.head(scope, stream)
-        return await tail_of(self._pool, self._controller, self._locations, scope, stream)
+            return await self._cluster.controller.head(scope, stream)
+        return await tail_of(self._cluster, scope, stream)
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> GroupReader:
         """Returns an unopened reader; its name must be unique in the group while it is online."""
-        table = self._new_table(recovers=True)
-        return GroupReader(self._pool, self._controller, self._locations, table, name, random=self._random)
+        return GroupReader(self._cluster, self._new_table(recovers=True), name)
 
     async def readers(self) -> list[str]:
         """Returns the names of all online readers, including those of other clients."""
@@ -170,7 +163,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def _state(self) -> GroupState:
         state = await self._table.fetch()
         if state.config is None:
-            raise NoSuchReaderGroup(f"reader group {self.scope}/{self.name} does not exist")
+            raise self._table.missing()
         return state
 
     async def streams(self) -> list[str]:

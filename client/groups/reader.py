@@ -17,20 +17,14 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
-from random import Random
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-import msgspec
-
 from segstore.client.attempts import Attempts
-from segstore.client.connection import ConnectionPool, Locations
-from segstore.client.controller import Controller
+from segstore.client.cluster import Cluster
 from segstore.client.errors import (
     ClientError,
     Closed,
     NoSuchReaderGroup,
-    ProtocolViolation,
     ReaderOffline,
     SegmentMissing,
     SegmentTruncated,
@@ -39,7 +33,7 @@ from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import OpenedBefore, within
 from segstore.client.segment import SegmentReader
-from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, ReadAhead, Successors
+from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +50,8 @@ class Position(NamedTuple):
     offset: int
 
 
-class GroupEvent(msgspec.Struct, frozen=True, gc=False):
+class GroupEvent(FramedEvent, frozen=True, gc=False):
     """An event, the offset of its header, and the qualified name of its segment."""
-
-    data: bytes
-    offset: int
-    segment: str
 
     @property
     def position(self) -> Position:
@@ -84,23 +74,13 @@ class GroupReader(OpenedBefore):
         truncated_bytes: number of bytes truncated before they could be read.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        table: GroupTable,
-        name: str,
-        *,
-        random: Random | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, table: GroupTable, name: str) -> None:
         self.name: Final = name
         self.truncated_bytes = 0
-        self._pool = pool
-        self._locations = locations
+        self._pool = pool = cluster.pool
+        self._locations = cluster.locations
         self._table = table
-        self._random = random or Random()
-        self._successors = Successors(controller, pool.settings, self._random)
+        self._successors = Successors(cluster.controller, pool.settings, pool.random)
         self._positions: dict[str, int] = {}
         """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -112,9 +92,7 @@ class GroupReader(OpenedBefore):
         self._ended: list[_End] = []
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
-        self._wake = asyncio.Event()
         self._over = False
-        self._error: ClientError | None = None
         self._closed = False
 
     @property
@@ -137,7 +115,7 @@ class GroupReader(OpenedBefore):
 
         def join(state: GroupState) -> float:
             if state.config is None:
-                raise NoSuchReaderGroup(f"reader group {state.group} does not exist")
+                raise self._table.missing()
             state.join(self.name)
             state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
             return state.config.refresh_ms
@@ -186,11 +164,11 @@ class GroupReader(OpenedBefore):
 
     async def _follow(self, segment: str, offset: int) -> None:
         """Reads one segment to its end."""
-        attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._random)
+        attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
         begun = offset
-        try:
+        with self._ahead.producing(f"reading {segment}", segment=segment):
             while True:
-                async with SegmentReader(self._pool, self._locations, segment, offset, random=self._random) as reader:
+                async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
                         await self._read_from(reader)
                     except SegmentTruncated as truncated:
@@ -208,17 +186,11 @@ class GroupReader(OpenedBefore):
                         break
                 await asyncio.sleep(pause_s)
             self._ahead.mark(_End(segment, reader.offset == begun))
-        except ClientError as error:
-            self._error = self._error or error
-        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
-            self._error = self._error or _wrapped(f"reading {segment} failed", cause, segment)
-        finally:
-            self._wake.set()
 
     async def _read_from(self, reader: SegmentReader) -> None:
         segment, limit = reader.segment, self._pool.settings.max_large_event_bytes
         decoder = EventAssembler(segment, reader.offset, limit, GroupEvent, segment)
-        await self._ahead.fill(segment, reader, decoder, self._wake)
+        await self._ahead.fill(segment, reader, decoder)
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -234,19 +206,13 @@ class GroupReader(OpenedBefore):
 
     async def _sync_until_read(self, refresh_s: float) -> None:
         """Syncs with the group, periodically and whenever a segment has ended, until the whole group is read."""
-        try:
+        with self._ahead.producing(f"the reader {self.name}"):
             while not self._over:
-                with suppress(TimeoutError):  # the period is over
+                with suppress(TimeoutError):  # the period has passed
                     async with asyncio.timeout(refresh_s):
                         await self._due.wait()
                 self._due.clear()
                 await self._keep()
-        except ClientError as error:
-            self._error = self._error or error
-        except Exception as cause:  # noqa: BLE001 — reported by `read`, or it would be lost
-            self._error = self._error or _wrapped(f"the reader {self.name} failed", cause, None)
-        finally:
-            self._wake.set()
 
     async def _keep(self) -> None:
         """Records positions and finished segments, and releases or acquires segments."""
@@ -298,25 +264,21 @@ class GroupReader(OpenedBefore):
         self._handled()
         ahead = self._ahead
         while not ahead.current:
-            if ahead:
-                end = ahead.advance()
-                if end is not None:
-                    self._ended.append(end)
-                    self._due.set()
+            end = ahead.advance()
+            if end is not None:
+                self._ended.append(end)
+                self._due.set()
                 continue
-            ahead.advance()  # buffer is empty; release the previous read before waiting
+            if ahead.current:
+                break
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
-            if self._error is not None:
-                raise self._error
+            if ahead.error is not None:
+                raise ahead.error
             if self._over:
                 return None
-            self._wake.clear()
-            await self._wake.wait()
-        return self._hand_out(ahead.current)
-
-    def _hand_out(self, current: list[GroupEvent]) -> GroupEvent:
-        event = current.pop()
+            await ahead.next_came()
+        event = ahead.current.pop()
         self._in_hand = (event.segment, event.offset + EVENT_HEADER_BYTES + len(event.data))
         return event
 
@@ -374,20 +336,12 @@ class GroupReader(OpenedBefore):
         for task in self._tasks.values():
             task.cancel()
         positions = self._positions | self._given_up
-        self._wake.set()
+        self._ahead.came.set()
         await asyncio.gather(*filter(None, [keeper]), *self._tasks.values(), return_exceptions=True)
         self._ahead.clear()
         self._tasks.clear()
         self._table.close()
         return positions
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         await self.reader_offline(handled=error is None)
-
-
-def _wrapped(what: str, cause: Exception, segment: str | None) -> ClientError:
-    error = ProtocolViolation(f"{what}: {cause}", segment=segment)
-    error.__cause__ = cause
-    return error

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Final, TypeVar
 
 from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
@@ -54,19 +53,12 @@ class GroupTable:
     """
 
     def __init__(
-        self,
-        pool: ConnectionPool,
-        locations: Locations,
-        scope: str,
-        group: str,
-        *,
-        recovers: bool = False,
-        random: Random | None = None,
+        self, pool: ConnectionPool, locations: Locations, scope: str, group: str, *, recovers: bool = False
     ) -> None:
         """recovers: used by a reader, which retries for longer than a user's call."""
         self._group = f"{scope}/{group}"
-        self._random = random or Random()
-        self._requests = SegmentRequests(pool, locations, recovers=recovers, random=self._random)
+        self._random = pool.random
+        self._requests = SegmentRequests(pool, locations, recovers=recovers)
         self._table = TableSegment(self._requests, table_name(scope, group))
         self._backoff = pool.settings.reconnect_backoff
         self._lock = asyncio.Lock()
@@ -100,9 +92,10 @@ class GroupTable:
                 await self._table.delete()
             except SegmentMissing as missing:
                 if not missing.details.get("retried"):  # a retried call may itself have deleted it
-                    raise self._missing() from missing
+                    raise self.missing() from missing
 
-    def _missing(self) -> NoSuchReaderGroup:
+    def missing(self) -> NoSuchReaderGroup:
+        """Returns the error for a group that does not exist."""
         return NoSuchReaderGroup(f"reader group {self._group} does not exist", segment=self._table.name)
 
     # --- its state --------------------------------------------------------------------------------------------------
@@ -122,7 +115,7 @@ class GroupTable:
                 delta = await self._table.delta(asked, _PAGE)
             except SegmentMissing as missing:
                 self._forget()
-                raise self._missing() from missing
+                raise self.missing() from missing
             except PeerRefused as refused:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
                 if not illegal or not asked or from_scratch:
@@ -189,7 +182,7 @@ class GroupTable:
             versions = await self._table.update(items)
         except SegmentMissing as missing:
             self._forget()
-            raise self._missing() from missing
+            raise self.missing() from missing
         except ConditionFailed as failed:
             before = {key: self._versions.get(key, NOT_EXISTS) for key in values}
             if not await self._fetch():

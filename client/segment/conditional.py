@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from uuid import uuid4
 
 from segstore.client.attempts import Attempts
@@ -44,11 +43,10 @@ _Make = Callable[[int, int], Command]
 class ConditionalWriter:
     """Sends conditional appends under one writer id, one at a time."""
 
-    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, random: Random) -> None:
+    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str) -> None:
         self._pool = pool
         self._locations = locations
         self._segment = segment
-        self._random = random
         self._id = uuid4()
         self._number = 0
         self._client: RawClient | None = None
@@ -71,7 +69,7 @@ class ConditionalWriter:
         async with self._lock:
             self._number += 1
             what = f"a conditional append to {self._segment}"
-            attempts = Attempts(self._pool.settings, what, segment=self._segment, random=self._random)
+            attempts = Attempts(self._pool.settings, what, segment=self._segment, random=self._pool.random)
             try:
                 while True:
                     try:
@@ -110,8 +108,7 @@ class ConditionalWriter:
 
     async def _set_up(self, endpoint: Endpoint, token: str) -> int:
         """Sets up the writer on a new flow; returns the last event number that the store has from it."""
-        pooled = self._pool.settings.enable_connection_pooling
-        client = await RawClient.open(self._pool, endpoint, pooled=pooled)
+        client = await RawClient.open(self._pool, endpoint)
         try:
             reply = await client.request(lambda id_: SetupAppend(id_, self._id, self._segment, token))
             if not isinstance(reply, AppendSetup):

@@ -1,8 +1,4 @@
-"""The state machine behind a `SegmentWriter`: its states, its sends, the replies and the failures that it handles.
-
-    CONNECTING ─▶ SETTING_UP ─▶ OPEN        lost, wrong host, token expired: back to CONNECTING
-         any of these ─▶ OVER               sealed or missing: the owner takes over unacknowledged events, in order
-         any of these ─▶ FAILED, CLOSED
+"""The state machine behind a `SegmentWriter`: its sends, the replies and the failures that it handles.
 
 An event is queued until the writer is open and gets a turn on the connection. It then gets its number and is in flight
 until an ack covers it. The reply to SetupAppend (`WriterSetup`) holds the last number that the store has from this
@@ -30,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -45,6 +40,7 @@ from segstore.client.connection import (
     OtherWriter,
     Pending,
     Then,
+    tell_stored,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
@@ -54,7 +50,6 @@ from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BlockSizeTracker
 
 _OPEN: Final = WriterState.OPEN
-_Future: Final = asyncio.Future
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _EVENT_HEADER_BYTES: Final = 8
 
@@ -111,7 +106,6 @@ class WriterMachine:
         writer_id: UUID | None = None,
         on_over: Callable[[Any, SegmentOver], None] | None = None,
         carry: Carry | None = None,
-        random: Random | None = None,
     ) -> None:
         """Starts set-up immediately.
 
@@ -145,7 +139,7 @@ class WriterMachine:
         """Whether set-up attempts may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
-        self._setup = WriterSetup(self, pool, locations, segment, self.writer_id, random)
+        self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
         self._setup.start(None)
 
     # --- pending events -----------------------------------------------------------------------------------------------
@@ -153,7 +147,7 @@ class WriterMachine:
     @property
     def unsettled(self) -> int:
         """Number of items that are not acknowledged, failed or taken over."""
-        return self._events.added - self._events.settled
+        return self._events.unsettled
 
     @property
     def has_room(self) -> bool:
@@ -198,7 +192,8 @@ class WriterMachine:
             return
         events, outbox = self._events, appends.outbox
         left, largest = outbox.most_bytes, self._largest
-        while (item := events.first_queued) is not None and self.state is _OPEN:
+        while events.queued and self.state is _OPEN:
+            item = events.queued[0]
             if len(item.data) > largest:
                 if self._carrying is None and events.oldest is None:
                     carrying = self._carry_one(item)
@@ -207,9 +202,11 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            left -= appends.send(events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s))
+            append = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
+            appends.send(append)
+            left -= append.size
             if self._ack_timer is None:
-                self._ack_timer = self._loop.call_at(outbox.now_s + self._ack_limit_s, self._ack_due)
+                self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
     async def _carry_one(self, item: Pending) -> None:
         """Stores one large event. Nothing else is in flight or sent meanwhile."""
@@ -220,8 +217,8 @@ class WriterMachine:
         except ClientError as problem:
             error = problem
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
-            error = ProtocolViolation(f"a large event for {self.segment} failed: {problem}", segment=self.segment)
-            error.__cause__ = problem
+            said = f"a large event for {self.segment} failed: {problem}"
+            error = ProtocolViolation(said, segment=self.segment).caused_by(problem)
         self._carrying = None
         late, self._late_over = self._late_over, None
         if self.state in _ENDED:
@@ -236,10 +233,11 @@ class WriterMachine:
         else:
             self._ask_turn()
 
-    def _send_again(self, append: Pending | Append) -> None:
+    def _send_again(self, append: Append) -> None:
         assert self._appends is not None
         append.sent_s = self._loop.time()
         self._appends.send(append)
+        self._appends.outbox.schedule()
         if self._ack_timer is None:
             self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
@@ -256,7 +254,7 @@ class WriterMachine:
         if self._loop.time() < due_s:
             self._ack_timer = self._loop.call_at(due_s, self._ack_due)
         else:
-            self._lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
+            self.on_lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +275,7 @@ class WriterMachine:
                 elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
                     self._fail(self._fenced(error))
                 else:  # may be a number stored before a reconnect: the next set-up will tell
-                    self._lost(error)
+                    self.on_lost(error)
         except BadAck as cause:
             self._refused(cause)
 
@@ -286,18 +284,13 @@ class WriterMachine:
         if self.state is not _OPEN or flow is None:  # ack of an earlier set-up; the next set-up reply covers it
             return
         events = self._events
-        stored: list[Pending] | None = None
-        alone = events.acknowledged_alone(number, previous) if writer == self._writer_bytes else None
-        if alone is not None:
-            size = len(alone.data)
-        else:
-            try:
-                if writer != self._writer_bytes:
-                    raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-                stored, size = events.acknowledged(number, previous)
-            except BadAck as cause:
-                self._refused(cause)
-                return
+        try:
+            if writer != self._writer_bytes:
+                raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
+            stored, size = events.acknowledged(number, previous)
+        except BadAck as cause:
+            self._refused(cause)
+            return
         if length > self.segment_length:
             self.segment_length = length
         if self._sizing is not None:
@@ -305,21 +298,12 @@ class WriterMachine:
         if not flow.closed:
             flow.bytes_in_flight -= size
             flow.connection.outbox.bytes_in_flight -= size
-        if alone is not None:
-            if self._stumbled:
-                self._progressed()
-            self._tell(alone.done, None)
-            if self._waits is not None:
-                self._settle()
-        elif stored:
+        if stored:
             self._stored(stored)
         if self._trying:
             self._send_others()
-        elif not flow.asked and events.oldest is None and events.first_queued is not None:
+        elif not flow.asked and events.oldest is None and events.queued:
             self._ask_turn()  # a large event may have been waiting for this ack
-
-    def on_lost(self, error: ClientError) -> None:
-        self._lost(error)
 
     def _send_others(self) -> None:
         """Resends the remaining appends after the first of them was acknowledged."""
@@ -353,42 +337,26 @@ class WriterMachine:
         if stored:
             self._stored(stored)
 
-    def _progressed(self) -> None:
-        """Resets failure counting after an event was stored."""
-        self._stumbled = False
-        self._setup.failures = 0
-
     def _stored(self, items: list[Pending]) -> None:
-        if self._stumbled:
-            self._progressed()
-        for item in items:
-            done = item.done
-            if isinstance(done, _Future):
-                if not done.done():
-                    done.set_result(None)
-                continue
-            try:
-                done(None)
-            except Exception as problem:  # noqa: BLE001 — as in `_tell`
-                self._report(problem)
+        if self._stumbled:  # failures are counted from the last progress
+            self._stumbled = False
+            self._setup.failures = 0
+        tell_stored(items, self._callback_failed)
         if self._waits is not None:
             self._settle()
 
-    def _tell(self, done: asyncio.Future[None] | Then, error: ClientError | None) -> None:
-        if isinstance(done, _Future):
+    def _tell(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
+        if isinstance(done, asyncio.Future):
             if not done.done():
-                if error is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(error)
-                    done.exception()  # marked as retrieved; flush and close report it too
+                done.set_exception(error)
+                done.exception()  # marked as retrieved; flush and close report it too
             return
         try:
             done(error)
         except Exception as problem:  # noqa: BLE001 — the callback's failure must not affect the segment
-            self._report(problem)
+            self._callback_failed(problem)
 
-    def _report(self, problem: Exception) -> None:
+    def _callback_failed(self, problem: Exception) -> None:
         context = {"message": f"the callback of an append to {self.segment} failed", "exception": problem}
         self._loop.call_exception_handler(context)
 
@@ -435,23 +403,20 @@ class WriterMachine:
             endpoint=endpoint,
             segment=self.segment,
             request_id=self._setup.request_id,
-        )
-        error.__cause__ = cause
+        ).caused_by(cause)
         flow = self._flow
-        self._lost(error)
+        self.on_lost(error)
         if flow is not None:
             flow.connection.end(error)
 
     def _fenced(self, cause: Exception) -> WriterFenced:
-        error = WriterFenced(
+        return WriterFenced(
             f"another writer appends to {self.segment} as {self.writer_id}, according to {self._setup.endpoint}",
             endpoint=str(self._setup.endpoint),
             segment=self.segment,
             request_id=self._setup.request_id,
             writer_id=self.writer_id,
-        )
-        error.__cause__ = cause
-        return error
+        ).caused_by(cause)
 
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
@@ -463,7 +428,7 @@ class WriterMachine:
             appends.close()
             flow.close()
 
-    def _lost(self, error: ClientError) -> None:
+    def on_lost(self, error: ClientError) -> None:
         """Abandons the flow and retries if the error allows it."""
         if self.state in _ENDED:
             return
@@ -472,7 +437,7 @@ class WriterMachine:
         if not isinstance(error, RECOVERABLE):
             self._fail(error)
         elif was is WriterState.SETTING_UP:
-            self._setup.refused(error)
+            self._setup.answered(error)
         elif was is _OPEN:
             self.state = after(was, WriterEvent.LOST)
             self._setup.start(error)
@@ -509,9 +474,6 @@ class WriterMachine:
             self._tell(item.done, self._again())
 
     def _again(self) -> ClientError:
-        """Returns a copy of the error that ended the writer: waiters must not share one traceback."""
-        error = self._error
-        assert error is not None
-        fresh = type(error)(error.message, **error.facts())
-        fresh.__cause__ = error.__cause__
-        return fresh
+        """Returns a copy of the error that ended the writer."""
+        assert self._error is not None
+        return self._error.again()

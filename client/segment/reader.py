@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from random import Random
 from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
@@ -30,13 +29,12 @@ from segstore.client.errors import (
     ConnectionLost,
     PeerRefused,
     ProtocolViolation,
-    RequestTimedOut,
     Retriable,
     SegmentSealed,
     TokenExpired,
     failure,
 )
-from segstore.client.lifecycle import FreedAfter
+from segstore.client.lifecycle import FreedAfter, within
 from segstore.client.retry import Backoff
 from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
 
@@ -76,7 +74,6 @@ class SegmentReader(FreedAfter):
         *,
         read_ahead: bool = True,
         known_to: int = 0,
-        random: Random | None = None,
     ) -> None:
         """Connects on the first read.
 
@@ -89,14 +86,12 @@ class SegmentReader(FreedAfter):
         self._pool = pool
         self._settings = pool.settings
         self._locations = locations
-        self._random = random or Random()
         self._read_ahead = read_ahead
         self._known_to = known_to
         self._empty = 0
         """Number of consecutive empty replies at the tail."""
         self._asked_s = 0.0
         self._loop = asyncio.get_running_loop()
-        self._pooled = self._settings.enable_connection_pooling
         self._flow: Flow | None = None
         self._endpoint: Endpoint | None = None
         self._token = ""
@@ -107,7 +102,7 @@ class SegmentReader(FreedAfter):
         self._error: ClientError | None = None
         self._wake: asyncio.Future[None] | None = None
         self._probe: asyncio.Future[StreamSegmentInfo] | None = None
-        self._attempts = Attempts(self._settings, f"reading {segment}", segment=segment, random=self._random)
+        self._attempts = Attempts(self._settings, f"reading {segment}", segment=segment, random=pool.random)
         self._closed = False
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -183,7 +178,7 @@ class SegmentReader(FreedAfter):
     async def _pause(self) -> None:
         """Delays the next read at the tail. Stores normally hold such reads; the delay grows with each empty reply."""
         if self._empty:
-            pause_s = _PAUSES.delay_ms(self._empty, self._random) / 1000 - (self._loop.time() - self._asked_s)
+            pause_s = _PAUSES.delay_ms(self._empty, self._pool.random) / 1000 - (self._loop.time() - self._asked_s)
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
 
@@ -211,7 +206,7 @@ class SegmentReader(FreedAfter):
     async def _connect(self) -> None:
         self._endpoint = endpoint = await self._locations.endpoint_of(self.segment)
         self._token = await self._locations.token_for(self.segment)
-        flow = await (self._pool.flow(endpoint, self) if self._pooled else self._pool.unpooled(endpoint, self))
+        flow = await self._pool.flow(endpoint, self)
         if self._closed:
             flow.close()
             self._check()
@@ -231,21 +226,15 @@ class SegmentReader(FreedAfter):
         flow = self._flow
         if flow is None or flow.closed or self._asked is None:
             return
-        limit = self._settings.request_timeout_ms
         asked = self._asked
         self._probe = self._loop.create_future()
+        limit_ms = self._settings.request_timeout_ms
+        late = f"{flow.endpoint} did not answer a request about {self.segment}"
+        facts = {"endpoint": flow.endpoint, "segment": self.segment, "request_id": self._request_id}
         try:
             flow.send(GetStreamSegmentInfo(flow.next_request_id(), self.segment, self._token))
-            async with asyncio.timeout(limit / 1000):
+            async with within(limit_ms, late, **facts):
                 info = await self._probe
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"{flow.endpoint} does not answer requests about {self.segment}",
-                endpoint=flow.endpoint,
-                segment=self.segment,
-                request_id=self._request_id,
-                limit=limit,
-            ) from cause
         finally:
             self._probe = None
         if self._asked == asked and (info.write_offset > asked or info.is_sealed or info.start_offset > asked):
@@ -268,19 +257,17 @@ class SegmentReader(FreedAfter):
             if isinstance(error, SegmentSealed) and self._asked is not None:
                 self._take(Chunk(self._asked, b"", False, True))  # this is how a read at the tail learns of the seal
             else:
-                self._stop(error)
-
-    def on_lost(self, error: ClientError) -> None:
-        self._stop(error)
+                self.on_lost(error)
 
     def _take(self, chunk: Chunk) -> None:
         self._answered()
         if self._wake is not None and not self._wake.done() and not self._ready:
-            self._ask_ahead(chunk)  # send the next request before the waiting reader processes this chunk
+            self._ask_ahead(chunk)
         self._ready.append(chunk)
-        self._wake_up()
+        # The next request leaves when this loop iteration ends; the chunk, which may take long, is processed later.
+        self._loop.call_soon(self._wake_up)
 
-    def _stop(self, error: ClientError) -> None:
+    def on_lost(self, error: ClientError) -> None:
         self._answered()
         self._error = error
         if self._probe is not None and not self._probe.done():

@@ -1,7 +1,7 @@
 """Sets up a segment writer at the store that owns its segment, and retries until that succeeds or must not.
 
 An attempt looks up the segment's store and token, opens a flow there, sends SetupAppend and waits until its owner
-passes on the reply. After a failure it invalidates the location or token if that was the cause, waits for the back-off
+forwards the reply. After a failure it invalidates the location or token if that was the cause, waits for the back-off
 and retries; after `retry`'s number of failures, or `recovery_timeout_ms`, without progress it gives up.
 
 Invariants: at most one attempt runs at a time; each has a deadline; an attempt ends in `answered`, in the owner's
@@ -12,7 +12,6 @@ number and leaves no task. Follows `SegmentOutputStreamImpl` (Pravega's client),
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -27,7 +26,7 @@ from segstore.client.errors import (
     TokenExpired,
 )
 from segstore.wire import SetupAppend, WireError
-from segstore.wire.request_id import FLOWS_DISABLED, pack
+from segstore.wire.request_id import pack
 
 RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 """Errors after which another attempt may succeed."""
@@ -65,7 +64,6 @@ class WriterSetup:
         "_locations",
         "_owner",
         "_pool",
-        "_random",
         "_segment",
         "_task",
         "_token",
@@ -76,21 +74,14 @@ class WriterSetup:
     )
 
     def __init__(
-        self,
-        owner: SetUpOwner,
-        pool: ConnectionPool,
-        locations: Locations,
-        segment: str,
-        writer_id: UUID,
-        random: Random | None,
+        self, owner: SetUpOwner, pool: ConnectionPool, locations: Locations, segment: str, writer_id: UUID
     ) -> None:
         self._owner = owner
         self._pool = pool
         self._locations = locations
         self._segment = segment
         self._writer_id = writer_id
-        self._random = random
-        self._flow_id = pool.lease() if pool.settings.enable_connection_pooling else FLOWS_DISABLED
+        self._flow_id = pool.lease()
         self.request_id: Final = pack(self._flow_id, 0)
         self.endpoint: Endpoint | None = None
         self._token = ""
@@ -115,16 +106,14 @@ class WriterSetup:
         """Called when the writer is set up and has nothing to store. Staying so for a while counts as progress."""
         self._idle_since_s = asyncio.get_running_loop().time()
 
-    def answered(self) -> None:
-        """Ends the current attempt: its reply has arrived, or it is no longer needed."""
+    def answered(self, error: ClientError | None = None) -> None:
+        """Ends the current attempt: its reply has arrived, or it is no longer needed. error: fails the attempt."""
         answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
+        if answer is None or answer.done():
+            return
+        if error is None:
             answer.set_result(None)
-
-    def refused(self, error: ClientError) -> None:
-        """Fails the current attempt."""
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.done():
+        else:
             answer.set_exception(error)
 
     def timed_out(self, what: str) -> RequestTimedOut:
@@ -140,8 +129,7 @@ class WriterSetup:
 
     def release(self) -> None:
         """Releases the flow number; the owner has closed its flow."""
-        if self._flow_id != FLOWS_DISABLED:
-            self._pool.release(self._flow_id)
+        self._pool.release(self._flow_id)
 
     def cancel(self) -> None:
         """Cancels the current attempt without waiting for it to end."""
@@ -161,8 +149,8 @@ class WriterSetup:
         owner = self._owner
         attempts = self._attempts
         if attempts is None:
-            settings, what = self._pool.settings, f"the writer of {self._segment}"
-            attempts = self._attempts = Attempts(settings, what, segment=self._segment, random=self._random)
+            pool, what = self._pool, f"the writer of {self._segment}"
+            attempts = self._attempts = Attempts(pool.settings, what, segment=self._segment, random=pool.random)
         try:
             while True:
                 if error is not None:
@@ -179,12 +167,10 @@ class WriterSetup:
             owner.gave_up(problem)
         except WireError as problem:
             rejected = RequestRejected(f"{self._segment} cannot be written to: {problem}", segment=self._segment)
-            rejected.__cause__ = problem
-            owner.gave_up(rejected)
+            owner.gave_up(rejected.caused_by(problem))
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
-            failed = ProtocolViolation(f"setting up a writer of {self._segment} failed: {problem!r}")
-            failed.__cause__ = problem
-            owner.gave_up(failed.located(segment=self._segment))
+            said = f"setting up a writer of {self._segment} failed: {problem!r}"
+            owner.gave_up(ProtocolViolation(said, segment=self._segment).caused_by(problem))
         if not attempts.failures:
             self._attempts = None
         if self._task is asyncio.current_task():
@@ -201,10 +187,7 @@ class WriterSetup:
         self.endpoint = endpoint = await self._locations.endpoint_of(self._segment)
         self._token = await self._locations.token_for(self._segment)
         owner, pool = self._owner, self._pool
-        if self._flow_id == FLOWS_DISABLED:
-            flow = await pool.unpooled(endpoint, owner)
-        else:
-            flow = await pool.flow(endpoint, owner, flow_id=self._flow_id)
+        flow = await pool.flow(endpoint, owner, flow_id=self._flow_id)
         if not owner.began(flow):
             flow.close()
             return

@@ -1,7 +1,7 @@
 """The states of a segment writer and the transitions between them.
 
     CONNECTING ──SENT──▶ SETTING_UP ──ANSWERED──▶ OPEN        LOST: back to CONNECTING
-         any of these ──SEGMENT_OVER──▶ OVER                  the segment is sealed or gone
+         any of these ──SEGMENT_OVER──▶ OVER                  sealed or gone: the owner takes over pending events
          any of these, OVER ──FAILED──▶ FAILED                 ──CLOSED──▶ CLOSED from any state
 
 A transition that the table lacks is a ValueError, a defect of the caller.

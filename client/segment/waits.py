@@ -13,25 +13,24 @@ from segstore.client.errors import ClientError
 
 
 class AppendWaits:
-    """The waits of one writer.
+    """The waits of one writer."""
 
-    Attributes:
-        some: whether there may be any waiters.
-    """
-
-    __slots__ = ("_flushes", "_room", "_start", "some")
+    __slots__ = ("_flushes", "_room", "_start")
 
     def __init__(self) -> None:
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] | None = None
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: asyncio.Future[None] | None = None
         self._start: asyncio.Future[None] | None = None
-        self.some = False
+
+    @property
+    def some(self) -> bool:
+        """Whether there may be any waiters."""
+        return bool(self._flushes) or self._room is not None or self._start is not None
 
     async def for_start(self) -> None:
         """Waits until `started` is called."""
         if self._start is None:
             self._start = asyncio.get_running_loop().create_future()
-        self.some = True
         await asyncio.shield(self._start)
 
     def started(self) -> None:
@@ -44,16 +43,12 @@ class AppendWaits:
         """Waits until there may be room."""
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
-        self.some = True
         await asyncio.shield(self._room)
 
     async def until_settled(self, count: int) -> None:
         """Waits until `count` items in total are settled. Raises the writer's error."""
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._flushes is None:
-            self._flushes = deque()
         self._flushes.append((count, flushed))
-        self.some = True
         await flushed
 
     def settled(self, count: int, *, has_room: bool) -> None:
@@ -66,14 +61,11 @@ class AppendWaits:
         if has_room and self._room is not None:
             room, self._room = self._room, None
             room.set_result(None)
-        if not flushes:
-            self._flushes = None
-            self.some = self._room is not None or self._start is not None
 
     def fail(self, error: Callable[[], ClientError]) -> None:
         """Ends all waits after the writer has ended; each flush gets its own error instance."""
-        flushes, self._flushes = self._flushes, None
-        for _, flushed in flushes or ():
+        flushes, self._flushes = self._flushes, deque()
+        for _, flushed in flushes:
             if not flushed.done():
                 flushed.set_exception(error())
                 flushed.exception()  # marked as retrieved: the waiter may be gone

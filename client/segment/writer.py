@@ -1,10 +1,8 @@
 """Writes events to one segment, exactly once and in order, across reconnects.
 
-This module holds the methods for users; `WriterMachine` does the work.
+This module holds the methods for users; `WriterMachine` does the work and says what holds for events and buffers.
 
-Invariants: each event's waiter is notified exactly once; cancelling a waiter never withdraws an event; `aclose` returns
-within its deadline and leaves no task, timer or flow. Buffers: payloads belong to the caller and must not change until
-they are stored. Follows `SegmentOutputStream` (Pravega's client).
+Invariant: `aclose` returns within its deadline and leaves no task, timer or flow.
 """
 
 from __future__ import annotations
@@ -48,23 +46,11 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         the error. It may append again; what it raises goes to the loop's exception handler. now: the caller sends
         nothing else until this is stored, so send it immediately if the connection is idle.
         """
-        size = len(data)
-        if size > self._largest and self._carry is None:
-            raise EventTooLarge(
-                f"{size} bytes for {self.segment}, the limit is {self._largest}",
-                segment=self.segment,
-                limit=self._largest,
-                actual=size,
-            )
+        if len(data) > self._largest and self._carry is None:
+            EventTooLarge.check(data, self._largest, self.segment)
         if self._error is not None:
             raise self._again()
-        in_flight = self._events
-        if in_flight.first_queued is None:
-            in_flight.first_queued = Pending(data, events, tag, done)
-        else:
-            in_flight.queued_behind.append(Pending(data, events, tag, done))
-        in_flight.added += 1
-        in_flight.held_bytes += size
+        self._events.add(Pending(data, events, tag, done))
         flow = self._flow
         if flow is not None and not flow.asked and self.state is _OPEN:
             if now:
@@ -124,7 +110,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             if not isinstance(self._error, Closed) or self.unsettled:
                 raise self._again()
         elif self.unsettled:
-            await self._waiting().until_settled(self._events.added)
+            await self._waiting().until_settled(self._events.settled + self.unsettled)
 
     # --- shutdown -----------------------------------------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ believe the segment ends, starting at 0. Either can read what the other writes.
 from __future__ import annotations
 
 import os
-from random import Random
+from contextlib import suppress
 from typing import Final, Literal, Self
 
-from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
-from segstore.client.controller import Controller, name_of
+from segstore.client.cluster import Cluster
+from segstore.client.connection import SegmentRequests
+from segstore.client.controller import name_of
 from segstore.client.errors import (
-    Closed,
     EventTooLarge,
     ProtocolViolation,
     RequestRejected,
@@ -33,57 +33,36 @@ from segstore.client.errors import (
     SegmentTruncated,
     StreamSealed,
 )
-from segstore.client.lifecycle import ClosedAfter, FlushedAfter, OpenedBefore
+from segstore.client.lifecycle import ClosedAfter, FlushedAfter, OpenedBefore, not_open
 from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
-from segstore.wire import Buffer, SealSegment, StreamSegmentInfo, TruncateSegment
+from segstore.client.stream.stream_client import StreamClient
+from segstore.wire import Buffer, SealSegment, StreamSegmentInfo
 from segstore.wire import SegmentSealed as SealedReply
-from segstore.wire import SegmentTruncated as TruncatedReply
 
 _MAX_READ_BYTES: Final = 2 * 1024 * 1024
 """Stores return at most this much per read (36.28)."""
 
 
-class _ByteStream:
-    """The common base of writer and reader.
+class _ByteStream(StreamClient):
+    """The common base of writer and reader."""
 
-    Attributes:
-        scope, stream: the stream's scope and name.
-    """
-
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        scope: str,
-        stream: str,
-        *,
-        random: Random | None = None,
-    ) -> None:
-        self.scope: Final = scope
-        self.stream: Final = stream
-        self._pool = pool
-        self._controller = controller
-        self._locations = locations
-        self._random = random or Random()
-        self._requests = SegmentRequests(pool, locations, random=self._random)
+    def __init__(self, cluster: Cluster, scope: str, stream: str) -> None:
+        super().__init__(cluster, scope, stream)
+        self._requests = SegmentRequests(cluster.pool, cluster.locations)
         self._segment: str | None = None
-        self._closed = False
 
     @property
     def segment(self) -> str:
         """The name of the stream's segment. Raises Closed unless open."""
         if self._closed or self._segment is None:
-            state = "was closed" if self._closed else "is not open: `async with` opens it"
-            raise Closed(f"the byte stream {self.scope}/{self.stream} {state}", stream=f"{self.scope}/{self.stream}")
+            raise not_open(f"the byte stream {self._name}", closed=self._closed, stream=self._name)
         return self._segment
 
     def _only(self, segment_ids: list[int]) -> str:
-        name = f"{self.scope}/{self.stream}"
         if len(segment_ids) != 1:
             raise RequestRejected(
-                f"{name} has {len(segment_ids)} segments, but a byte stream has one",
-                stream=name,
+                f"{self._name} has {len(segment_ids)} segments, but a byte stream has one",
+                stream=self._name,
                 limit=1,
                 actual=len(segment_ids),
             )
@@ -111,11 +90,10 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
     async def open(self) -> None:
         """Opens the writer. Raises NoSuchStream, StreamSealed, and RequestRejected for a stream of several segments."""
         segments = await self._controller.current_segments(self.scope, self.stream)
-        name = f"{self.scope}/{self.stream}"
         if not segments:
-            raise StreamSealed(f"stream {name} is sealed", stream=name)
+            raise StreamSealed(f"stream {self._name} is sealed", stream=self._name)
         self._segment = self._only([each.segment_id for each in segments])
-        self._writer = SegmentWriter(self._pool, self._locations, self._segment, random=self._random)
+        self._writer = SegmentWriter(self._pool, self._locations, self._segment)
 
     async def append(self, data: Buffer) -> None:
         """Queues bytes; waits for room. They are stored once `flush` returns. The buffer is copied and may be reused.
@@ -126,7 +104,7 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         if self._sealed:
             raise SegmentSealed(f"{self.segment} was sealed by this writer", segment=self.segment)
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
-        part_bytes = self._pool.settings.max_event_bytes
+        part_bytes = self._settings.max_event_bytes
         for start in range(0, len(view), part_bytes):
             await writer.room()
             writer.write(view[start : start + part_bytes])
@@ -138,16 +116,9 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         the segment ends. Concurrent calls run one at a time. Raises EventTooLarge, and what `flush` raises.
         """
         await self.flush()
-        limit = self._pool.settings.max_event_bytes
-        if len(data) > limit:
-            raise EventTooLarge(
-                f"{len(data)} bytes for {self.segment}, the limit at an offset is {limit}",
-                segment=self.segment,
-                limit=limit,
-                actual=len(data),
-            )
+        EventTooLarge.check(data, self._settings.max_event_bytes, self.segment)
         if self._conditional is None:
-            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment)
         return await self._conditional.write_bytes(bytes(data), offset)
 
     async def flush(self) -> None:
@@ -171,14 +142,9 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
         """
         segment = self.segment
         if offset >= 0:
-            try:
-                await self._requests.ask(
-                    segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, segment, offset, token)
-                )
+            with suppress(SegmentTruncated):
+                await self._requests.truncate(segment, offset)
                 return
-            except SegmentTruncated as error:
-                if error.details["start_offset"] >= offset:
-                    return
         raise RequestRejected(
             f"{segment} cannot be truncated at {offset}", segment=segment, limit=await self.tail(), actual=offset
         )
@@ -216,20 +182,12 @@ class ByteReader(ClosedAfter, _ByteStream):
     """
 
     def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        scope: str,
-        stream: str,
-        *,
-        from_: Literal["head", "tail"] | int = "head",
-        random: Random | None = None,
+        self, cluster: Cluster, scope: str, stream: str, *, from_: Literal["head", "tail"] | int = "head"
     ) -> None:
         """from_: where to start; a number is an offset. Raises ValueError for other words or a negative offset."""
         if from_ not in ("head", "tail") and not (isinstance(from_, int) and from_ >= 0):
             raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or an offset, not {from_!r}")
-        super().__init__(pool, controller, locations, scope, stream, random=random)
+        super().__init__(cluster, scope, stream)
         self.position = 0
         self._from = from_
         self._reader: SegmentReader | None = None
@@ -258,7 +216,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         while not self._held and not self._ended:
             reader = self._reader
             if reader is None:
-                reader = SegmentReader(self._pool, self._locations, segment, self.position, random=self._random)
+                reader = SegmentReader(self._pool, self._locations, segment, self.position)
                 self._reader = reader
             chunk = await reader.read()
             self._held = memoryview(chunk.data)
@@ -294,7 +252,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         end = min(offset + count, await self.tail())
         data = bytearray()
         async with SegmentReader(
-            self._pool, self._locations, segment, offset, read_ahead=False, known_to=end, random=self._random
+            self._pool, self._locations, segment, offset, read_ahead=False, known_to=end
         ) as reader:
             while reader.offset < end:
                 chunk = await reader.read()

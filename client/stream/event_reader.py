@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from random import Random
-from typing import Final, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
-from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
-from segstore.client.controller import Controller, Successor, name_of
-from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentMissing
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore
+from segstore.client.cluster import Cluster
+from segstore.client.connection import SegmentRequests
+from segstore.client.controller import Successor, name_of
+from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
+from segstore.client.stream.stream_client import StreamClient
 from segstore.client.stream.successors import Successors
 
 From = Literal["head", "tail"] | Mapping[int, int]
@@ -41,12 +42,10 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     segment_id: int
 
 
-async def tail_of(
-    pool: ConnectionPool, controller: Controller, locations: Locations, scope: str, stream: str
-) -> dict[int, int]:
+async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     """Returns the end of a stream as a cut of its open segments: segment id → offset."""
-    segments = await controller.current_segments(scope, stream)
-    async with SegmentRequests(pool, locations) as requests:
+    segments = await cluster.controller.current_segments(scope, stream)
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
     return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
 
@@ -58,54 +57,33 @@ class _Turn(NamedTuple):
     begun: tuple[int, ...]
 
 
-class EventReader(OpenedBefore, ClosedAfter):
-    """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
+class EventReader(OpenedBefore, ClosedAfter, StreamClient):
+    """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`."""
 
-    Attributes:
-        scope, stream: the stream's scope and name.
-    """
-
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        scope: str,
-        stream: str,
-        *,
-        from_: From = "head",
-        random: Random | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, scope: str, stream: str, *, from_: From = "head") -> None:
         """from_: "head", "tail", or a cut. Raises ValueError for other words."""
         if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
             raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or a cut, not {from_!r}")
-        self.scope: Final = scope
-        self.stream: Final = stream
+        super().__init__(cluster, scope, stream)
         self._cut: dict[int, int] = {}
         self._from = from_
-        self._pool = pool
-        self._controller = controller
-        self._successors = Successors(controller, pool.settings, random or Random())
-        self._locations = locations
+        self._successors = Successors(self._controller, self._settings, self._pool.random)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
-        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(pool.settings.read_ahead_bytes)
-        self._wake = asyncio.Event()
-        self._error: ClientError | None = None
+        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes)
         self._opened = False
-        self._closed = False
 
     async def open(self) -> None:
         """Finds the start and begins reading. Raises NoSuchStream, and the errors of controller calls and requests."""
         if self._opened or self._closed:
-            raise Closed(f"the reader of {self.scope}/{self.stream} was already opened")
+            raise Closed(f"the reader of {self._name} was already opened")
         self._opened = True
         try:
             start = await self._start()
             if self._closed:
-                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
+                raise not_open(f"the reader of {self._name}", closed=True)
         except BaseException:
             self._opened = False
             raise
@@ -118,7 +96,7 @@ class EventReader(OpenedBefore, ClosedAfter):
             return dict(self._from)
         if self._from == "head":
             return await self._controller.head(self.scope, self.stream)
-        return await tail_of(self._pool, self._controller, self._locations, self.scope, self.stream)
+        return await tail_of(self._cluster, self.scope, self.stream)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
@@ -131,39 +109,27 @@ class EventReader(OpenedBefore, ClosedAfter):
 
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         """Reads one segment to its end, then starts its successors."""
-        try:
-            limit, begun = self._pool.settings.max_large_event_bytes, reader.offset
-            decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
+        with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
-                await self._ahead.fill(segment_id, reader, decoder, self._wake)
-            except SegmentMissing as error:
-                await self._check_stream(error)
-                raise
-            self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
-        except ClientError as error:
-            self._error = self._error or error
-        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
-            failed = ProtocolViolation(f"reading {reader.segment} failed: {cause}", segment=reader.segment)
-            failed.__cause__ = cause
-            self._error = self._error or failed
-        finally:
-            reader.close()
-            del self._tasks[segment_id]
-            self._wake.set()
+                limit, begun = self._settings.max_large_event_bytes, reader.offset
+                decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
+                try:
+                    await self._ahead.fill(segment_id, reader, decoder)
+                except SegmentMissing as error:
+                    await self._check_stream(error)
+                    raise
+                self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
+            finally:
+                reader.close()
+                del self._tasks[segment_id]
 
     async def _check_stream(self, missing: SegmentMissing) -> None:
         """Raises NoSuchStream if the controller reports that the whole stream is gone."""
         try:
             await self._controller.current_segments(self.scope, self.stream)
         except NoSuchStream:
-            stream = f"{self.scope}/{self.stream}"
-            raise NoSuchStream(
-                f"stream {stream} is gone: {missing.message}",
-                endpoint=missing.endpoint,
-                segment=missing.segment,
-                stream=stream,
-                request_id=missing.request_id,
-            ) from missing
+            said = f"stream {self._name} is gone: {missing.message}"
+            raise NoSuchStream(said, **missing.facts() | {"stream": self._name}) from missing
         except ClientError:
             return  # the reader reports the missing segment instead
 
@@ -220,24 +186,23 @@ class EventReader(OpenedBefore, ClosedAfter):
         ahead = self._ahead
         while not ahead.current:
             self._note_place()
-            if ahead:
-                turn = ahead.advance()
-                if turn is not None:
-                    for segment_id in turn.over:
-                        del self._cut[segment_id]
-                    self._cut.update(dict.fromkeys(turn.begun, 0))
+            turn = ahead.advance()
+            if turn is not None:
+                for segment_id in turn.over:
+                    del self._cut[segment_id]
+                self._cut.update(dict.fromkeys(turn.begun, 0))
                 continue
-            ahead.advance()  # buffer is empty; release the previous read before waiting
+            if ahead.current:
+                break
             if self._closed:
-                raise Closed(f"the reader of {self.scope}/{self.stream} was closed")
-            if self._error is not None:
-                raise self._error
+                raise not_open(f"the reader of {self._name}", closed=True)
+            if ahead.error is not None:
+                raise ahead.error
             if not self._opened:
-                raise Closed(f"the reader of {self.scope}/{self.stream} is not open: `async with` opens it")
+                raise not_open(f"the reader of {self._name}", closed=False)
             if not self._tasks:
                 return False
-            self._wake.clear()
-            await self._wake.wait()
+            await ahead.next_came()
         return True
 
     def __aiter__(self) -> Self:
@@ -262,4 +227,4 @@ class EventReader(OpenedBefore, ClosedAfter):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._note_place()
         self._ahead.clear()
-        self._wake.set()
+        self._ahead.came.set()

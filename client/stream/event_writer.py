@@ -16,28 +16,27 @@ failure; after `aclose`, which can be called twice, no task is left. Follows `Ev
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import Final, cast
 from uuid import uuid4
 
-from segstore.client.connection import ConnectionPool, Locations, Pending
+from segstore.client.cluster import Cluster
+from segstore.client.connection import Pending
 from segstore.client.control_api import register_writer
-from segstore.client.controller import Controller
 from segstore.client.errors import (
     ClientError,
-    Closed,
     EventTooLarge,
     NoSuchStream,
     ProtocolViolation,
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.lifecycle import FlushedAfter, OpenedBefore, within
+from segstore.client.lifecycle import FlushedAfter, OpenedBefore, not_open, within
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
 from segstore.client.stream.events import frame_event
 from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
+from segstore.client.stream.stream_client import StreamClient
 from segstore.client.stream.successors import Successors
 from segstore.wire import Buffer
 from segstore.wire.names import writer_id
@@ -47,27 +46,23 @@ _SEE_BYTES: Final = 1024 * 1024
 """After this many bytes of events, the writer yields to the loop so that it can send and read acknowledgements."""
 
 
-class EventWriter(OpenedBefore, FlushedAfter):
+class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
     """A writer of one stream. Use with `async with`, or `open` and `aclose`.
 
     Attributes:
-        scope, stream: the stream's scope and name.
         name: the writer's name, by which statistics are aggregated; its writer ids are derived from it (79.8).
         large_events: the writer of large events, which also tells whether these are exactly-once (43.14).
     """
 
     def __init__(
         self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
+        cluster: Cluster,
         scope: str,
         stream: str,
         *,
         lazy_start: bool = False,
         router: Router | None = None,
         name: str | None = None,
-        random: Random | None = None,
     ) -> None:
         """lazy_start: `open` starts one segment writer; the others start with their first event (79.2).
 
@@ -77,23 +72,18 @@ class EventWriter(OpenedBefore, FlushedAfter):
         """
         if name is not None and not name:
             raise ValueError("the writer's name cannot be empty")
-        self.scope: Final = scope
-        self.stream: Final = stream
+        super().__init__(cluster, scope, stream)
         self.name: Final = name or uuid4().hex
         self._register = name is not None
         self._lazy_start = lazy_start
-        self._pool = pool
-        self._settings = settings = pool.settings
+        settings, random = self._settings, self._pool.random
         self._largest = self._largest_append = settings.max_event_bytes
         if settings.enable_large_events:
             self._largest = max(self._largest, settings.max_large_event_bytes)
         self._loop = asyncio.get_running_loop()
-        self._controller = controller
-        self._locations = locations
-        self._random = random or Random()
-        self._successors = Successors(controller, settings, self._random)
-        self.large_events: Final = LargeEventWriter(pool, locations, random=self._random)
-        self._choice = (router or HashedKey()).choice(self._random)
+        self._successors = Successors(self._controller, settings, random)
+        self.large_events: Final = LargeEventWriter(self._pool, self._locations)
+        self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
         self._inherited: set[int] = set()
@@ -105,7 +95,6 @@ class EventWriter(OpenedBefore, FlushedAfter):
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
         self._error: ClientError | None = None
-        self._closed = False
 
     async def open(self) -> None:
         """Fetches the stream's segments and starts their writers, or with `lazy_start` only the first one needed.
@@ -114,12 +103,12 @@ class EventWriter(OpenedBefore, FlushedAfter):
         start. The writer is then closed.
         """
         if self._closed:
-            raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
+            raise not_open(f"the writer of {self._name}", closed=True)
         if self._router is not None:
             return
         segments = await self._controller.current_segments(self.scope, self.stream)
         if not segments:
-            raise StreamSealed(f"stream {self.scope}/{self.stream} is sealed", stream=f"{self.scope}/{self.stream}")
+            raise StreamSealed(f"stream {self._name} is sealed", stream=self._name)
         self._router = router = RangeRouter(segments)
         try:
             given = self._settings
@@ -149,7 +138,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         if the segment's writer does not start.
         """
-        done, ahead = self._accept(event, routing_key, now=True)
+        done, ahead = self._accept(event, routing_key, True)
         if ahead is not None:
             await self._admitted(ahead)
         await done  # the future is not shared, so it may be cancelled
@@ -161,13 +150,13 @@ class EventWriter(OpenedBefore, FlushedAfter):
         `flush` and `aclose`. The router chooses the segment. The first event of a segment waits until its writer has
         started, and raises the error if it does not. If the wait is cancelled, the event stays accepted.
         """
-        done, ahead = self._accept(event, routing_key, now=False)
+        done, ahead = self._accept(event, routing_key, False)
         if ahead is not None:
             await self._admitted(ahead)
         return done
 
     def _accept(
-        self, event: bytes, routing_key: str | None, *, now: bool
+        self, event: bytes, routing_key: str | None, now: bool
     ) -> tuple[asyncio.Future[None], SegmentWriter | None]:
         """Queues the event before any wait, because waits end in any order. Also returns the writer to pass to
         `_admitted`, if the caller must wait.
@@ -177,14 +166,14 @@ class EventWriter(OpenedBefore, FlushedAfter):
         size = len(event)
         if size > self._largest:
             raise EventTooLarge(
-                f"an event of {size} bytes for {self.scope}/{self.stream}, the limit is {self._largest}",
-                stream=f"{self.scope}/{self.stream}",
+                f"an event of {size} bytes for {self._name}, the limit is {self._largest}",
+                stream=self._name,
                 limit=self._largest,
                 actual=size,
             )
         router = self._router
         if router is None or self._closed:
-            router = self._ranges()
+            raise not_open(f"the writer of {self._name}", closed=self._closed)
         position = self._choice.take(router, routing_key)
         segment = router.route(position)
         writer = self._writers.get(segment.segment_id)
@@ -195,7 +184,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             data: Buffer = frame_event(event)
         else:
             data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is used until it is written
-        writer.append(data, done, 1, position, now=now)
+        writer.append(data, done, 1, position, now)
         self._events += 1
         self._bytes += size
         pool = self._pool
@@ -216,13 +205,6 @@ class EventWriter(OpenedBefore, FlushedAfter):
                 await self._replaced.pop().abort()
             # The event is already queued, so events that arrive while the writer starts stay behind it.
             await writer.started()
-
-    def _ranges(self) -> RangeRouter:
-        if self._closed:
-            raise Closed(f"the writer of {self.scope}/{self.stream} was closed")
-        if self._router is None:
-            raise Closed(f"the writer of {self.scope}/{self.stream} is not open: `async with` opens it")
-        return self._router
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)
@@ -258,8 +240,7 @@ class EventWriter(OpenedBefore, FlushedAfter):
             in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
             successors = await self._successors.of(segment.name, in_vain=in_vain)
             if not successors:
-                name = f"{self.scope}/{self.stream}"
-                raise StreamSealed(f"stream {name} is sealed", stream=name) from error
+                raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
             assert router is not None
             router.replace(segment.segment_id, [each.segment for each in successors])
@@ -276,23 +257,22 @@ class EventWriter(OpenedBefore, FlushedAfter):
                 for each in router.segments:
                     self._writer_of(each)
         except ClientError as problem:
-            self._error = problem
-            writer.fail(problem)
+            self._fail(writer, problem)
         except ValueError as problem:
             failed = NoSuchStream(f"the successors of {segment.name} do not cover it: {problem}", segment=segment.name)
-            failed.__cause__ = problem
-            self._error = failed
-            writer.fail(failed)
+            self._fail(writer, failed.caused_by(problem))
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
             unknown = ProtocolViolation(f"finding the successors of {segment.name} failed: {problem!r}")
-            unknown.__cause__ = problem
-            self._error = unknown
-            writer.fail(unknown)
+            self._fail(writer, unknown.caused_by(problem))
         else:
             self._rerouted += 1
             self._last_sequence = self.last_sequence
             del self._writers[segment.segment_id]
             await writer.abort()
+
+    def _fail(self, writer: SegmentWriter, error: ClientError) -> None:
+        self._error = error
+        writer.fail(error)
 
     # --- state ------------------------------------------------------------------------------------------------------
 
@@ -341,9 +321,9 @@ class EventWriter(OpenedBefore, FlushedAfter):
         """Flushes for up to `close_timeout_ms`, then closes. Can be called twice. Raises what `flush` raises."""
         if self._closed:
             return
-        name = f"{self.scope}/{self.stream}"
+        late = f"events for {self._name} were not stored"
         try:
-            async with within(self._settings.close_timeout_ms, f"events for {name} were not stored", stream=name):
+            async with within(self._settings.close_timeout_ms, late, stream=self._name):
                 await self.flush()
         finally:
             await self.abort()

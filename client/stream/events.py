@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from itertools import repeat
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
+from segstore.wire.codec import or_in_c
 
 EVENT_HEADER_BYTES: Final = 8
 MAX_EVENT_BYTES: Final = 1 << 30
 _PIECE_BYTES: Final = 65_536
-_ALIKE: Final = 8
-"""After this many consecutive events of one length, further ones are decoded together."""
 _header = struct.Struct(">ii")
 
 
@@ -40,12 +38,32 @@ def frame_header(length: int) -> bytes:
     return _header.pack(0, length)
 
 
+@or_in_c(head=frame_header(0))
 def frame_event(event: bytes) -> bytes:
     """Returns the event with its header. Raises TypeError if it is not bytes."""
     try:
         return _header.pack(0, len(event)) + event
     except TypeError as error:
         raise TypeError(f"an event must be bytes, not {type(event).__name__}") from error
+
+
+@or_in_c(head=frame_header(0))
+def split_events(
+    data: bytes, start: int, limit: int, base: int, make: Callable[[bytes, int, Any], E], where: Any, out: list[E]
+) -> int:
+    """Adds what `make` returns for each whole event from `start` on to `out`; returns where that ends.
+
+    It ends before an event that is not whole, or not one of at most `limit` bytes. base: the offset of `data`.
+    """
+    at, end = start, len(data)
+    while end - at >= EVENT_HEADER_BYTES:
+        kind, length = _header.unpack_from(data, at)
+        stop = at + EVENT_HEADER_BYTES + length
+        if kind != 0 or not 0 <= length <= limit or stop > end:
+            break
+        out.append(make(data[at + EVENT_HEADER_BYTES : stop], base + at, where))
+        at = stop
+    return at
 
 
 class EventAssembler(Generic[E]):
@@ -93,43 +111,17 @@ class EventAssembler(Generic[E]):
             else:
                 data = b"".join([*self._pieces, data])
             self._pieces, self._held = [], 0
-        at, end, base = 0, len(data), self.offset
-        unpack_from = _header.unpack_from
-        limit, last, alike = self._limit, -1, 0
-        while end - at >= EVENT_HEADER_BYTES:
-            kind, length = unpack_from(data, at)
-            if kind != 0 or not 0 <= length <= limit:
-                self._refuse(kind, length, base + at)
-            start = at + EVENT_HEADER_BYTES
-            stop = start + length
-            if stop > end:
-                self._need = EVENT_HEADER_BYTES + length
-                break
-            out.append(make(data[start:stop], base + at, where))
-            at = stop
-            alike = alike + 1 if length == last else 0
-            last = length
-            if alike >= _ALIKE:
-                at, alike = self._alike(data, at, length, out), 0
-        else:
-            self._need = EVENT_HEADER_BYTES
-        self.offset = base + at
-        if at < end:
+        at = split_events(data, 0, self._limit, self.offset, make, where, out)
+        self._need = EVENT_HEADER_BYTES
+        if len(data) - at >= EVENT_HEADER_BYTES:
+            kind, length = _header.unpack_from(data, at)
+            if kind != 0 or not 0 <= length <= self._limit:
+                self._refuse(kind, length, self.offset + at)
+            self._need += length
+        self.offset += at
+        if at < len(data):
             self._hold(data[at:])
         return out
-
-    def _alike(self, data: bytes, at: int, length: int, out: list[E]) -> int:
-        """Decodes a run of events of the same length together, which is cheaper; returns where the run ends."""
-        step, header = EVENT_HEADER_BYTES + length, frame_header(length)
-        whole = memoryview(data)[at : at + (len(data) - at) // step * step]
-        events: list[bytes] = []
-        for found, event in struct.iter_unpack(f"{EVENT_HEADER_BYTES}s{length}s", whole):
-            if found != header:
-                break
-            events.append(event)
-        begin, stop = self.offset + at, at + len(events) * step
-        out += map(self._make, events, range(begin, self.offset + stop, step), repeat(self._where))
-        return stop
 
     def _hold(self, data: bytes) -> None:
         """Buffers a part of an event; joins small parts to bound the overhead per part."""

@@ -23,9 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from random import Random
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Self
 from uuid import UUID, uuid4
+
+import msgspec
 
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
@@ -37,7 +39,6 @@ from segstore.client.errors import (
     NotSupported,
     PeerRefused,
     ProtocolViolation,
-    RequestTimedOut,
     Retriable,
     SegmentExists,
     SegmentOver,
@@ -45,6 +46,7 @@ from segstore.client.errors import (
     TokenExpired,
     failure,
 )
+from segstore.client.lifecycle import within
 from segstore.client.stream.events import EVENT_HEADER_BYTES, frame_header
 from segstore.wire import (
     AppendSetup,
@@ -80,13 +82,10 @@ _FIRST_VERSION: Final = 15
 _AGAIN: Final = (Retriable, TokenExpired, ConditionFailed, SegmentExists)
 
 
-class LargeEvent:
+class LargeEvent(msgspec.Struct, frozen=True, gc=False):
     """An event whose length includes its envelope, which is only added when it is cut into chunks, to avoid a copy."""
 
-    __slots__ = ("event",)
-
-    def __init__(self, event: bytes) -> None:
-        self.event = event
+    event: bytes
 
     def __len__(self) -> int:
         return EVENT_HEADER_BYTES + len(self.event)
@@ -117,7 +116,7 @@ class LargeEventWriter:
         restarts: number of restarted sequences.
     """
 
-    def __init__(self, pool: ConnectionPool, locations: Locations, *, random: Random | None = None) -> None:
+    def __init__(self, pool: ConnectionPool, locations: Locations) -> None:
         self.counter_id: Final = uuid4()
         self.exactly_once = True
         self.unsure = 0
@@ -125,7 +124,6 @@ class LargeEventWriter:
         self._pool = pool
         self._settings = pool.settings
         self._locations = locations
-        self._random = random or Random()
         self._counts: dict[str, int] = {}
 
     async def write(self, target: str, event: LargeEvent) -> None:
@@ -136,7 +134,7 @@ class LargeEventWriter:
         """
         attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
         what = f"an event of {len(event.event)} bytes for {target}"
-        attempts = Attempts(self._settings, what, segment=target, random=self._random)
+        attempts = Attempts(self._settings, what, segment=target, random=self._pool.random)
         while True:
             try:
                 await self._once(attempt)
@@ -199,14 +197,11 @@ class LargeEventWriter:
                 # Either a merge of an earlier sequence succeeded, or the store does not understand the condition.
                 if await self._is_counted(sequence, attempt):
                     return
-                attempt.merge_sent = sent_before
-                raise _CounterRefused("the condition fails although it should hold")
+                why = "the condition fails although it should hold"
             case OperationUnsupported() if updates:
-                attempt.merge_sent = sent_before
-                raise _CounterRefused("the operation is not supported")
-            case ErrorMessage(error_code=ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION, message=text) if updates:
-                attempt.merge_sent = sent_before
-                raise _CounterRefused(text)
+                why = "the operation is not supported"
+            case ErrorMessage(error_code=ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION, message=why) if updates:
+                pass  # the message is the reason
             case SegmentIsSealed() | NoSuchSegment():
                 # The reply always names the source segment, even if the target is missing, which raises here.
                 if await self._is_counted(sequence, attempt) and updates:
@@ -216,7 +211,10 @@ class LargeEventWriter:
                     target = attempt.target
                     raise SegmentSealed(f"{target} is sealed", endpoint=sequence.endpoint, segment=target)
                 raise sequence.gone()
-        raise sequence.refused(reply)
+            case _:
+                raise sequence.refused(reply)
+        attempt.merge_sent = sent_before
+        raise _CounterRefused(why)
 
     async def _is_counted(self, sequence: _Sequence, attempt: _Attempt) -> bool:
         """Whether the target has the event, according to the counter. Raises SegmentMissing."""
@@ -224,23 +222,25 @@ class LargeEventWriter:
         return value != _NO_VALUE and value >= attempt.count
 
 
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """State of one event across its sequences. counted: the counter before the event; count: after it."""
 
-    __slots__ = ("count", "counted", "endpoint", "event", "merge_sent", "target", "token")
+    target: str
+    event: LargeEvent
+    counted: int
+    endpoint: Endpoint | None = None
+    token: str = ""
+    merge_sent: bool = False
 
-    def __init__(self, target: str, event: LargeEvent, counted: int) -> None:
-        self.target = target
-        self.event = event
-        self.counted = counted
-        self.count = 1 if counted == _NO_VALUE else counted + 1
-        self.endpoint: Endpoint | None = None
-        self.token = ""
-        self.merge_sent = False
+    @property
+    def count(self) -> int:
+        return 1 if self.counted == _NO_VALUE else self.counted + 1
 
 
 class _Sequence:
-    """One attempt: its flow, its transient segment and writer. Its steps run one at a time."""
+    """One attempt: its flow, its transient segment and writer. Its steps run one at a time. Made by `open`."""
+
+    flow: Flow
 
     def __init__(self, settings: ClientSettings, target: str, token: str) -> None:
         self._limit_ms = settings.request_timeout_ms
@@ -248,7 +248,6 @@ class _Sequence:
         self._token = token
         self._writer_id: Final = uuid4()
         self._loop = asyncio.get_running_loop()
-        self._flow: Flow | None = None
         self._error: ClientError | None = None
         self._asked: int | None = None
         self._reply: Command | None = None
@@ -261,8 +260,7 @@ class _Sequence:
     async def open(cls, pool: ConnectionPool, endpoint: Endpoint, target: str, token: str) -> Self:
         """Opens a flow to the store. Raises as `ConnectionPool.flow`, and NotSupported."""
         self = cls(pool.settings, target, token)
-        pooled = pool.settings.enable_connection_pooling
-        self._flow = flow = await (pool.flow(endpoint, self) if pooled else pool.unpooled(endpoint, self))
+        self.flow = flow = await pool.flow(endpoint, self)
         if flow.hello.high_version < _FIRST_VERSION:
             flow.close()
             raise NotSupported(
@@ -273,11 +271,6 @@ class _Sequence:
                 actual=flow.hello.high_version,
             )
         return self
-
-    @property
-    def flow(self) -> Flow:
-        assert self._flow is not None
-        return self._flow
 
     @property
     def endpoint(self) -> str:
@@ -365,12 +358,9 @@ class _Sequence:
             self._asked = self._reply = None
 
     async def _writable(self) -> None:
-        if self.flow.connection.paused:
-            try:
-                async with asyncio.timeout(self._limit_ms / 1000):
-                    await self.flow.connection.writable()
-            except TimeoutError as cause:
-                raise self._timed_out(f"does not read what is written to {self._transient}") from cause
+        if self.flow.connection.outbox.paused:
+            async with self._within(f"did not read what is written to {self._transient}"):
+                await self.flow.connection.outbox.writable()
         self._check()
 
     async def _wait(self, otherwise: str) -> None:
@@ -378,26 +368,18 @@ class _Sequence:
         self._check()
         self._wake = self._loop.create_future()
         try:
-            async with asyncio.timeout(self._limit_ms / 1000):
+            async with self._within(otherwise):
                 await self._wake
-        except TimeoutError as cause:
-            raise self._timed_out(otherwise) from cause
         finally:
             self._wake = None
         self._check()
 
-    def _timed_out(self, what: str) -> RequestTimedOut:
-        return RequestTimedOut(
-            f"{self.endpoint} {what} within {self._limit_ms:.0f} ms",
-            endpoint=self.endpoint,
-            segment=self._target,
-            limit=self._limit_ms,
-        )
+    def _within(self, otherwise: str) -> AbstractAsyncContextManager[None]:
+        return within(self._limit_ms, f"{self.endpoint} {otherwise}", endpoint=self.endpoint, segment=self._target)
 
     def _check(self) -> None:
         if self._error is not None and self._reply is None:
-            error = type(self._error)(self._error.message, **self._error.facts())
-            raise error from self._error  # the error instance may be shared with others
+            raise self._error.again() from self._error
         if self.flow.closed and self._reply is None:
             raise ConnectionLost(f"the connection to {self.endpoint} is gone", endpoint=self.endpoint)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from segstore.client.errors import ProtocolViolation
+from segstore.client.errors import ClientError, ProtocolViolation
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 
@@ -45,21 +46,20 @@ class ReadAhead(Generic[K, E, M]):
     Attributes:
         current: remaining events of the current read in reverse order; `current.pop()` returns the next.
         held_bytes: total size of reads with events not yet returned.
+        error: the first failure of a producer. came: set when a producer has added something or has ended.
     """
 
-    __slots__ = ("_limit", "_queue", "_read", "_room", "current", "held_bytes")
+    __slots__ = ("_limit", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
+        self.error: ClientError | None = None
+        self.came = asyncio.Event()
         self._limit = limit_bytes
         self._queue: deque[_Read[K, E] | M] = deque()
         self._read: _Read[K, E] | None = None
         self._room = asyncio.Event()
-
-    def __bool__(self) -> bool:
-        """Whether anything is buffered after `current`."""
-        return bool(self._queue)
 
     @property
     def place(self) -> tuple[K, int] | None:
@@ -75,15 +75,32 @@ class ReadAhead(Generic[K, E, M]):
             self._queue.append(_Read(key, events, end - begin, end))
             self.held_bytes += end - begin
 
-    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], came: asyncio.Event) -> None:
-        """Adds all events of a segment as they are read, waiting for room; sets `came` each time.
+    @contextmanager
+    def producing(self, what: str, **facts: Any) -> Iterator[None]:
+        """Keeps the error of a producer, instead of raising it: `what` failed. facts: those of an unexpected error."""
+        try:
+            yield
+        except ClientError as error:
+            self.error = self.error or error
+        except Exception as cause:  # noqa: BLE001 — a reader that silently stopped would look like the stream's end
+            self.error = self.error or ProtocolViolation(f"{what} failed: {cause}", **facts).caused_by(cause)
+        finally:
+            self.came.set()
+
+    async def next_came(self) -> None:
+        """Waits until a producer adds something or ends."""
+        self.came.clear()
+        await self.came.wait()
+
+    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E]) -> None:
+        """Adds all events of a segment as they are read, waiting for room.
 
         Raises the errors of reading, and ProtocolViolation if the segment ends within an event.
         """
         async for chunk in reader:
             begin = decoder.offset
             self.add(key, decoder.feed(chunk.data), begin, decoder.offset)
-            came.set()
+            self.came.set()
             await self.room()
         if decoder.partial:
             raise ProtocolViolation(
@@ -107,7 +124,10 @@ class ReadAhead(Generic[K, E, M]):
         return events
 
     def advance(self) -> M | None:
-        """Called when `current` is empty: returns the mark that follows, or refills `current` from the next read."""
+        """Called when `current` is empty: releases its read, then returns the mark that follows or refills `current`.
+
+        `current` stays empty if nothing is buffered.
+        """
         self._release()
         if not self._queue:
             return None

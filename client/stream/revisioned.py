@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -37,10 +36,8 @@ from segstore.wire import (
     SegmentAttribute,
     SegmentAttributeUpdated,
     StreamSegmentInfo,
-    TruncateSegment,
     UpdateSegmentAttribute,
 )
-from segstore.wire import SegmentTruncated as TruncatedReply
 
 MARK_ATTRIBUTE: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
@@ -68,14 +65,11 @@ class RevisionedStream(ClosedAfter):
         segment: the segment's name.
     """
 
-    def __init__(
-        self, pool: ConnectionPool, locations: Locations, segment: str, *, random: Random | None = None
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str) -> None:
         self.segment: Final = segment
         self._pool = pool
         self._locations = locations
-        self._random = random or Random()
-        self._requests = SegmentRequests(pool, locations, random=self._random)
+        self._requests = SegmentRequests(pool, locations)
         self._writer: SegmentWriter | None = None
         self._conditional: ConditionalWriter | None = None
         self._closed = False
@@ -91,7 +85,7 @@ class RevisionedStream(ClosedAfter):
 
     def attempts(self, what: str) -> Attempts:
         """Returns the retry budget of an operation with several calls; `what` describes it in errors."""
-        return Attempts(self._pool.settings, what, segment=self.segment, random=self._random)
+        return Attempts(self._pool.settings, what, segment=self.segment, random=self._pool.random)
 
     # --- revisions --------------------------------------------------------------------------------------------------
 
@@ -101,12 +95,8 @@ class RevisionedStream(ClosedAfter):
         try:
             yield
         except SegmentMissing as error:
-            raise NoSuchStream(
-                f"the revisioned stream {self.segment} does not exist: {error.message}",
-                endpoint=error.endpoint,
-                segment=self.segment,
-                request_id=error.request_id,
-            ) from error
+            said = f"the revisioned stream {self.segment} does not exist: {error.message}"
+            raise NoSuchStream(said, **error.facts() | {"segment": self.segment}) from error
 
     async def _info(self) -> StreamSegmentInfo:
         self._check()
@@ -145,7 +135,7 @@ class RevisionedStream(ClosedAfter):
             return
         decoder = EventDecoder(self.segment, start)
         async with SegmentReader(
-            self._pool, self._locations, self.segment, start, known_to=min(end, info.write_offset), random=self._random
+            self._pool, self._locations, self.segment, start, known_to=min(end, info.write_offset)
         ) as reader:
             while reader.offset < end:
                 chunk = await reader.read()
@@ -171,9 +161,9 @@ class RevisionedStream(ClosedAfter):
         """
         self._check()
         offset = self._offset(revision)
-        self._fits(data)
+        EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
         if self._conditional is None:
-            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment, self._random)
+            self._conditional = ConditionalWriter(self._pool, self._locations, self.segment)
         with self._there():
             if not await self._conditional.write_event(data, offset):
                 return None
@@ -182,21 +172,11 @@ class RevisionedStream(ClosedAfter):
     async def write(self, data: bytes) -> None:
         """Appends an entry unconditionally. Raises as `write_conditionally`."""
         self._check()
-        self._fits(data)
+        EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
         if self._writer is None:
-            self._writer = SegmentWriter(self._pool, self._locations, self.segment, random=self._random)
+            self._writer = SegmentWriter(self._pool, self._locations, self.segment)
         with self._there():
             await self._writer.write(frame_event(data))
-
-    def _fits(self, data: bytes) -> None:
-        limit = self._pool.settings.max_event_bytes
-        if len(data) > limit:
-            raise EventTooLarge(
-                f"{len(data)} bytes for {self.segment}, the limit is {limit}",
-                segment=self.segment,
-                limit=limit,
-                actual=len(data),
-            )
 
     # --- the mark and the start -------------------------------------------------------------------------------------
 
@@ -235,14 +215,8 @@ class RevisionedStream(ClosedAfter):
         """Truncates the entries before a revision; a no-op if they are already gone."""
         self._check()
         offset = self._offset(revision)
-        try:
-            with self._there():
-                await self._requests.ask(
-                    self.segment, TruncatedReply, lambda id_, token: TruncateSegment(id_, self.segment, offset, token)
-                )
-        except SegmentTruncated as gone:
-            if gone.details.get("start_offset", -1) < offset:
-                raise
+        with self._there():
+            await self._requests.truncate(self.segment, offset)
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 

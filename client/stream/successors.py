@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
@@ -29,23 +30,17 @@ class _Chain(NamedTuple):
     found_s: float
 
 
+@dataclass(eq=False, repr=False)
 class Successors:
     """Finds successors for one reader or writer."""
 
-    def __init__(
-        self,
-        controller: Controller,
-        settings: ClientSettings,
-        random: Random,
-        *,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._controller = controller
-        self._settings = settings
-        self._random = random
-        self._now_s = now_s
-        self._chains: dict[str, _Chain] = {}
-        """The chain that led to each segment that has not ended."""
+    controller: Controller
+    settings: ClientSettings
+    random: Random
+    _: KW_ONLY
+    now_s: Callable[[], float] = time.monotonic
+    _chains: dict[str, _Chain] = field(default_factory=dict, init=False)
+    """The chain that led to each segment that has not ended."""
 
     async def of(self, segment: str, *, in_vain: bool) -> list[Successor]:
         """Returns the successors of a segment that has ended; [] if its stream is sealed.
@@ -57,31 +52,31 @@ class Successors:
         chain = self._chain(segment, in_vain=in_vain)
         scope, stream, segment_id = parts_of(segment)
         what = f"finding successors of {segment}"
-        attempts = Attempts(self._settings, what, segment=segment, stream=f"{scope}/{stream}", random=self._random)
+        attempts = Attempts(self.settings, what, segment=segment, stream=f"{scope}/{stream}", random=self.random)
         while True:
             last: Retriable | None = None
             try:
                 async with attempts.one():
-                    found = await self._controller.successors(scope, stream, segment_id)
-                    if found or not await self._controller.current_segments(scope, stream):
+                    found = await self.controller.successors(scope, stream, segment_id)
+                    if found or not await self.controller.current_segments(scope, stream):
                         break
             except Retriable as problem:
                 last = problem
             await asyncio.sleep(attempts.failed(last))
         if chain is not None:
-            chain = chain._replace(found_s=self._now_s())
+            chain = chain._replace(found_s=self.now_s())
             self._chains.update((each.segment.name, chain) for each in found)
         return found
 
     def _chain(self, segment: str, *, in_vain: bool) -> _Chain | None:
         """Returns the chain that ends with this segment; None unless `in_vain`. Raises RetriesExhausted on timeout."""
-        chain, now_s = self._chains.pop(segment, None), self._now_s()
+        chain, now_s = self._chains.pop(segment, None), self.now_s()
         if not in_vain:
             return None
         if chain is None or now_s - chain.found_s > _AT_ONCE_S:
             return _Chain(now_s, 1, now_s)
         elapsed_s, length = now_s - chain.began_s, chain.length + 1
-        if elapsed_s * 1000 >= self._settings.recovery_timeout_ms:
+        if elapsed_s * 1000 >= self.settings.recovery_timeout_ms:
             raise RetriesExhausted(
                 f"{length} segments, the last of them {segment}, ended one after another in {elapsed_s:.1f} s; "
                 "nothing was read from or stored in any of them",

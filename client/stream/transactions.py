@@ -19,32 +19,27 @@ from __future__ import annotations
 
 import asyncio
 from math import sqrt
-from random import Random
-from types import TracebackType
 from typing import Final
 from uuid import UUID, uuid4
 
-from segstore.client.connection import ConnectionPool, Locations
-from segstore.client.controller import Controller, TransactionStatus
+from segstore.client.cluster import Cluster
+from segstore.client.controller import TransactionStatus
 from segstore.client.errors import (
     ClientError,
     Closed,
     EventTooLarge,
     NoSuchStream,
-    RequestTimedOut,
     Retriable,
     SegmentOver,
     TransactionOver,
 )
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, within
-from segstore.client.retry import Backoff
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open, within
+from segstore.client.retry import POLLS
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event
+from segstore.client.stream.stream_client import StreamClient
 from segstore.wire.names import transaction_name
-
-_POLLS: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
-"""Poll interval for a commit in progress."""
 
 _GONE: Final = frozenset({"ABORTED", "COMMITTED", "UNKNOWN"})
 """Ping statuses of a transaction that is no longer open."""
@@ -58,34 +53,17 @@ def ping_interval_ms(lease_ms: float) -> float:
     return lease_ms / max(2.0, sqrt(lease_ms / 1000))
 
 
-class TransactionWriter(ClosedAfter):
+class TransactionWriter(ClosedAfter, StreamClient):
     """Begins transactions of one stream. Use with `async with`, or call `aclose`.
 
     Attributes:
-        scope, stream: the stream's scope and name.
         writer_id: identifies the writer to the controller, which records it with commit timestamps.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        scope: str,
-        stream: str,
-        *,
-        writer_id: str | None = None,
-        random: Random | None = None,
-    ) -> None:
-        self.scope: Final = scope
-        self.stream: Final = stream
+    def __init__(self, cluster: Cluster, scope: str, stream: str, *, writer_id: str | None = None) -> None:
+        super().__init__(cluster, scope, stream)
         self.writer_id: Final = writer_id or str(uuid4())
-        self._pool = pool
-        self._controller = controller
-        self._locations = locations
-        self._random = random or Random()
         self._open: set[Transaction] = set()
-        self._closed = False
 
     def begin(self, *, lease_ms: int | None = None) -> Transaction:
         """Returns a new, unopened transaction. lease_ms: defaults to the settings."""
@@ -97,11 +75,9 @@ class TransactionWriter(ClosedAfter):
 
     def _make(self, identifier: UUID | None, lease_ms: int | None) -> Transaction:
         if self._closed:
-            raise Closed(f"the transaction writer of {self.scope}/{self.stream} was closed")
-        lease = self._pool.settings.transaction_lease_ms if lease_ms is None else lease_ms
-        made = Transaction(
-            self._pool, self._controller, self._locations, self, identifier, lease_ms=lease, random=self._random
-        )
+            raise not_open(f"the transaction writer of {self._name}", closed=True)
+        lease = self._settings.transaction_lease_ms if lease_ms is None else lease_ms
+        made = Transaction(self._cluster, self, identifier, lease_ms=lease)
         self._open.add(made)
         return made
 
@@ -119,7 +95,7 @@ class TransactionWriter(ClosedAfter):
         await asyncio.gather(*(each.leave() for each in tuple(self._open)))
 
 
-class Transaction(OpenedBefore):
+class Transaction(OpenedBefore, StreamClient):
     """A transaction, created by `TransactionWriter`. Use with `async with`, or `open` and `commit` or `abort`.
 
     Attributes:
@@ -128,32 +104,16 @@ class Transaction(OpenedBefore):
         pings: number of answered pings.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        writer: TransactionWriter,
-        identifier: UUID | None,
-        *,
-        lease_ms: int,
-        random: Random,
-    ) -> None:
+    def __init__(self, cluster: Cluster, writer: TransactionWriter, identifier: UUID | None, *, lease_ms: int) -> None:
+        super().__init__(cluster, writer.scope, writer.stream)
         self.writer: Final = writer
         self.lease_ms: Final = lease_ms
         self.pings = 0
-        self._name = f"{writer.scope}/{writer.stream}"
-        self._pool = pool
-        self._settings = pool.settings
-        self._controller = controller
-        self._locations = locations
-        self._random = random
         self._id = identifier
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
         self._pinging: asyncio.Task[None] | None = None
         self._error: ClientError | None = None
-        self._ended = False
 
     @property
     def id(self) -> UUID:
@@ -174,7 +134,7 @@ class Transaction(OpenedBefore):
         )
 
     async def _begin(self) -> None:
-        scope, stream = self.writer.scope, self.writer.stream
+        scope, stream = self.scope, self.stream
         if self._id is None:
             self._id, segments = await self._controller.create_transaction(scope, stream, self.lease_ms)
         else:
@@ -189,7 +149,7 @@ class Transaction(OpenedBefore):
 
     async def status(self) -> TransactionStatus:
         """Returns the transaction's status, from the controller."""
-        return await self._controller.transaction_status(self.writer.scope, self.writer.stream, self.id)
+        return await self._controller.transaction_status(self.scope, self.stream, self.id)
 
     # --- the lease --------------------------------------------------------------------------------------------------
 
@@ -199,16 +159,14 @@ class Transaction(OpenedBefore):
         while self._error is None:
             await asyncio.sleep(interval_s)
             try:
-                said = await self._controller.ping_transaction(
-                    self.writer.scope, self.writer.stream, self.id, self.lease_ms
-                )
+                said = await self._controller.ping_transaction(self.scope, self.stream, self.id, self.lease_ms)
             except Retriable:
                 continue  # the call was already retried; the lease may last until the next ping
             except ClientError as error:
                 self._fail(error)
                 return
             if said in _GONE:
-                self._fail(self._over(f"is over: a ping returned {said}", said))
+                self._fail(self._over(f"has ended: a ping returned {said}", said))
                 return
             if said in _NO_LONGER:
                 return
@@ -257,9 +215,8 @@ class Transaction(OpenedBefore):
         if self._router is None:
             raise Closed(f"the transaction of {self._name} is not open", stream=self._name)
         if self._error is not None:
-            again = type(self._error)(self._error.message, **self._error.facts())
-            raise again from self._error.__cause__
-        if self._ended:
+            raise self._error.again()
+        if self._closed:
             raise self._over("has ended here", "ENDED")
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
@@ -267,7 +224,7 @@ class Transaction(OpenedBefore):
         if writer is None:
             name = transaction_name(segment.name, self.id)
             writer = self._writers[segment.segment_id] = SegmentWriter(
-                self._pool, self._locations, name, on_over=self._on_over, random=self._random
+                self._pool, self._locations, name, on_over=self._on_over
             )
         return writer
 
@@ -275,8 +232,7 @@ class Transaction(OpenedBefore):
         over = self._over("accepts no more events: it was committed or aborted, or its lease expired", "ENDED").located(
             endpoint=error.endpoint, segment=writer.segment, request_id=error.request_id
         )
-        over.__cause__ = error
-        self._fail(over)
+        self._fail(over.caused_by(error))
 
     async def flush(self) -> None:
         """Waits until all earlier events are stored in the transaction. Raises the error of a failed event."""
@@ -296,40 +252,32 @@ class Transaction(OpenedBefore):
         await self.flush()
         await self._release()
         await self._stop_pinging()  # a ping could mistake this commit for another client's
-        scope, stream = self.writer.scope, self.writer.stream
-        await self._controller.commit_transaction(scope, stream, self.id, self.writer.writer_id, timestamp)
+        await self._controller.commit_transaction(self.scope, self.stream, self.id, self.writer.writer_id, timestamp)
         self._end()
         if wait:
             await self._committed()
 
     async def _committed(self) -> None:
-        limit = self._settings.transaction_commit_timeout_ms
+        limit_ms = self._settings.transaction_commit_timeout_ms
+        late = f"transaction {self._id} of {self._name} did not finish committing"
         asked = 0
-        try:
-            async with asyncio.timeout(limit / 1000):
-                while (status := await self.status()) is TransactionStatus.COMMITTING or (
-                    status is TransactionStatus.OPEN  # accepted, but not visible yet
-                ):
-                    asked += 1
-                    await asyncio.sleep(_POLLS.delay_ms(asked, self._random) / 1000)
-        except TimeoutError as cause:
-            raise RequestTimedOut(
-                f"transaction {self._id} of {self._name} has not finished committing after {limit:.0f} ms",
-                stream=self._name,
-                limit=limit,
-                transaction=self._id,
-            ) from cause
+        async with within(limit_ms, late, stream=self._name, transaction=self._id):
+            while (status := await self.status()) is TransactionStatus.COMMITTING or (
+                status is TransactionStatus.OPEN  # accepted, but not visible yet
+            ):
+                asked += 1
+                await asyncio.sleep(POLLS.delay_ms(asked, self._pool.random) / 1000)
         if status is not TransactionStatus.COMMITTED:
             raise self._over(f"was to be committed but is {status.value}", status.value)
 
     async def abort(self) -> None:
         """Aborts the transaction; a no-op if it has ended here. Raises TransactionOver if it is committed."""
-        if self._ended or self._id is None:
+        if self._closed or self._id is None:
             self._end()
             return
         await self._stop_pinging()
         await self._release()
-        await self._controller.abort_transaction(self.writer.scope, self.writer.stream, self.id)
+        await self._controller.abort_transaction(self.scope, self.stream, self.id)
         self._end()
 
     async def leave(self) -> ClientError | None:
@@ -348,7 +296,7 @@ class Transaction(OpenedBefore):
         return problem
 
     def _end(self) -> None:
-        self._ended = True
+        self._closed = True
         self.writer.forget(self)
 
     async def _stop_pinging(self) -> None:
@@ -362,14 +310,12 @@ class Transaction(OpenedBefore):
         for each in writers.values():
             await each.abort()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None and not self._ended:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None and not self._closed:
             try:
                 await self.commit()
             except BaseException:
-                if not self._ended:
+                if not self._closed:
                     await self.leave()
                 raise
         elif error is not None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+import msgspec
+
 from segstore.client.connection import SegmentRequests
-from segstore.client.errors import NoSuchTable, ProtocolViolation, SegmentMissing
+from segstore.client.errors import ProtocolViolation
 from segstore.client.routing import SegmentRange
 from segstore.client.tables.segment import Item, TableSegment
 
@@ -50,16 +53,13 @@ class Bounds(NamedTuple):
         return Bounds(max(following.to_bytes(len(key)), self.first), self.last)
 
 
-class _Cursor:
+class _Cursor(msgspec.Struct):
     """The read position in one partition."""
 
-    __slots__ = ("bounds", "items", "partition", "segment")
-
-    def __init__(self, partition: SegmentRange, segment: TableSegment, bounds: Bounds) -> None:
-        self.partition = partition
-        self.segment = segment
-        self.bounds = bounds
-        self.items: deque[Item] = deque()
+    partition: SegmentRange
+    segment: TableSegment
+    bounds: Bounds
+    items: deque[Item] = msgspec.field(default_factory=deque)
 
 
 class TableIterator(Generic[T]):
@@ -76,15 +76,15 @@ class TableIterator(Generic[T]):
         bounds: Bounds,
         page: int,
         make: Callable[[SegmentRange, Item], T],
-        gone: Callable[[SegmentMissing], NoSuchTable],
+        missing_as_gone: Callable[[], AbstractContextManager[None]],
         *,
         with_values: bool,
     ) -> None:
-        """gone: makes the error for a missing partition."""
+        """missing_as_gone: converts the error for a missing partition."""
         self.token = b""
         self._page = max(page, 1)
         self._make = make
-        self._gone = gone
+        self._missing_as_gone = missing_as_gone
         self._with_values = with_values
         self._cursors = [_Cursor(each, TableSegment(requests, each.name), bounds) for each in partitions]
         self._unread: set[int] = set() if bounds.empty else set(range(len(self._cursors)))
@@ -113,10 +113,8 @@ class TableIterator(Generic[T]):
 
     async def __anext__(self) -> T:
         if self._unread:
-            try:
+            with self._missing_as_gone():
                 await all_of([self._read(number) for number in self._unread])
-            except SegmentMissing as error:
-                raise self._gone(error) from error
         if not self._next:
             raise StopAsyncIteration
         key, number = heappop(self._next)

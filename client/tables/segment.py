@@ -6,8 +6,8 @@ keys and values are copies. Follows `TableSegmentImpl` (Pravega's client).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from segstore.client.connection import SegmentRequests
 from segstore.client.errors import EntryRefused, ProtocolViolation
@@ -15,6 +15,7 @@ from segstore.wire import (
     MAX_FRAME_BYTES,
     NO_VERSION,
     NOT_EXISTS,
+    Command,
     CreateTableSegment,
     DeleteTableSegment,
     GetTableSegmentInfo,
@@ -39,6 +40,8 @@ from segstore.wire import (
     TableValue,
     UpdateTableEntries,
 )
+
+R = TypeVar("R", bound=Command)
 
 MAX_KEY_BYTES: Final = 8192
 MAX_VALUE_BYTES: Final = 1024 * 1024 - MAX_KEY_BYTES
@@ -78,35 +81,26 @@ class TableSegment:
         self.name = name
         self._requests = requests
 
+    async def _ask(self, expected: type[R], make: Callable[[int, str], Command]) -> R:
+        return await self._requests.ask(self.name, expected, make)
+
     async def create(self, *, key_bytes: int = 0) -> None:
         """Creates the segment. key_bytes: length of all keys, 0 for variable. Raises SegmentExists."""
-        await self._requests.ask(
-            self.name,
-            SegmentCreated,
-            lambda request_id, token: CreateTableSegment(request_id, self.name, False, key_bytes, token),
-        )
+        await self._ask(SegmentCreated, lambda id_, token: CreateTableSegment(id_, self.name, False, key_bytes, token))
 
     async def delete(self, *, must_be_empty: bool = False) -> None:
         """Deletes the segment. Raises SegmentMissing, and ConditionFailed if it must be empty and is not."""
-        await self._requests.ask(
-            self.name,
-            SegmentDeleted,
-            lambda request_id, token: DeleteTableSegment(request_id, self.name, must_be_empty, token),
-        )
+        await self._ask(SegmentDeleted, lambda id_, token: DeleteTableSegment(id_, self.name, must_be_empty, token))
 
     async def info(self) -> TableSegmentInfo:
-        return await self._requests.ask(
-            self.name, TableSegmentInfo, lambda request_id, token: GetTableSegmentInfo(request_id, self.name, token)
-        )
+        return await self._ask(TableSegmentInfo, lambda id_, token: GetTableSegmentInfo(id_, self.name, token))
 
     async def update(self, items: Sequence[Item]) -> list[int]:
         """Sets entries atomically; returns their versions. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(items), sum(len(each.key) + len(each.value) + _VALUE_OVERHEAD for each in items))
         entries = TableEntries([TableEntry(TableKey(key, version), TableValue(value)) for key, version, value in items])
-        reply = await self._requests.ask(
-            self.name,
-            TableEntriesUpdated,
-            lambda request_id, token: UpdateTableEntries(request_id, self.name, token, entries),
+        reply = await self._ask(
+            TableEntriesUpdated, lambda id_, token: UpdateTableEntries(id_, self.name, token, entries)
         )
         self._expect(len(items), len(reply.updated_versions))
         return list(reply.updated_versions)
@@ -115,17 +109,13 @@ class TableSegment:
         """Removes keys with the given versions atomically. Raises BadKeyVersion, NoSuchKey, EntryRefused."""
         self._check(len(keys), sum(len(key) for key, _ in keys))
         wanted = [TableKey(key, version) for key, version in keys]
-        await self._requests.ask(
-            self.name, TableKeysRemoved, lambda request_id, token: RemoveTableKeys(request_id, self.name, token, wanted)
-        )
+        await self._ask(TableKeysRemoved, lambda id_, token: RemoveTableKeys(id_, self.name, token, wanted))
 
     async def get(self, keys: Sequence[bytes]) -> list[Item | None]:
         """Returns the entries of some keys, None where missing. All values together must fit into one frame."""
         self._check(len(keys), sum(map(len, keys)))
         wanted = [TableKey(key) for key in keys]
-        reply = await self._requests.ask(
-            self.name, TableRead, lambda request_id, token: ReadTable(request_id, self.name, token, wanted)
-        )
+        reply = await self._ask(TableRead, lambda id_, token: ReadTable(id_, self.name, token, wanted))
         found = _items(reply.entries)
         self._expect(len(keys), len(found))
         for asked, item in zip(keys, found, strict=True):
@@ -138,11 +128,7 @@ class TableSegment:
     ) -> tuple[list[Item], bytes]:
         """Returns a page of keys and the token of the next. first, last: bounds; fixed-length keys only."""
         args = TableIteratorArgs(token, b"", first, last)
-        reply = await self._requests.ask(
-            self.name,
-            TableKeysRead,
-            lambda request_id, security: ReadTableKeys(request_id, self.name, security, count, args),
-        )
+        reply = await self._ask(TableKeysRead, lambda id_, access: ReadTableKeys(id_, self.name, access, count, args))
         return [Item(bytes(each.data), each.key_version) for each in reply.keys], bytes(reply.continuation_token)
 
     async def entries(
@@ -150,19 +136,15 @@ class TableSegment:
     ) -> tuple[list[Item], bytes]:
         """Like `keys`, with values."""
         args = TableIteratorArgs(token, b"", first, last)
-        reply = await self._requests.ask(
-            self.name,
-            TableEntriesRead,
-            lambda request_id, security: ReadTableEntries(request_id, self.name, security, count, args),
+        reply = await self._ask(
+            TableEntriesRead, lambda id_, access: ReadTableEntries(id_, self.name, access, count, args)
         )
         return _items(reply.entries), bytes(reply.continuation_token)
 
     async def delta(self, position: int, count: int) -> Delta:
         """Returns up to `count` changes from a position."""
-        reply = await self._requests.ask(
-            self.name,
-            TableEntriesDeltaRead,
-            lambda request_id, token: ReadTableEntriesDelta(request_id, self.name, token, position, count),
+        reply = await self._ask(
+            TableEntriesDeltaRead, lambda id_, token: ReadTableEntriesDelta(id_, self.name, token, position, count)
         )
         return Delta(_items(reply.entries), reply.should_clear, reply.reached_end, reply.last_position)
 

@@ -19,27 +19,29 @@ was applied, the second fails on its own version (see `BadKeyVersion`). Follows 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from random import Random
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
-from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
-from segstore.client.controller import Controller, TableConfig
+from segstore.client.cluster import Cluster
+from segstore.client.connection import SegmentRequests
+from segstore.client.controller import TableConfig
 from segstore.client.errors import (
     BadKeyVersion,
-    Closed,
     ConditionFailed,
     EntryRefused,
     NoSuchTable,
     ProtocolViolation,
     SegmentMissing,
 )
-from segstore.client.lifecycle import FreedAfter, OpenedBefore
+from segstore.client.lifecycle import FreedAfter, OpenedBefore, not_open
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.tables.iteration import Bounds, TableIterator, all_of
 from segstore.client.tables.segment import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Item, TableSegment
 from segstore.wire import NO_VERSION, NOT_EXISTS
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
+
+T = TypeVar("T")
 
 _SEED: Final = java_hash_code("KeyValueTableRouter")
 _READ_AT_ONCE: Final = MAX_BATCH_BYTES // (MAX_KEY_BYTES + MAX_VALUE_BYTES)
@@ -94,6 +96,17 @@ class TableEntry(NamedTuple):
     version: Version
 
 
+class IterationOptions(TypedDict, total=False):
+    """The keyword arguments of `KeyValueTable.entries` and `keys`."""
+
+    primary: bytes | None
+    from_: bytes | None
+    to: bytes | None
+    prefix: bytes | None
+    after: bytes | None
+    page: int
+
+
 class KeyValueTable(OpenedBefore, FreedAfter):
     """A key-value table. Use with `async with`, or `open` and `close`.
 
@@ -101,21 +114,12 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         scope, table: the table's scope and name.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        controller: Controller,
-        locations: Locations,
-        scope: str,
-        table: str,
-        *,
-        random: Random | None = None,
-    ) -> None:
+    def __init__(self, cluster: Cluster, scope: str, table: str) -> None:
         self.scope: Final = scope
         self.table: Final = table
         self._name = f"{scope}/{table}"
-        self._controller = controller
-        self._requests = SegmentRequests(pool, locations, random=random)
+        self._controller = cluster.controller
+        self._requests = SegmentRequests(cluster.pool, cluster.locations)
         self._config: TableConfig | None = None
         self._router: RangeRouter | None = None
         self._closed = False
@@ -139,8 +143,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     def config(self) -> TableConfig:
         """The table's configuration. Raises Closed unless the table is open."""
         if self._config is None or self._closed:
-            state = "was closed" if self._closed else "is not open: `async with` opens it"
-            raise Closed(f"table {self._name} {state}", stream=self._name)
+            raise not_open(f"table {self._name}", closed=self._closed, stream=self._name)
         return self._config
 
     # --- keys -------------------------------------------------------------------------------------------------------
@@ -220,10 +223,8 @@ class KeyValueTable(OpenedBefore, FreedAfter):
                     actual=len(value),
                 )
         update = [Item(data, self._expected(version, partition), value) for _, data, value, version in items]
-        try:
+        with self._missing_as_gone():
             numbers = await self._segment(partition).update(update)
-        except SegmentMissing as error:
-            raise self._gone(error) from error
         return [Version(partition.segment_id, number) for number in numbers]
 
     async def remove(self, key: Key, *, version: Version | None = None) -> None:
@@ -237,19 +238,17 @@ class KeyValueTable(OpenedBefore, FreedAfter):
             return
         partition = self._one_partition([key for key, _, _ in items])
         removal = [(data, self._expected(version, partition)) for _, data, version in items]
-        try:
+        with self._missing_as_gone():
             await self._segment(partition).remove(removal)
-        except SegmentMissing as error:
-            raise self._gone(error) from error
 
-    def _gone(self, error: SegmentMissing) -> NoSuchTable:
-        return NoSuchTable(
-            f"table {self._name} is gone: {error}",
-            endpoint=error.endpoint,
-            segment=error.segment,
-            stream=self._name,
-            request_id=error.request_id,
-        )
+    @contextmanager
+    def _missing_as_gone(self) -> Iterator[None]:
+        """Converts a missing partition to NoSuchTable."""
+        try:
+            yield
+        except SegmentMissing as error:
+            said = f"table {self._name} is gone: {error}"
+            raise NoSuchTable(said, **error.facts() | {"stream": self._name}) from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -279,10 +278,8 @@ class KeyValueTable(OpenedBefore, FreedAfter):
             for partition, places in by_partition.items()
             for start in range(0, len(places), _READ_AT_ONCE)
         ]
-        try:
+        with self._missing_as_gone():
             await all_of(reads)
-        except SegmentMissing as error:
-            raise self._gone(error) from error
         return found
 
     async def exists(self, key: Key) -> bool:
@@ -295,34 +292,28 @@ class KeyValueTable(OpenedBefore, FreedAfter):
 
     # --- iterating --------------------------------------------------------------------------------------------------
 
-    def entries(
-        self,
-        *,
-        primary: bytes | None = None,
-        from_: bytes | None = None,
-        to: bytes | None = None,
-        prefix: bytes | None = None,
-        after: bytes | None = None,
-        page: int = 100,
-    ) -> TableIterator[TableEntry]:
+    def entries(self, **chosen: Unpack[IterationOptions]) -> TableIterator[TableEntry]:
         """Iterates over entries in key order.
 
         primary: restricts the iteration to one primary key; `from_`, `to` (inclusive) and `prefix` then apply to
         secondary keys, else to primary keys. after: the `token` of an earlier iteration to continue. page: number of
-        entries per request. Raises EntryRefused.
+        entries per request, 100 by default. Raises EntryRefused.
         """
-        bounds = self._bounds(primary, from_, to, prefix, after)
 
         def entry(partition: SegmentRange, item: Item) -> TableEntry:
             key = self._split(item.key, partition.name)
             return TableEntry(key, item.value, Version(partition.segment_id, item.version))
 
-        return TableIterator(
-            self._requests, self._partitions(primary), bounds, page, entry, self._gone, with_values=True
-        )
+        return self._iterate(entry, True, **chosen)
 
-    def keys(
+    def keys(self, **chosen: Unpack[IterationOptions]) -> TableIterator[TableKey]:
+        """Like `entries`, without values."""
+        return self._iterate(lambda partition, item: self._split(item.key, partition.name), False, **chosen)
+
+    def _iterate(
         self,
+        make: Callable[[SegmentRange, Item], T],
+        with_values: bool,
         *,
         primary: bytes | None = None,
         from_: bytes | None = None,
@@ -330,26 +321,9 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         prefix: bytes | None = None,
         after: bytes | None = None,
         page: int = 100,
-    ) -> TableIterator[TableKey]:
-        """Like `entries`, without values."""
-        bounds = self._bounds(primary, from_, to, prefix, after)
-
-        def key(partition: SegmentRange, item: Item) -> TableKey:
-            return self._split(item.key, partition.name)
-
-        return TableIterator(
-            self._requests, self._partitions(primary), bounds, page, key, self._gone, with_values=False
-        )
-
-    def _partitions(self, primary: bytes | None) -> list[SegmentRange]:
-        assert self._router is not None
-        return self._router.segments if primary is None else [self._partition(TableKey(primary))]
-
-    def _bounds(
-        self, primary: bytes | None, from_: bytes | None, to: bytes | None, prefix: bytes | None, after: bytes | None
-    ) -> Bounds:
-        """Returns the first and the last key of an iteration."""
-        config = self.config
+    ) -> TableIterator[T]:
+        config, router = self.config, self._router
+        assert router is not None
         if primary is not None and len(primary) != config.primary_key_bytes:
             self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
         if prefix is not None and (from_ is not None or to is not None):
@@ -367,11 +341,14 @@ class KeyValueTable(OpenedBefore, FreedAfter):
         first = (primary or b"") + (prefix or from_ or b"")
         last = (primary or b"") + (prefix or to or b"")
         bounds = Bounds(first.ljust(whole, b"\0"), last.ljust(whole, b"\xff"))
-        if not after:
-            return bounds
-        if len(after) != whole:
-            raise EntryRefused(f"{after!r} is not a token of an iteration over {self._name}", stream=self._name)
-        return bounds.behind(after)
+        if after:
+            if len(after) != whole:
+                raise EntryRefused(f"{after!r} is not a token of an iteration over {self._name}", stream=self._name)
+            bounds = bounds.behind(after)
+        partitions = router.segments if primary is None else [self._partition(TableKey(primary))]
+        return TableIterator(
+            self._requests, partitions, bounds, page, make, self._missing_as_gone, with_values=with_values
+        )
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 

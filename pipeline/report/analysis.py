@@ -136,7 +136,6 @@ def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     )
 
 
-_HALF: Final = 1 << BUCKET_BITS
 _WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"
 
 

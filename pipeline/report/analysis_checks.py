@@ -17,11 +17,11 @@ def names(some: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in some)
 
 
-_FITS: Final = "map({})".format(
+_ANSWERED_BY: Final = "map({})".format(
     ", ".join(f"'{request}', array({names(sorted(replies))})" for request, replies in ANSWERS.items())
 )
 MISFIT: Final = f"""_step = -1 AND _request_command IS NOT NULL AND NOT failure
-    AND NOT array_contains(element_at({_FITS}, _request_command), command)"""
+    AND NOT array_contains(element_at({_ANSWERED_BY}, _request_command), command)"""
 """Whether a reply is of a kind that does not answer its request."""
 
 

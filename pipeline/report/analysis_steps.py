@@ -35,7 +35,6 @@ from segstore.pipeline.report.analysis_rules import (
 )
 
 _LIFE: Final = "file, connection, life"
-_CONNECTION: Final = "connection, life, file"
 _BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 _UP_TO: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
@@ -305,7 +304,7 @@ FROM {{written}} AS e JOIN {{blocks}} AS f
 WHERE {OWN} AND size_of_whole_events >= 0 AND size_of_whole_events < _started.data_bytes AND _epoch > 0
 """
 
-_TOLD: Final = f"""
+_PARSED: Final = f"""
 SELECT *, length(head) = 8 AS whole,
   CASE hex(substring(head, 1, 4)) WHEN 'FFFFFFFF' THEN -1 WHEN 'FFFFFFFE' THEN -2 END AS tail,
   CAST(conv(hex(substring(head, 5, 4)), 16, 10) AS BIGINT) AS tail_bytes
@@ -318,7 +317,7 @@ SELECT CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN '{Rul
   {_WHERE}, coalesce(segment, _writer_segment) AS segment, writer_id, request_id,
   CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN 0 END AS BIGINT) AS expected,
   CAST(CASE WHEN tail = -1 AND whole AND tail_bytes <= left_bytes - 8 THEN data_bytes END AS BIGINT) AS actual
-FROM ({_TOLD}) AS told
+FROM ({_PARSED}) AS parsed
 WHERE NOT whole OR tail IS NULL OR tail_bytes > left_bytes - 8 OR (tail = -1 AND data_bytes > 0)
 """
 """Violations of the two rules about the bytes of append blocks; {blocks} has those frames."""

@@ -114,14 +114,14 @@ def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
             sum(CASE WHEN direction = 'request' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS sent_bytes,
             sum(CASE WHEN direction = 'reply' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS received_bytes
           FROM {{frames}} GROUP BY {_LIFE}, flow, segment, writer_id
-        ), told AS (
+        ), summed AS (
           SELECT {_LIFE}, min(first_ts_ns) AS first_ts_ns, max(last_ts_ns) AS last_ts_ns, max(closed) AS closed,
             sum(frames) AS frames, sum(sent_bytes) AS sent_bytes, sum(received_bytes) AS received_bytes,
             count(DISTINCT CASE WHEN flow > 0 THEN flow END) AS flows, count(DISTINCT segment) AS segments,
             count(DISTINCT writer_id) AS writers
           FROM used GROUP BY {_LIFE}
         ), most AS (SELECT {_LIFE}, max(bytes) AS most_in_flight_bytes FROM {{flying}} GROUP BY {_LIFE})
-        SELECT t.*, coalesce(m.most_in_flight_bytes, 0) AS most_in_flight_bytes FROM told AS t LEFT JOIN most AS m
+        SELECT t.*, coalesce(m.most_in_flight_bytes, 0) AS most_in_flight_bytes FROM summed AS t LEFT JOIN most AS m
           ON t.file = m.file AND t.connection = m.connection AND t.life = m.life
         """,
         frames=frames,

@@ -51,13 +51,13 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
 def _refuse(folder: Path, traces: Sequence[str], replace: bool) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not (folder / PAGE).is_file():
-            raise ReportError(folder, "is there already, and is no report")
+            raise ReportError(folder, "exists and is not a report")
         if not replace:
-            raise ReportError(folder, "holds a report already", replaceable=True)
+            raise ReportError(folder, "already contains a report", replaceable=True)
         place = Path(os.path.realpath(folder))
         for trace in traces:
             if place in Path(os.path.realpath(trace)).parents:
-                raise ReportError(folder, f"holds {trace}, which is to be read")
+                raise ReportError(folder, f"contains {trace}, which is being read")
 
 
 def _beside(place: Path, undone: ExitStack) -> Path:

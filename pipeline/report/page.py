@@ -47,20 +47,6 @@ _LONG: Final = 60
 """Cells longer than this many characters are wrapped."""
 _LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SECTIONS: Final = (
-    ("summary", "Summary"),
-    ("skipped", "What could not be read"),
-    ("traffic", "Traffic"),
-    ("latency", "Latency"),
-    ("unanswered", "Unanswered, orphans and lost acks"),
-    ("rules", "Rules of the protocol"),
-    ("errors", "Errors"),
-    ("pooling", "Connections and pooling"),
-    ("blocks", "Append blocks"),
-    ("streams", "Writers of streams"),
-    ("plan", "Replay plan"),
-)
-
 Facts = dict[str, Any]
 
 
@@ -74,8 +60,8 @@ def page(facts: Facts) -> str:
 
     drawn = plots(facts)
     values = json.dumps([{"name": each.name, "data": each.data, "layout": each.layout} for each in drawn])
-    sections = "".join(_section(key, title, facts, drawn) for key, title in _SECTIONS)
-    contents = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title in _SECTIONS)
+    sections = "".join(_section(key, facts, drawn) for key in _SECTIONS)
+    contents = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in _SECTIONS.items())
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>segstore: report on traces</title>
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
@@ -95,7 +81,8 @@ def _inert(values: str) -> str:
     return values.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _section(key: str, title: str, facts: Facts, drawn: list[Plot]) -> str:
+def _section(key: str, facts: Facts, drawn: list[Plot]) -> str:
+    title, body = _SECTIONS[key]
     figures = "".join(
         f'<figure><figcaption id="about-{each.name}">{html.escape(each.title)}</figcaption>'
         f'<div class="plot" id="plot-{each.name}" role="img" aria-labelledby="about-{each.name}" '
@@ -104,8 +91,7 @@ def _section(key: str, title: str, facts: Facts, drawn: list[Plot]) -> str:
         if each.section == key
     )
     return (
-        f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{_BODIES[key](facts, figures)}'
-        "</section>"
+        f'<section id="{key}" aria-labelledby="h-{key}"><h2 id="h-{key}">{title}</h2>{body(facts, figures)}</section>'
     )
 
 
@@ -172,13 +158,13 @@ def _shown(facts: Facts, name: str, caption: str, columns: dict[str, str], *, wh
     table = facts.get(name)
     if not table or not table["rows"]:
         return f"<p>{html.escape(caption)}: none.</p>"
-    rows = [[_told(column, row[column]) for column in columns] for row in table["rows"]]
+    rows = [[_value_shown(column, row[column]) for column in columns] for row in table["rows"]]
     more = table["all"] - len(rows)
     rest = f'<p class="more">{more:,} more in <code>{html.escape(where or name)}</code>.</p>' if more > 0 else ""
     return _table(caption, list(columns.values()), rows) + rest
 
 
-def _told(column: str, value: Any) -> Any:
+def _value_shown(column: str, value: Any) -> Any:
     if value is None:
         return None
     if column in _LABELS:
@@ -339,16 +325,17 @@ def _plan(facts: Facts, figures: str) -> str:
     )
 
 
-_BODIES: Final[dict[str, Callable[[Facts, str], str]]] = {
-    "summary": _summary,
-    "skipped": _skipped,
-    "traffic": _traffic,
-    "latency": _latency,
-    "unanswered": _unanswered,
-    "rules": _rules,
-    "errors": _errors,
-    "pooling": _pooling,
-    "blocks": _blocks,
-    "streams": _streams,
-    "plan": _plan,
+_SECTIONS: Final[dict[str, tuple[str, Callable[[Facts, str], str]]]] = {
+    "summary": ("Summary", _summary),
+    "skipped": ("What could not be read", _skipped),
+    "traffic": ("Traffic", _traffic),
+    "latency": ("Latency", _latency),
+    "unanswered": ("Unanswered, orphans and lost acks", _unanswered),
+    "rules": ("Rules of the protocol", _rules),
+    "errors": ("Errors", _errors),
+    "pooling": ("Connections and pooling", _pooling),
+    "blocks": ("Append blocks", _blocks),
+    "streams": ("Writers of streams", _streams),
+    "plan": ("Replay plan", _plan),
 }
+"""Key of a section → its title and what renders it, given the facts and the section's plots."""

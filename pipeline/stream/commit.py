@@ -29,14 +29,14 @@ from segstore.client.stream import FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.placing import Layout, layout_of, marker_of
 from segstore.pipeline.stream.plan import ByteRange, DataLost
-from segstore.pipeline.stream.registry import Noted, Registry
+from segstore.pipeline.stream.registry import Recorded, Registry
 from segstore.pipeline.stream.rows import events_of
-from segstore.pipeline.stream.segments import Segments, in_turns
+from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.pipeline.stream.write import Outs, Part, TaskResult
 
 log = logging.getLogger(__name__)
 
-_MOST_TURNS: Final = 20
+_MOST_ATTEMPTS: Final = 20
 """Maximum number of sealed targets or marker changes while one batch is committed."""
 
 
@@ -85,11 +85,11 @@ class Committer:
         await self._clean()
 
     async def _place(self, parts: list[Part]) -> Layout:
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MOST_ATTEMPTS):
             layout = await layout_of(self._segments, self._registry, self._query, self._batch)
             placed: dict[int, list[Part]] = {}
             for part in parts:
-                for each in [part] if part.target in layout.segments else await self._anew(part, layout):
+                for each in [part] if part.target in layout.segments else await self._reroute(part, layout):
                     placed.setdefault(each.target, []).append(each)
             parts = []
             for target in sorted(placed):
@@ -97,7 +97,8 @@ class Committer:
             if not parts:
                 return layout
         raise TargetSealed(
-            f"batch {self._batch}: its targets were sealed {_MOST_TURNS} times while it was committed", parts[0].segment
+            f"batch {self._batch}: its targets were sealed {_MOST_ATTEMPTS} times while it was committed",
+            parts[0].segment,
         )
 
     # --- one target -------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Committer:
         whole = _together(parts)
         try:
             await self._fold(target, parts, whole)
-            for _ in range(_MOST_TURNS):
+            for _ in range(_MOST_ATTEMPTS):
                 if await self._segments.merge_if(target, whole.segment, self._marker, was, self._batch):
                     self.merged.append(target)
                     return []
@@ -153,7 +154,7 @@ class Committer:
 
     # --- sealed targets ---------------------------------------------------------------------------------------------
 
-    async def _anew(self, part: Part, layout: Layout) -> list[Part]:
+    async def _reroute(self, part: Part, layout: Layout) -> list[Part]:
         """Rewrites a part's rows to segments for their current targets, except rows already in the stream."""
         if part.positions is None:
             raise TargetSealed(
@@ -175,8 +176,7 @@ class Committer:
                         continue
                     target = layout.target(position)
                     out = outs.get(target) or await outs.make(target, keyed=keyed)
-                    out.add(event.data, position)
-                    if out.is_full:
+                    if out.add(event.data, position):
                         await out.send()
             return await outs.finish()
 
@@ -212,10 +212,10 @@ def _together(parts: Sequence[Part]) -> Part:
     return first._replace(size=size, events=events, positions=positions)
 
 
-async def _delete(segments: Segments, registry: Registry, noted: Sequence[Noted]) -> int:
+async def _delete(segments: Segments, registry: Registry, recorded: Sequence[Recorded]) -> int:
     """Deletes segments and their registry entries; returns their number."""
-    gone = sum(await in_turns(segments.delete, [each.segment for each in noted]))
-    await registry.forget([each.key for each in noted])
+    gone = sum(await gather_bounded(segments.delete, [each.segment for each in recorded]))
+    await registry.forget([each.key for each in recorded])
     return gone
 
 
@@ -231,8 +231,8 @@ async def abandon(segments: Segments, results: Iterable[TaskResult], *, query: U
         return await _delete(segments, registry, await registry.parts(query))
     names = {part.segment for each in results for part in each.parts}
     queries = {each.query for each in results if each.parts}
-    noted = [each for query in queries for each in await registry.parts(query) if each.segment in names]
-    return await _delete(segments, registry, noted)
+    recorded = [each for query in queries for each in await registry.parts(query) if each.segment in names]
+    return await _delete(segments, registry, recorded)
 
 
 async def sweep(segments: Segments, *, before_s: float, query: UUID | None = None) -> int:
@@ -246,4 +246,4 @@ async def end(segments: Segments, query: UUID) -> None:
     """Removes all records of a query that has committed its last batch."""
     registry = Registry(segments)
     await _delete(segments, registry, await registry.parts(query))
-    await registry.over(query)
+    await registry.finish(query)

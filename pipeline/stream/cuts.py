@@ -54,7 +54,7 @@ def cut_of(offsets: Mapping[Any, Any]) -> Cut:
         if found is None or int(found[1]) > MAX_INT32 or int(found[2]) > MAX_INT32:
             raise CutError(f"{name!r} is not a stream segment: NUMBER.#epoch.EPOCH", str(name))
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-            raise CutError(f"{offset!r} is no offset in {name}", str(offset))
+            raise CutError(f"{offset!r} is not an offset in {name}", str(offset))
         cut[segment_id(int(found[2]), int(found[1]))] = offset
     return cut
 
@@ -99,7 +99,7 @@ def _from_pravega(text: str, name: str) -> Cut:
         ) from cause
     parts = plain.split(":", 4)
     if len(parts) != 5 or parts[0] != "0":
-        raise CutError(f"{plain[:80]!r} is no stream cut", text)
+        raise CutError(f"{plain[:80]!r} is not a stream cut", text)
     if parts[1] != name:
         raise CutError(f"this is a cut of {parts[1]}, not of {name}", text)
     try:
@@ -107,14 +107,14 @@ def _from_pravega(text: str, name: str) -> Cut:
         pairs = list(zip(numbers, epochs, offsets, strict=True))
         return {segment_id(epoch, number): _offset(offset) for number, epoch, offset in pairs}
     except ValueError as cause:
-        raise CutError(f"{plain[:80]!r} is no stream cut: {cause}", text) from cause
+        raise CutError(f"{plain[:80]!r} is not a stream cut: {cause}", text) from cause
 
 
 def _offset(offset: int) -> int:
     if offset == _UNBOUNDED:  # a segment that a reader has not started
         return 0
     if not 0 <= offset < 1 << 63:
-        raise ValueError(f"{offset} is no offset")
+        raise ValueError(f"{offset} is not an offset")
     return offset
 
 
@@ -122,12 +122,7 @@ def cut_text(scope: str, stream: str, cut: Mapping[int, int]) -> str:
     """Formats a cut as Pravega does. Raises ValueError for an empty one."""
     if not cut:
         raise ValueError("a stream cut has at least one segment")
-    numbers, epochs, offsets = [], [], []
-    for each in sorted(cut):
-        epoch, number = split_segment_id(each)
-        numbers.append(str(number))
-        epochs.append(str(epoch))
-        offsets.append(str(cut[each]))
-    plain = f"0:{scope}/{stream}:{','.join(numbers)}:{','.join(epochs)}:{','.join(offsets)}"
-    packer = zlib.compressobj(wbits=31)
-    return base64.b64encode(packer.compress(plain.encode()) + packer.flush()).decode()
+    rows = [(*reversed(split_segment_id(each)), cut[each]) for each in sorted(cut)]
+    numbers, epochs, offsets = (",".join(map(str, column)) for column in zip(*rows, strict=True))
+    plain = f"0:{scope}/{stream}:{numbers}:{epochs}:{offsets}"
+    return base64.b64encode(zlib.compress(plain.encode(), wbits=31)).decode()

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from segstore.client import Backoff, ClientSettings
 from segstore.pipeline.stream.cuts import CutError, Place, parse_place
-from segstore.pipeline.trace.options import OptionError
+from segstore.pipeline.trace.options import OptionError, read_count, read_flag
 from segstore.wire.names import is_stream_name
 
 _MIB: Final = 1 << 20
@@ -36,7 +36,6 @@ _SETTINGS: Final = {
     "bearerToken": "bearer_token",
     "tlsCaFile": "tls_ca_file",
 }
-_BOOLEANS: Final = {"true": True, "false": False}
 
 
 class StreamLimit(NamedTuple):
@@ -114,13 +113,10 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
             raise OptionError(f"the option {name} is needed", name)
     for name in ("scope", "stream"):
         if not is_stream_name(given[name]):
-            raise OptionError(f"{name} {given[name]!r} is no name of a {name}", name, given[name])
+            raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
     limits = [name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger") if name in given]
     if len(limits) > 1:
         raise OptionError("only one of maxBytesPerTrigger and maxEventsPerTrigger", limits[1])
-    flag = given.get("failOnDataLoss", "true").lower()
-    if flag not in _BOOLEANS:
-        raise OptionError(f"failOnDataLoss is true or false, not {flag!r}", "failOnDataLoss", flag)
     read = StreamOptions(
         controller=given["controller"],
         scope=given["scope"],
@@ -128,13 +124,13 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         settings=settings,
         start=_place(given, "from"),
         end=_place(given, "to"),
-        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else 64 * _MIB,
-        fail_on_data_loss=_BOOLEANS[flag],
-        limit=StreamLimit(_count(given, limits[0]), limits[0] == "maxEventsPerTrigger") if limits else None,
+        split_bytes=read_count(given, "splitBytes", 64 * _MIB),
+        fail_on_data_loss=read_flag(given, "failOnDataLoss", True),
+        limit=StreamLimit(read_count(given, limits[0], 0), limits[0] == "maxEventsPerTrigger") if limits else None,
         event_column=given.get("eventColumn", EVENT_COLUMN),
         routing_key_column=given.get("routingKeyColumn"),
-        commit_timeout_ms=_count(given, "commitTimeoutMs") if "commitTimeoutMs" in given else COMMIT_TIMEOUT_MS,
-        abort_timeout_ms=_count(given, "abortTimeoutMs") if "abortTimeoutMs" in given else ABORT_TIMEOUT_MS,
+        commit_timeout_ms=read_count(given, "commitTimeoutMs", COMMIT_TIMEOUT_MS),
+        abort_timeout_ms=read_count(given, "abortTimeoutMs", ABORT_TIMEOUT_MS),
     )
     read.client_settings()
     return read
@@ -147,10 +143,3 @@ def _place(given: Mapping[str, str], option: str) -> Place | None:
         return parse_place(given[option], given["scope"], given["stream"])
     except CutError as cause:
         raise OptionError(f"{option}: {cause}", option, given[option]) from cause
-
-
-def _count(given: Mapping[str, str], name: str) -> int:
-    value = given[name]
-    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
-        raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
-    return int(value)

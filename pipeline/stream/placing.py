@@ -13,13 +13,12 @@ so its marker is final.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from uuid import UUID, uuid5
 
 from segstore.client.errors import SegmentMissing, StreamSealed
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
 from segstore.pipeline.stream.registry import Registry
-from segstore.pipeline.stream.segments import NO_VALUE, Segments, in_turns
+from segstore.pipeline.stream.segments import NO_VALUE, Segments, gather_bounded
 from segstore.wire.names import split_segment_id
 
 
@@ -39,18 +38,15 @@ class Layout:
     Attributes:
         epoch: the stream's current epoch.
         segments: id → segment.
+        fresh: whether no row of the batch is in the stream, which is so except for repeated batches.
     """
 
     def __init__(self, current: Iterable[SegmentRange], done: Iterable[SegmentRange], epoch: int) -> None:
         self._router = RangeRouter(current)
         self._done = [(each.low, each.high) for each in done]
+        self.fresh = not self._done
         self.epoch = epoch
         self.segments = {each.segment_id: each for each in self._router.segments}
-
-    @cached_property
-    def fresh(self) -> bool:
-        """Whether no row of the batch is in the stream, which is so except for repeated batches."""
-        return not self._done
 
     def is_done(self, position: float) -> bool:
         return any(low <= position < high for low, high in self._done)
@@ -80,6 +76,6 @@ async def layout_of(segments: Segments, registry: Registry, query: UUID, batch: 
         except SegmentMissing:
             return NO_VALUE
 
-    batches = await in_turns(batch_on, known.values())
+    batches = await gather_bounded(batch_on, known.values())
     done = [each for each, has in zip(known.values(), batches, strict=True) if has >= batch]
     return Layout(current, done, epoch)

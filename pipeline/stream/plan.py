@@ -23,7 +23,7 @@ from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
 from segstore.pipeline.stream.cuts import Cut, CutError, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
-from segstore.pipeline.stream.segments import Segments, in_turns
+from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.wire import StreamSegmentInfo
 
 _NEARLY: Final = (7, 4)
@@ -140,7 +140,7 @@ async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) 
             rest = rest._replace(start=at)
         return [*parts, rest]
 
-    return [part for parts in await in_turns(one, ranges) for part in parts]
+    return [part for parts in await gather_bounded(one, ranges) for part in parts]
 
 
 # --- micro-batches --------------------------------------------------------------------------------------------------

@@ -14,23 +14,23 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from segstore.client.errors import BadKeyVersion, ProtocolViolation, SegmentExists, SegmentMissing
 from segstore.client.tables import MAX_BATCH_KEYS, Item, TableSegment
 from segstore.pipeline.stream.segments import Segments
-from segstore.wire import NOT_EXISTS
+from segstore.wire import NO_VERSION, NOT_EXISTS
 from segstore.wire.names import segment_name, transaction_name
 
 _KEY_BYTES: Final = 32
-_NOBODY: Final = UUID(int=0)
+_ZERO: Final = UUID(int=0)
 _LAST: Final = UUID(int=(1 << 128) - 1)
 _PAGE: Final = 200
 _OURS: Final = uuid5(NAMESPACE_URL, "segstore:sink")
 
 
-class Noted(NamedTuple):
+class Recorded(NamedTuple):
     """A recorded task segment: its query, batch, and creation time in seconds since 1970."""
 
     query: UUID
@@ -57,17 +57,17 @@ class Registry:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    async def note(self, query: UUID, part: UUID, segment: str, batch: int) -> None:
+    async def record(self, query: UUID, part: UUID, segment: str, batch: int) -> None:
         """Records a segment; must be called before it is created."""
-        value = json.dumps({"segment": segment, "batch": batch, "since_s": round(time.time(), 3)})
-        await self._put(Item(query.bytes + part.bytes, value=value.encode()))
+        said = {"segment": segment, "batch": batch, "since_s": round(time.time(), 3)}
+        await self._put(query.bytes + part.bytes, said)
 
-    async def parts(self, query: UUID | None = None) -> list[Noted]:
+    async def parts(self, query: UUID | None = None) -> list[Recorded]:
         """Returns the recorded segments of a query, or of all queries."""
-        first = (_NOBODY if query is None else query).bytes + _NOBODY.bytes
+        first = (_ZERO if query is None else query).bytes + _ZERO.bytes
         last = (_LAST if query is None else query).bytes + _LAST.bytes
         entries = [each async for each in self._entries(first, last)]
-        return [noted for each in entries if (noted := self._noted(each)) is not None]
+        return [recorded for each in entries if (recorded := self._recorded(each)) is not None]
 
     async def _entries(self, first: bytes, last: bytes) -> AsyncIterator[Item]:
         while True:  # continue after the last key: fixed-key tables have no other token
@@ -85,17 +85,19 @@ class Registry:
                 return
             first = (int.from_bytes(page[-1].key) + 1).to_bytes(_KEY_BYTES)
 
-    def _noted(self, item: Item) -> Noted | None:
+    def _recorded(self, item: Item) -> Recorded | None:
         try:
             query, part = UUID(bytes=item.key[:16]), UUID(bytes=item.key[16:])
-            if part == _NOBODY:
+            if part == _ZERO:
                 return None
             said = json.loads(item.value)
-            return Noted(query, part, str(said["segment"]), int(said["batch"]), float(said["since_s"]))
+            return Recorded(query, part, str(said["segment"]), int(said["batch"]), float(said["since_s"]))
         except (ValueError, KeyError, TypeError) as cause:
-            raise ProtocolViolation(
-                f"{self._table.name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=self._table.name
-            ) from cause
+            raise self._strange(item) from cause
+
+    def _strange(self, item: Item) -> ProtocolViolation:
+        name = self._table.name
+        return ProtocolViolation(f"{name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=name)
 
     async def forget(self, keys: Iterable[bytes]) -> None:
         """Removes entries; missing keys are ignored."""
@@ -103,7 +105,7 @@ class Registry:
         while waiting:
             some, waiting = waiting[:MAX_BATCH_KEYS], waiting[MAX_BATCH_KEYS:]
             try:
-                await self._table.remove([(key, Item(key).version) for key in some])
+                await self._table.remove([(key, NO_VERSION) for key in some])
             except SegmentMissing:
                 return
 
@@ -114,14 +116,14 @@ class Registry:
         found = await self._of_query(query)
         if found is None:
             try:
-                await self._put(Item(query.bytes + _NOBODY.bytes, NOT_EXISTS, _said({"epoch": now})))
+                await self._put(query.bytes + _ZERO.bytes, {"epoch": now}, version=NOT_EXISTS)
             except BadKeyVersion:
                 found = await self._of_query(query)
         return now if found is None else int(found.get("epoch", now))
 
     async def _of_query(self, query: UUID) -> dict[str, float] | None:
         try:
-            found = (await self._table.get([query.bytes + _NOBODY.bytes]))[0]
+            found = (await self._table.get([query.bytes + _ZERO.bytes]))[0]
         except SegmentMissing:
             return None
         return None if found is None else self._said(found)
@@ -131,22 +133,19 @@ class Registry:
             said = json.loads(item.value)
             return {str(name): float(value) for name, value in said.items()}
         except (ValueError, AttributeError, TypeError) as cause:
-            raise ProtocolViolation(
-                f"{self._table.name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=self._table.name
-            ) from cause
+            raise self._strange(item) from cause
 
     async def committed(self, query: UUID, epoch: int) -> None:
         """Records that a batch of the query was committed in this epoch of the stream."""
-        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said({"epoch": epoch})))
+        await self._put(query.bytes + _ZERO.bytes, {"epoch": epoch})
 
-    async def over(self, query: UUID) -> None:
+    async def finish(self, query: UUID) -> None:
         """Removes all entries of a finished query."""
-        await self.forget([query.bytes + _NOBODY.bytes])
+        await self.forget([query.bytes + _ZERO.bytes])
 
     async def give_up(self, query: UUID) -> None:
         """Marks a query as abandoned: tasks still writing must delete their segments themselves."""
-        said = {"given_up_s": round(time.time(), 3)}
-        await self._put(Item(query.bytes + _NOBODY.bytes, value=_said(said)))
+        await self._put(query.bytes + _ZERO.bytes, {"given_up_s": round(time.time(), 3)})
 
     async def is_given_up(self, query: UUID) -> bool:
         return "given_up_s" in (await self._of_query(query) or {})
@@ -155,19 +154,16 @@ class Registry:
         """Removes queries that were abandoned before a time."""
         old = [
             each.key
-            async for each in self._entries(_NOBODY.bytes * 2, _LAST.bytes * 2)
-            if each.key[16:] == _NOBODY.bytes and self._said(each).get("given_up_s", before_s) < before_s
+            async for each in self._entries(_ZERO.bytes * 2, _LAST.bytes * 2)
+            if each.key[16:] == _ZERO.bytes and self._said(each).get("given_up_s", before_s) < before_s
         ]
         await self.forget(old)
 
-    async def _put(self, item: Item) -> None:
+    async def _put(self, key: bytes, said: dict[str, Any], *, version: int = NO_VERSION) -> None:
+        item = Item(key, version, json.dumps(said).encode())
         try:
             await self._table.update([item])
         except SegmentMissing:
             with suppress(SegmentExists):  # another task created it first
                 await self._table.create(key_bytes=_KEY_BYTES)
             await self._table.update([item])
-
-
-def _said(what: dict[str, float]) -> bytes:
-    return json.dumps(what).encode()

@@ -81,7 +81,7 @@ class Segments:
     async def tail(self) -> dict[int, int]:
         """Returns the stream's tail: open segment id → length; {} for a sealed stream."""
         current = await self.current()
-        found = await in_turns(self.info, [each.name for each in current])
+        found = await gather_bounded(self.info, [each.name for each in current])
         return {each.segment_id: info.write_offset for each, info in zip(current, found, strict=True)}
 
     async def head(self) -> dict[int, int]:
@@ -109,7 +109,7 @@ class Segments:
                 return None
 
         wanted = list(segment_ids)
-        return dict(zip(wanted, await in_turns(one, wanted), strict=True))
+        return dict(zip(wanted, await gather_bounded(one, wanted), strict=True))
 
     async def locate(self, segment: str, target: int) -> int | None:
         """Returns the first index offset at or after `target`, where an event starts; None without an index."""
@@ -153,7 +153,10 @@ class Segments:
                 raise
 
     async def merge_if(self, target: str, source: str, attribute: UUID, was: int, becomes: int) -> bool:
-        """Atomically merges and sets an attribute of the target; returns whether it did. Raises SegmentOver."""
+        """Atomically merges and sets an attribute of the target; returns whether it did.
+
+        Raises SegmentSealed and SegmentMissing.
+        """
         update = ConditionalAttributeUpdate(attribute, _REPLACE_IF_EQUALS, becomes, was)
 
         def ask(request_id: int, token: str) -> MergeSegments:
@@ -174,7 +177,7 @@ class Segments:
         return SegmentWriter(self.client.pool, self.locations, segment)
 
 
-async def in_turns(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], given: Iterable[A]) -> list[T]:
     """Returns the results in order, with bounded concurrency, because a stream may have many segments."""
     waiting = list(given)
     answers: list[T] = []

@@ -92,12 +92,21 @@ class StreamPart(spark.InputPartition):
         self.part = part
 
 
-class StreamReader(spark.DataSourceReader):
-    """Reads the events between two cuts."""
+class _Reader:
+    """The common base of both readers."""
 
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
         self.options = options
         self.names = names
+
+    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StreamPart):
+            return iter(())  # Spark's own, where there is nothing to read
+        return range_batches(self.options, partition.part, self.names)
+
+
+class StreamReader(_Reader, spark.DataSourceReader):
+    """Reads the events between two cuts."""
 
     def partitions(self) -> list[spark.InputPartition]:
         return [StreamPart(part) for part in asyncio.run(self._plan())]
@@ -106,17 +115,11 @@ class StreamReader(spark.DataSourceReader):
         async with opened(self.options, "READ") as segments:
             return await batch_ranges(segments, self.options)
 
-    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.names, partition)
 
-
-class StreamStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream continuously, in micro-batches."""
 
-    def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
-        self.options = options
-        self.names = names
-        self._target: Cut | None = None
+    _target: Cut | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's name
         return asyncio.run(self._at())
@@ -152,9 +155,6 @@ class StreamStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         async with opened(self.options, "READ") as segments:
             return await ranges_between(segments, start, end, self.options.split_bytes)
 
-    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, self.names, partition)
-
 
 def _limit(limit: ReadLimit) -> StreamLimit | None:
     match limit:
@@ -163,9 +163,3 @@ def _limit(limit: ReadLimit) -> StreamLimit | None:
         case ReadMaxRows():
             return StreamLimit(limit.max_rows, True)
     return None
-
-
-def _read(options: StreamOptions, names: tuple[str, ...], partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, StreamPart):
-        return iter(())  # Spark's own, where there is nothing to read
-    return range_batches(options, partition.part, names)

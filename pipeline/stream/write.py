@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncIterable, Iterable
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
@@ -82,34 +81,30 @@ class Out:
         self.size = self.events = 0
         self._writer = writer
         self._pending: list[bytes] = []
-        self._pending_bytes = self._pending_events = 0
+        self._pending_bytes = 0
         self._positions = array("d") if keyed else None
         self._too_many = False
         self._position = 0.0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether to call `send`."""
-        return self._pending_bytes >= _PIECE_BYTES
-
-    def add(self, event: bytes, position: float) -> None:
+    def add(self, event: bytes, position: float) -> bool:
+        """Buffers an event; returns whether to call `send`."""
         framed = frame_event(event)
         self._pending.append(framed)
         self._pending_bytes += len(framed)
-        self._pending_events += 1
         if self._positions is None:
             self._position = position
         elif len(self._positions) < MOST_POSITIONS:
             self._positions.append(position)
         else:
             self._too_many = True
+        return self._pending_bytes >= _PIECE_BYTES
 
     async def send(self) -> None:
         """Sends buffered events; waits if too much is in flight."""
-        data, events = b"".join(self._pending), self._pending_events
+        data, events = b"".join(self._pending), len(self._pending)
         self.size += len(data)
         self.events += events
-        self._pending, self._pending_bytes, self._pending_events = [], 0, 0
+        self._pending, self._pending_bytes = [], 0
         # An event may be split into several appends, because it is not visible before the merge.
         for at in range(0, len(data), _PIECE_BYTES * 4):
             await self._writer.room()
@@ -157,7 +152,7 @@ class Outs:
         part = uuid4()
         name = transaction_name(target.name, part)
         self.keys[name] = part
-        await self._registry.note(self._query, part, name, self._batch)
+        await self._registry.record(self._query, part, name, self._batch)
         await self._segments.create(name)
         out = self._outs[target.segment_id] = Out(target, name, self._segments.writer(name), keyed=keyed)
         return out
@@ -169,9 +164,7 @@ class Outs:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for out in self._outs.values():
             await out.abort()  # a no-op for a finished one
 
@@ -192,8 +185,7 @@ async def write_rows(
             for event, position in zip(events, _positions(keys, len(events), of_query), strict=True):
                 if layout.fresh or not layout.is_done(position):
                     out = outs.get(target := layout.target(position)) or await outs.make(target, keyed=keys is not None)
-                    out.add(event, position)
-                    if out.is_full:
+                    if out.add(event, position):
                         await out.send()
         parts = await outs.finish()
     if parts and await registry.is_given_up(query):

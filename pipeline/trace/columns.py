@@ -6,12 +6,13 @@ default columns are those of the record, those of every frame, and the fields of
 all others are available on request.
 
 Invariant: a name has one type, whatever command it comes from; a schema that breaks this fails on import. No Spark,
-no NumPy: the types are names that both sides translate.
+no Arrow: the types are names that both sides translate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final, Literal, NamedTuple
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
@@ -107,7 +108,8 @@ _ON_REQUEST: Final = (
 )
 
 
-def field_nodes(cls: type[Command]) -> dict[str, low.Node]:
+@cache
+def field_nodes(cls: type[Command]) -> Mapping[str, low.Node]:
     """Returns a command's fields that are columns: name → node of the intermediate form, tails unwrapped."""
     found = {}
     for node in low.lower(cls.parts):

@@ -1,21 +1,15 @@
-"""Finds trace files by path, folder or glob, splits them for parallel readers, and reads them block by block.
+"""Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
 A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one of them. Planning reads only headers. A reader holds one block in memory, however long the
-file is.
-
-Invariant: unreadable parts become `Skipped`, with file, offset and size, and reading continues after them, so records
-and skips account for every byte of a file. File contents never raise; only a path that names no file raises `OSError`.
-Skipped are: damaged or torn blocks, captures of other versions, invalid fixture lines, files that are not traces, have
-vanished, or are shorter than when planned. Follows `segstore.wire.trace.reader`, block by block; files are read with
-`pread`, because a shrinking file is then a reportable error, where a memory map would crash the process.
+each damage is in exactly one of them. Planning reads only headers, with `pread`: a shrinking file is then a reportable
+error, where a memory map would crash the process.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -26,23 +20,13 @@ from segstore.wire.trace import (
     LONGEST_LINE,
     MAGIC,
     MARK_BYTES,
-    MAX_IN_VAIN,
     BlockHeader,
-    BlockType,
     Columns,
     DamagedBlock,
-    FixtureError,
-    FixtureHeader,
     Record,
-    TraceError,
-    TraceVersionError,
     find_header,
-    from_line,
-    header_from_line,
     is_fixture,
-    read_body,
     read_header,
-    read_metadata,
 )
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
@@ -59,7 +43,6 @@ Form = Literal["capture", "fixture", "packets"]
 _PACKETS: Final = tuple(bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"))
 _HEAD_BYTES: Final = 64
 _WINDOW: Final = 1 << 20
-_LINES_AT_ONCE: Final = 4096
 
 
 class Piece(NamedTuple):
@@ -145,9 +128,9 @@ def find_files(paths: Iterable[str], *, may_be_none: bool = False, suffixes: tup
         else:
             inside = sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
             if not inside and not (may_be_none and glob.has_magic(path)):
-                raise FileNotFoundError(2, "there is no such trace", path)
+                raise FileNotFoundError(2, "no such trace", path)
         if not inside and not may_be_none:
-            raise FileNotFoundError(2, f"no file here ends in {', '.join(suffixes)}", path)
+            raise FileNotFoundError(2, f"no file in it ends in {', '.join(suffixes)}", path)
         found.update(dict.fromkeys(inside))
     return list(found)
 
@@ -210,10 +193,11 @@ def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: i
             cut = _cut_lines if form == "fixture" else _cut_blocks
             return cut(path, file.fileno(), start, stop, piece_bytes)
     except OSError as error:
-        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=_said(error))]
+        return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
 
 
-def _said(error: OSError) -> str:
+def unreadable(error: OSError) -> str:
+    """Returns the reason to skip a file that cannot be opened."""
     return f"the file cannot be read: {error.strerror or error}"
 
 
@@ -257,7 +241,7 @@ def _after_newline(fd: int, at: int, size: int) -> int:
 
 def mark_in(fd: int, size: int) -> bytes | None:
     """Returns the mark of a capture, from its first whole header; None if there is none."""
-    at = _find(fd, MAGIC, 0, size)
+    at = find_block(fd, MAGIC, 0, size)
     return None if at is None else os.pread(fd, MARK_BYTES, at)
 
 
@@ -278,148 +262,8 @@ def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, 
             at += header.size
         else:
             yield at, None
-            found = _find(fd, mark, at + 1, size)
+            found = find_block(fd, mark, at + 1, size)
             at = size if found is None else found
-
-
-def _find(fd: int, mark: bytes, at: int, size: int) -> int | None:
-    """Returns the offset of the next whole header from `at` to before `size` whose mark starts with `mark`."""
-    return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def read_piece(
-    piece: Piece, *, takes_block: Callable[[BlockHeader], bool] | None = None, ports: tuple[int, ...] = ()
-) -> Iterator[Chunk | Skipped]:
-    """Yields the records of a piece in order, with `Skipped` in place of unreadable parts.
-
-    takes_block: decides by its header whether a block is wanted; other bodies are not read. ports: the stores' ports in
-    packet captures; empty for all connections that speak the protocol.
-    """
-    if piece.reason:
-        yield Skipped(piece.path, piece.start, piece.size, piece.reason)
-        return
-    try:
-        file = open(piece.path, "rb", buffering=0)  # noqa: PTH123, SIM115 — closed below; unbuffered, read by position
-    except OSError as error:
-        yield Skipped(piece.path, piece.start, piece.size, _said(error))
-        return
-    with file:
-        if piece.form == "capture":
-            yield from _read_blocks(piece, file.fileno(), takes_block)
-        elif piece.form == "fixture":
-            yield from _read_lines(piece, file.fileno())
-        else:
-            from segstore.pipeline.trace.packets import read_packets  # only packet captures need its library
-
-            yield from read_packets(piece.path, ports)
-
-
-def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], bool] | None) -> Iterator[Chunk | Skipped]:
-    size = min(piece.stop, os.fstat(fd).st_size)
-    at, in_vain = piece.start, 0
-    while at < size:
-        try:
-            header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, piece.mark)
-            after = at + header.size
-            body_bytes = min(header.stored, size - at)
-            in_vain += body_bytes
-            columns = _read_block(fd, at, size, header, takes_block)
-        except TraceVersionError as error:
-            yield Skipped(piece.path, at, piece.stop - at, error.message)
-            return
-        except DamagedBlock as error:
-            found = _find(fd, piece.mark, at + 1, size) if in_vain <= MAX_IN_VAIN * piece.size else None
-            after = size if found is None else found
-            yield Skipped(piece.path, at, after - at, error.message)
-        else:
-            in_vain -= body_bytes
-            if columns is not None and len(columns):
-                yield Chunk(piece.path, at, columns)
-        at = after
-    yield from _missing(piece, fd)
-
-
-def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
-    """Yields the part of a piece beyond the end of its file."""
-    end = max(piece.start, os.fstat(fd).st_size)
-    if end < piece.stop:
-        yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
-
-
-def _read_block(
-    fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
-) -> Columns | None:
-    """Reads the records of the block with this header; None for a metadata block or an unwanted block."""
-    if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
-        return None
-    wanted = min(HEADER_BYTES + header.stored, size - at)
-    block = os.pread(fd, wanted, at)
-    while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):
-        block += more
-    body = read_body(block, 0, header)
-    if header.type == BlockType.RECORDS:
-        return Columns(body, header.records)
-    if header.type == BlockType.METADATA:
-        read_metadata(body)
-        return None
-    raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
-
-
-def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
-    first, after_first = _first_line(fd)
-    try:
-        header = header_from_line(_text(first))
-    except TraceError as error:
-        yield Skipped(piece.path, piece.start, piece.size, _reason(error))
-        return
-    found: list[Located] = []
-    for at, line in lines_of(fd, max(piece.start, after_first), piece.stop):
-        if not line.strip():
-            continue
-        try:
-            record = _record(line, header)
-        except FixtureError as error:
-            if found:
-                yield Chunk(piece.path, found[0].block, None, tuple(found))
-                found = []
-            yield Skipped(piece.path, at, len(line), _reason(error))
-            continue
-        found.append(Located(at, 0, record))
-        if len(found) == _LINES_AT_ONCE:
-            yield Chunk(piece.path, found[0].block, None, tuple(found))
-            found = []
-    if found:
-        yield Chunk(piece.path, found[0].block, None, tuple(found))
-    yield from _missing(piece, fd)
-
-
-def _reason(error: TraceError) -> str:
-    return f"{error.field}: {error.message}" if error.field else error.message
-
-
-def _record(line: bytes, header: FixtureHeader) -> Record:
-    return from_line(_text(line), header, 0)
-
-
-def _text(line: bytes) -> str:
-    if len(line) > LONGEST_LINE:
-        raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=0)
-    try:
-        return line.decode()
-    except UnicodeDecodeError as cause:
-        raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=0) from cause
-
-
-def _first_line(fd: int) -> tuple[bytes, int]:
-    """Returns the first non-empty line, and the offset of the next one."""
-    at = 0
-    for at, line in lines_of(fd, 0, os.fstat(fd).st_size):
-        if line.strip():
-            return line, at + len(line)
-    return b"", at
 
 
 def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
@@ -435,3 +279,8 @@ def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
             at, rest = at + len(rest), b""
     if rest:
         yield at, rest
+
+
+def find_block(fd: int, mark: bytes, at: int, size: int) -> int | None:
+    """Returns the offset of the next whole header from `at` to before `size` whose mark starts with `mark`."""
+    return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)

@@ -3,7 +3,7 @@
 A `Condition` compares one column with values; all conditions of a `Chosen` must hold. Semantics are SQL's: a comparison
 with a missing value does not hold, negated or not.
 
-Invariant: `Chosen.takes` on a record and `Chosen.mask` on columns agree; a block is skipped unread only if none of its
+Invariant: `Condition.holds` and `Condition.in_numbers` agree; a block is skipped unread only if none of its
 records can match. Conditions on columns outside `FILTERED` are left to Spark.
 """
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from segstore.pipeline.trace.files import Skipped
     from segstore.wire.trace import BlockHeader
 
+Numbers = tuple[str, bool, bool, tuple[tuple[int, int], ...]]
+"""A source, whether it may be missing, whether the ranges are those that do not match, and the ranges."""
 Test = Literal["=", "in", ">", ">=", "<", "<=", "null"]
 
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -29,6 +31,15 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
+}
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
+_RANGES: Final[dict[str, Callable[[int], tuple[int, int]]]] = {
+    "=": lambda value: (value, value),
+    "in": lambda value: (value, value),
+    ">": lambda value: (value + 1, _INT64[1]),
+    ">=": lambda value: (value, _INT64[1]),
+    "<": lambda value: (_INT64[0], value - 1),
+    "<=": lambda value: (_INT64[0], value),
 }
 FILTERED: Final = {
     "kind": str,
@@ -65,6 +76,22 @@ class Condition(NamedTuple):
             return (value in self.values) is not self.negated
         return bool(_COMPARE[self.test](value, self.values[0])) is not self.negated
 
+    def in_numbers(self) -> Numbers:
+        """Returns the same as ranges of 64-bit numbers: of a kind, a direction, a type code, or of the column's own."""
+        if self.column in _NAMED:
+            here = tuple((each, each) for each in _NAMED[self.column] if self.holds(each.name.lower()))
+            return self.column, False, False, here
+        if self.column in ("command", "failure"):
+            said = operator.attrgetter("type_name" if self.column == "command" else "is_failure")
+            unknown = self.holds(said(Unknown))
+            codes = tuple((code, code) for code, cls in COMMANDS.items() if self.holds(said(cls)) is not unknown)
+            return "code", self.holds(None), unknown, codes
+        if self.test == "null":
+            return self.column, self.holds(None), self.negated, ()
+        ranges = [_RANGES[self.test](value) for value in self.values]
+        inside = ((max(least, _INT64[0]), min(most, _INT64[1])) for least, most in ranges)
+        return self.column, False, self.negated, tuple(each for each in inside if each[0] <= each[1])
+
 
 def condition(column: str, test: Test, values: tuple[Any, ...] = (), *, negated: bool = False) -> Condition | None:
     """Returns a condition; None if it cannot be decided here."""
@@ -96,15 +123,6 @@ class Chosen:
         """Whether any record of a block can match."""
         return all(_may_hold(each, header) for each in self.conditions)
 
-    def mask(self, records: Any, code: Any, there: Any) -> Any:
-        """Returns flags of the matching rows, None for all. The arrays are those of
-        `segstore.pipeline.trace.vectorised_rows`."""
-        out = None
-        for each in self.conditions:
-            found = _mask(each, records, code, there)
-            out = found if out is None else out & found
-        return out
-
 
 def _may_hold(each: Condition, header: BlockHeader) -> bool:
     """Whether a condition can hold for any record of a block; compares times with the block's first and last."""
@@ -116,43 +134,3 @@ def _may_hold(each: Condition, header: BlockHeader) -> bool:
     if each.test in ("=", "in"):
         return any(first <= value <= last for value in each.values)
     return bool(_COMPARE[each.test](last if each.test in (">", ">=") else first, each.values[0]))
-
-
-def _mask(each: Condition, records: Any, code: Any, there: Any) -> Any:
-    import numpy as np
-
-    if each.column in _NAMED:
-        table = np.array([each.holds(member.name.lower()) for member in _NAMED[each.column]])
-        return table[getattr(records, each.column)]
-    if each.column in ("command", "failure"):
-        return _by_code(each, code, there)
-    values, known = {
-        "code": (code, there),
-        "connection": (records.connection, None),
-        "ts_ns": (records.ts_ns, None),
-        "size": (records.end - records.start, None),
-        "time": (records.ts_ns // 1000, None),
-    }[each.column]
-    if each.test == "null":
-        found = np.zeros(len(values), np.bool_) if known is None else ~known
-        return ~found if each.negated else found
-    if each.test == "in":
-        found = np.isin(values, [value for value in each.values if -(1 << 63) <= value < 1 << 63])
-    else:
-        found = _COMPARE[each.test](values, each.values[0])
-    found = ~found if each.negated else found
-    return found if known is None else found & known
-
-
-def _by_code(each: Condition, code: Any, there: Any) -> Any:
-    import numpy as np
-
-    said = operator.attrgetter("type_name" if each.column == "command" else "is_failure")
-    out: Any = np.full(len(code), each.holds(None))
-    known: Any = np.zeros(len(code), np.bool_)
-    for value, cls in COMMANDS.items():
-        here = there & (code == value)
-        out[here] = each.holds(said(cls))
-        known |= here
-    out[there & ~known] = each.holds(said(Unknown))
-    return out

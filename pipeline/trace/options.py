@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.filter import Condition
@@ -15,6 +15,7 @@ from segstore.wire.schema import COMMANDS, Unknown
 
 Mode = Literal["permissive", "failfast"]
 LimitUnit = Literal["bytes", "rows", "files"]
+T = TypeVar("T")
 
 _OPTIONS: Final = (
     "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
@@ -44,10 +45,10 @@ class TraceOptions(NamedTuple):
     """The options of a trace reader.
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
-    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are made by
-    column, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for `piece_bytes_of`.
-    limit: of a micro-batch. ports: the stores' ports in packet captures; empty for all connections that speak the
-    protocol. conditions: select the records that become rows.
+    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
+    as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for
+    `piece_bytes_of`. limit: of a micro-batch. ports: the stores' ports in packet captures; empty for all connections
+    that speak the protocol. conditions: select the records that become rows.
     """
 
     paths: tuple[str, ...]
@@ -71,8 +72,8 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         given[known[name.lower()]] = value
     columns = select([each.strip() for each in given["columns"].split(",")] if "columns" in given else None)
     names = {column.name for column in columns}
-    extra = [name for name in ("fields", "frame") if _flag(given, name, False) and name not in names]
-    limits = [Limit(unit, _count(given, name)) for name, unit in _LIMITS if name in given]
+    extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in names]
+    limits = [Limit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
     if len(limits) > 1:
         raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
     mode = given.get("mode", "permissive").lower()
@@ -81,10 +82,10 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
     return TraceOptions(
         paths=_paths(given),
         columns=columns + select(extra) if extra else columns,
-        tokens=_flag(given, "tokens", False),
+        tokens=read_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
-        vectorised=_flag(given, "vectorised", True),
-        split_bytes=_count(given, "splitBytes") if "splitBytes" in given else None,
+        vectorised=read_flag(given, "vectorised", True),
+        split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
         ports=_ports(given),
         conditions=_conditions(given),
@@ -112,7 +113,8 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     return (given["path"],)
 
 
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+def read_flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """Returns an option that is true or false. Raises OptionError."""
     value = given.get(name)
     if value is None:
         return default
@@ -121,8 +123,11 @@ def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
     return _BOOLEANS[value.lower()]
 
 
-def _count(given: Mapping[str, str], name: str) -> int:
-    value = given[name]
+def read_count(given: Mapping[str, str], name: str, default: T) -> int | T:
+    """Returns an option that is a whole number above 0. Raises OptionError."""
+    value = given.get(name)
+    if value is None:
+        return default
     if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
         raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
     return int(value)

@@ -126,20 +126,11 @@ class _Connection:
         self.sides = (Side(), Side())
 
 
-def read_packets(path: str, ports: tuple[int, ...] = ()) -> Iterator[Chunk | Skipped]:
-    """Yields the records of a packet capture, and what is skipped, in order.
+class Reassembly:
+    """Reassembles the packets of one capture into records.
 
     ports: the stores' ports; empty for all connections that start with a Hello.
     """
-    try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — as it is named
-            yield from Reassembly(path, ports).read(file.fileno())
-    except OSError as error:
-        yield Skipped(path, 0, 0, f"the file cannot be read: {error.strerror or error}")
-
-
-class Reassembly:
-    """Reassembles packets into records."""
 
     def __init__(self, path: str, ports: tuple[int, ...]) -> None:
         self.path = path
@@ -155,13 +146,14 @@ class Reassembly:
         self.writer = TraceWriter(make_mark(bytes(8)), Metadata(WIRE_VERSION, "pcap", {}))
 
     def read(self, fd: int) -> Iterator[Chunk | Skipped]:
+        """Yields the records of the capture, and what is skipped, in order."""
         try:
             for packet in packets_of(fd):
                 self.now = packet.ts_ns
                 yield from self._packet(packet)
         except BadPackets as error:
             size = os.fstat(fd).st_size - error.offset
-            yield Skipped(self.path, error.offset, size, f"no packet capture from here on: {error}")
+            yield Skipped(self.path, error.offset, size, f"not a packet capture from here on: {error}")
         for key in list(self.connections):
             yield from self._end(key)
         yield from self._chunk(self.writer.finish(self.now), 0)

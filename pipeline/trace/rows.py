@@ -6,7 +6,7 @@ value. Each record of a trace gives one row, and each unreadable part one of kin
 Invariant: a frame that does not decode has the values of its header and record, the reason in `error`, and no fields.
 Values are the codec's in JSON form: ids as text, enum members by name. Text is stored as UTF-8, which has no lone
 surrogates: they become U+FFFD in columns and stay in `fields`. Delegation tokens are overwritten in `fields` and
-`frame` unless requested. No Spark, no NumPy.
+`frame` unless requested. No Spark, no Arrow.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from __future__ import annotations
 import json
 import re
 import struct
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from segstore.pipeline.trace.columns import Column, select, source_of
-from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan, read_piece
+from segstore.pipeline.trace.columns import Column, field_nodes, select, source_of
+from segstore.pipeline.trace.files import Chunk, Located, Skipped, find_files, plan
 from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.printable import printable
@@ -97,8 +96,8 @@ class RowMaker:
     ) -> None:
         self.columns = columns
         self.fail_fast = fail_fast
-        self._chosen = chosen or Chosen()
-        self._tokens = tokens
+        self.chosen = chosen or Chosen()
+        self.tokens = tokens
         self._names = tuple(column.name for column in columns)
         self._at = {name: at for at, name in enumerate(self._names)}
         self._of_record = [(at, _OF_RECORD[name]) for name, at in self._at.items() if name in _OF_RECORD]
@@ -108,11 +107,11 @@ class RowMaker:
         """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
         if isinstance(found, Skipped):
             row = self.skipped(found)
-            if self._chosen.takes_skipped(found):
+            if self.chosen.takes_skipped(found):
                 yield row
             return
         for located in found:
-            if not self._chosen.conditions or self._chosen.takes(_known(located.record)):
+            if not self.chosen.conditions or self.chosen.takes(_known(found.path, located)):
                 yield self.row(found.path, located)
 
     def skipped(self, found: Skipped) -> Row:
@@ -145,12 +144,9 @@ class RowMaker:
 
     def _put_frame(self, row: list[Any], path: str, located: Located) -> None:
         frame = located.record.data
-        if len(frame) >= HEADER_BYTES:
-            code: int = _HEADER(frame)[0]
-            cls = COMMANDS.get(code, Unknown)
-            for name, value in (("code", code), ("command", cls.type_name), ("failure", cls.is_failure)):
-                if name in self._at:
-                    row[self._at[name]] = value
+        for name, value in _of_header(located.record).items():
+            if name in self._at:
+                row[self._at[name]] = value
         try:
             command = decode(frame, unknown="keep")
         except WireError as error:
@@ -162,20 +158,16 @@ class RowMaker:
         for at, get in self._plans.get(type(command)) or self._plan(type(command)):
             row[at] = get(command)
         if "fields" in self._at:
-            shown = command if self._tokens or not command.secrets else decode(self._shown(located.record))
+            shown = command if self.tokens or not command.secrets else decode(self._shown(located.record))
             row[self._at["fields"]] = json.dumps(shown.to_dict())
 
     def _plan(self, cls: type[Command]) -> list[tuple[int, Callable[[Any], Any]]]:
-        plan = []
-        for at, name in enumerate(self._names):
-            get = _getter(cls, name)
-            if get is not None:
-                plan.append((at, get))
-        self._plans[cls] = plan
+        origins = [(at, origin_of(cls, name)) for at, name in enumerate(self._names)]
+        plan = self._plans[cls] = [(at, _getter(origin)) for at, origin in origins if origin is not None]
         return plan
 
     def _shown(self, record: Record) -> bytes:
-        return record.data if self._tokens else _hidden(record)
+        return record.data if self.tokens else _hidden(record)
 
 
 def _hidden(record: Record) -> bytes:
@@ -187,21 +179,20 @@ def _hidden(record: Record) -> bytes:
     return record.data
 
 
-def _known(record: Record) -> dict[str, Any]:
+def _of_header(record: Record) -> dict[str, Any]:
+    """Returns the values that follow from a frame's header."""
+    if record.kind is not RecordKind.FRAME or len(record.data) < HEADER_BYTES:
+        return {}
+    code: int = _HEADER(record.data)[0]
+    cls = COMMANDS.get(code, Unknown)
+    return {"code": code, "command": cls.type_name, "failure": cls.is_failure}
+
+
+def _known(path: str, located: Located) -> dict[str, Any]:
     """Returns the values that conditions can test."""
-    known: dict[str, Any] = {
-        "kind": _KINDS[record.kind],
-        "direction": _DIRECTIONS[record.direction],
-        "connection": record.connection,
-        "ts_ns": record.ts_ns,
-        "time": record.ts_ns // 1000,
-        "size": len(record.data),
-    }
-    if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES:
-        known["code"] = _HEADER(record.data)[0]
-        cls = COMMANDS.get(known["code"], Unknown)
-        known["command"], known["failure"] = cls.type_name, cls.is_failure
-    return known
+    record = located.record
+    known = {name: get(path, located, record) for name, get in _OF_RECORD.items()}
+    return known | {"time": record.ts_ns // 1000} | _of_header(record)
 
 
 _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
@@ -215,54 +206,6 @@ _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
     "direction": lambda path, located, record: _DIRECTIONS[record.direction],
     "size": lambda path, located, record: len(record.data),
 }
-
-
-def _getter(cls: type[Command], column: str) -> Callable[[Any], Any] | None:
-    """Returns a getter of a column's value from commands of a class; None if they have none."""
-    if cls is Unknown:
-        return None
-    if column == "data_bytes":
-        path = data_path(cls)
-        return None if path is None else _size_of(attrgetter(path))
-    if column in ("flow", "sequence"):
-        if source_of(cls, "request_id") is None:
-            return None
-        half = flow_of if column == "flow" else sequence_of
-        return lambda command: half(command.request_id)
-    field = source_of(cls, column)
-    if field is None:
-        return None
-    get = attrgetter(field)
-    return _stored(get, _node_of(cls, field))
-
-
-def _node_of(cls: type[Command], field: str) -> low.Node:
-    node = next(node for node in low.lower(cls.parts) if node.name == field)
-    return node.inner if isinstance(node, low.TailNode) else node
-
-
-def _stored(get: Callable[[Any], Any], node: low.Node) -> Callable[[Any], Any]:
-    match node:
-        case low.Text():
-            return lambda command: storable(get(command))
-        case low.Fixed(format="16s"):
-            return lambda command: _id_text(get(command).bytes)
-        case low.Number():
-            return lambda command: _name(get(command))
-    return get
-
-
-def _name(member: IntEnum) -> str:
-    return member.name
-
-
-def _size_of(get: Callable[[Any], Any]) -> Callable[[Any], int]:
-    return lambda command: memoryview(get(command)).nbytes
-
-
-@lru_cache(maxsize=4096)
-def _id_text(id_bytes: bytes) -> str:
-    return str(uuid.UUID(bytes=id_bytes))
 
 
 def data_path(cls: type[Command]) -> str | None:
@@ -285,3 +228,48 @@ def storable(text: str) -> str:
 def time_of(ts_ns: int) -> datetime:
     """Converts ns since 1970 to a datetime with microsecond precision."""
     return _EPOCH + timedelta(microseconds=ts_ns // 1000)
+
+
+class Origin(NamedTuple):
+    """What of a command fills a column: the attribute at `path`, as it is ("value") or by one of `_CONVERSIONS`."""
+
+    conversion: str
+    path: str
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "text": storable,
+    "id": lru_cache(maxsize=4096)(str),
+    "name": lambda member: member.name,
+    "bytes": lambda data: memoryview(data).nbytes,
+    "upper": flow_of,
+    "lower": sequence_of,
+}
+
+
+def origin_of(cls: type[Command], column: str) -> Origin | None:
+    """Returns what of a command's body fills a column; None if nothing does."""
+    if cls is Unknown:
+        return None
+    if column == "data_bytes":
+        path = data_path(cls)
+        return None if path is None else Origin("bytes", path)
+    half = {"flow": "upper", "sequence": "lower"}.get(column)
+    field = source_of(cls, column if half is None else "request_id")
+    return None if field is None else Origin(half or _conversion(field_nodes(cls)[field]), field)
+
+
+def _conversion(node: low.Node) -> str:
+    match node:
+        case low.Text():
+            return "text"
+        case low.Fixed(format="16s"):
+            return "id"
+        case low.Number():
+            return "name"
+    return "value"
+
+
+def _getter(origin: Origin) -> Callable[[Command], Any]:
+    get, convert = attrgetter(origin.path), _CONVERSIONS.get(origin.conversion)
+    return get if convert is None else lambda command: convert(get(command))

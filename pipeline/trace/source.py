@@ -18,6 +18,14 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource as spark
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -31,9 +39,11 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, piece_bytes_of, plan, read_piece, size_of
+from segstore.pipeline.trace.files import Piece, find_files, piece_bytes_of, pieces_of, plan, size_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
-from segstore.pipeline.trace.options import TraceOptions, read_options
+from segstore.pipeline.trace.growth import next_offset
+from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
+from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
 
 if TYPE_CHECKING:
@@ -48,6 +58,7 @@ _TYPES: Final[dict[str, DataType]] = {
     "binary": BinaryType(),
     "timestamp": TimestampType(),
 }
+_FOLLOWED: Final = (".wtrace", ".jsonl")
 _TESTS: Final[dict[type[spark.Filter], Test]] = {
     spark.EqualTo: "=",
     spark.GreaterThan: ">",
@@ -80,8 +91,6 @@ class TraceSource(spark.DataSource):
         return TraceReader(self.read_options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
-        from segstore.pipeline.trace.stream import TraceStreamReader
-
         return TraceStreamReader(self.read_options, wanted_columns(schema))
 
 
@@ -139,6 +148,56 @@ class FilteringTraceReader(TraceReader):
                 self.conditions += (found,)
 
 
+class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads traces as they grow: each micro-batch reads what has become complete in each file.
+
+    An offset is `{path: byte}`, as in `segstore.pipeline.trace.growth`. Two offsets always delimit the same rows, so a
+    batch that Spark repeats is the same.
+    """
+
+    def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
+        self.options = options
+        self.columns = columns
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 — Spark's name
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
+        limit = self.options.limit
+        if limit is None:
+            return ReadAllAvailable()
+        return {"bytes": ReadMaxBytes, "rows": ReadMaxRows, "files": ReadMaxFiles}[limit.unit](limit.most)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 — Spark's name
+        return next_offset(self._files(), start, _limit(limit), self._target)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
+        self._target = next_offset(self._files(), {}, None, None)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[spark.InputPartition]:
+        new = {path: (start.get(path, 0), stop) for path, stop in end.items() if stop > start.get(path, 0)}
+        split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
+        return [TracePiece(piece) for path, part in new.items() for piece in pieces_of(path, split_bytes, *part)]
+
+    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+        return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
+
+    def _files(self) -> list[str]:
+        return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED)
+
+
+def _limit(limit: ReadLimit) -> Limit | None:
+    match limit:
+        case ReadMaxBytes():
+            return Limit("bytes", limit.max_bytes)
+        case ReadMaxRows():
+            return Limit("rows", limit.max_rows)
+        case ReadMaxFiles():
+            return Limit("files", limit.max_files)
+    return None
+
+
 def _condition(pushed: Any) -> Condition | None:
     negated = isinstance(pushed, spark.Not)
     if isinstance(pushed, spark.Not):
@@ -160,22 +219,11 @@ def read_rows(
     """Yields the rows of a task, as batches or, depending on the options, one by one. Raises BadTrace."""
     if not isinstance(partition, TracePiece):
         return iter(())  # Spark's own, where there is nothing to read
-    return (_batches if options.vectorised else _rows)(partition.piece, options, columns, chosen)
+    rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    make: Any = rows.rows
+    if options.vectorised:
+        from segstore.pipeline.trace.batches import BatchMaker
 
-
-def _batches(
-    piece: Piece, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
-) -> Iterator[pa.RecordBatch]:
-    from segstore.pipeline.trace.vectorised_rows import BatchMaker
-
-    maker = BatchMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+        make = BatchMaker(rows).batches
     takes = None if options.fail_fast else chosen.takes_block
-    for found in read_piece(piece, takes_block=takes, ports=options.ports):
-        yield from maker.batches(found)
-
-
-def _rows(piece: Piece, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen) -> Iterator[Row]:
-    maker = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    takes = None if options.fail_fast else chosen.takes_block
-    for found in read_piece(piece, takes_block=takes, ports=options.ports):
-        yield from maker.rows(found)
+    return (row for found in read_piece(partition.piece, takes_block=takes, ports=options.ports) for row in make(found))

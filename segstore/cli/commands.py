@@ -21,7 +21,7 @@ from segstore.cli.pipeline import pipeline
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
-from segstore.cli.terminal import echo, log_plainly
+from segstore.cli.terminal import echo, error_text, log_plainly
 from segstore.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _OneSentence(click.Group):
-    """A group that reports wrong options in one sentence, without the usage."""
+    """A group that reports wrong options and errors of the system in one sentence, without the usage."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
@@ -41,11 +41,12 @@ class _OneSentence(click.Group):
             if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
-        codec = os.environ.get("SEGSTORE_CODEC", "generated")
-        if codec not in ("generated", "construct"):
-            # `echo` needs the codec, which cannot be imported under a wrong name.
-            click.echo(f"segstore: SEGSTORE_CODEC is {codec!r}; it can be 'generated' or 'construct'", err=True)
-            sys.exit(2)
+        if "SEGSTORE_CODEC" in os.environ:
+            try:
+                _codec_backend()
+            except ValueError as error:
+                click.echo(f"segstore: {error}", err=True)  # `echo` needs the codec
+                sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -63,6 +64,8 @@ class _OneSentence(click.Group):
             # The reader of the output has gone; buffered output has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except OSError as error:
+            _fail(f"segstore: {error_text(error)}", 1)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -71,8 +74,23 @@ def _fail(sentence: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
+def _codec_backend() -> str:
+    from segstore.wire import codec_backend
+
+    return codec_backend
+
+
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"segstore, version {__version__}, codec {_codec_backend()}")
+        context.exit()
+
+
 @click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="segstore")
+@click.option(
+    *("--version", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_tell_version,
+    help="Show the version, and what encodes and decodes: c, python or construct.",
+)  # fmt: skip
 def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
@@ -212,7 +230,7 @@ def verify(folder: Path) -> int:
             faults = found.faults
             notes = [f"{folder}: {found.files} files are as they were written, up to batch {found.batches}"]
             notes = [] if faults else notes
-    except (DataError, OSError) as error:
+    except DataError as error:
         raise click.ClickException(str(error)) from error
     for note in notes:
         echo(note)

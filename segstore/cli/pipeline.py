@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.replay import _Address
+from segstore.cli.replay import _TIMEOUT, _Address
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MOST_SAID = 400
 """Maximum number of characters shown of an error of Spark, which may be a page."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
-_MOST_TOLD = 20
+_MOST_SHOWN = 20
 _SHUFFLE_BYTES = 64 * 1024 * 1024
 """Bytes of traces per shuffle partition; there are at least as many partitions as cores."""
 _QUICK_BYTES = 128 * 1024 * 1024
@@ -115,7 +115,7 @@ def _telling(said: str) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_reported() -> Iterator[None]:
     """Reports errors of files and folders in one sentence."""
     from segstore.pipeline.report.folder import ReportError
     from segstore.pipeline.trace.rows import BadTrace
@@ -124,9 +124,7 @@ def _told() -> Iterator[None]:
         yield
     except ReportError as error:
         raise click.ClickException(f"{error}{'; --replace writes over it' if error.replaceable else ''}") from error
-    except FileNotFoundError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
-    except (BadTrace, OSError, ValueError) as error:
+    except (BadTrace, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 
@@ -149,7 +147,7 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
 
     # Errors that need no Spark are reported before Java is started.
     with ExitStack() as stack:
-        stack.enter_context(_told())
+        stack.enter_context(_errors_reported())
         files = find_files(traces)
         made = stack.enter_context(report_folder(out, files, replace=replace))
         spark = stack.enter_context(_spark(master, files))
@@ -158,12 +156,12 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
         with _progress(STEPS) as progress:
             facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
     lost = facts["skipped"]["rows"]
-    for row in lost[:_MOST_TOLD]:
+    for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "
         place = f"{row['file']}: at byte {row['offset']}"
         echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
-    if facts["skipped"]["all"] > _MOST_TOLD:
-        echo(f"{facts['skipped']['all'] - _MOST_TOLD} more are in {out / 'skipped'}", err=True)
+    if facts["skipped"]["all"] > _MOST_SHOWN:
+        echo(f"{facts['skipped']['all'] - _MOST_SHOWN} more are in {out / 'skipped'}", err=True)
     echo(out / PAGE)
     return 1 if lost else 0
 
@@ -190,7 +188,7 @@ def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
 @_PARTS
 @_MASTER
 @click.option("--to", "target", type=_Address(), help="Replay the parts against this store, and compare its replies.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=5.0, show_default=True)
+@_TIMEOUT
 def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
     """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
 
@@ -202,14 +200,14 @@ def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, 
     from segstore.pipeline.replay_plan import LINK_COLUMNS, REPLAY_COLUMNS, links, links_of, plan
     from segstore.pipeline.trace.files import find_files
 
-    with _told():
+    with _errors_reported():
         files = find_files(traces)
         if target is None:
             found = plan(links_of(files), parts)
             for part in found.parts:
                 echo(f"part {part.number}: {len(part.connections)} connections, {part.records} records")
             return 0
-    with _told(), _spark(master, files) as spark:
+    with _errors_reported(), _spark(master, files) as spark:
         from segstore.pipeline.replay_plan import replay as run
 
         reader = spark.read.format("segstore.trace").option("paths", json.dumps(files)).option("tokens", "true")
@@ -227,8 +225,8 @@ def replay_part(host: str, port: int, timeout_s: float, part: int, records: list
     from segstore.traces import drive
 
     found = asyncio.run(drive(records, host, port, timeout_s=timeout_s, all_differences=True))
-    told = [str(each) for each in found.differences[:_MOST_TOLD]]
-    return Outcome(part, found.requests, found.replies, len(found.differences), told)
+    shown = [str(each) for each in found.differences[:_MOST_SHOWN]]
+    return Outcome(part, found.requests, found.replies, len(found.differences), shown)
 
 
 def _replayed(outcomes: list[Outcome]) -> int:

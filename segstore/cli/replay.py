@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.errors import said
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
     from segstore.explore import Exploration
     from segstore.server.replay import Problem
+    from segstore.traces import Drive
     from segstore.wire.trace import Record
 
 _OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
@@ -54,8 +53,6 @@ def _records(path: Path) -> list[Record]:
             found = list(opened.records())
     except TraceError as error:
         raise click.ClickException(f"{path}: {error}") from error
-    except OSError as error:
-        raise click.ClickException(said(error)) from error
     for damage in opened.damages:
         echo(f"{path}: {damage}", err=True)
     if not any(record.direction == 0 and record.kind == 0 for record in found):
@@ -63,7 +60,7 @@ def _records(path: Path) -> list[Record]:
     return found
 
 
-def _tell_left_out(records: list[Record]) -> None:
+def _report_left_out(records: list[Record]) -> None:
     """Reports records of clients that are not requests, as they are not replayed."""
     if records:
         first = records[0]
@@ -167,14 +164,12 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
-    except OSError as error:
-        raise click.ClickException(said(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error), context) from error
 
 
 async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
-    from segstore.traces import drive, report
+    from segstore.traces import drive
 
     found = await drive(
         records,
@@ -184,22 +179,27 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
+    return _compared(found, "in the trace", "the store's")
+
+
+def _compared(found: Drive, left: str, right: str) -> int:
+    """Prints the differences of a run; left, right: whose replies they are. Returns the exit status."""
+    from segstore.traces import report
+
     for difference in found.differences:
-        for line in report(difference, left="in the trace", right="the store's"):
+        for line in report(difference, left=left, right=right):
             echo(line)
     echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
     return 1 if found.differences else 0
 
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
-    import asyncio
     import contextlib
 
+    from segstore.cli.serving import stopped_by_signal
     from segstore.server.replay import TraceServer, of_clients
 
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stopped_by_signal()
     with_controller = options["controller_port"] is not None
 
     def tell(problem: Problem) -> None:
@@ -213,7 +213,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         tell=tell,
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
-    _tell_left_out(server.replay.left_out)
+    _report_left_out(server.replay.left_out)
     async with server, contextlib.AsyncExitStack() as stack:
         said = f"segstore replays: {server.host}:{server.port}"
         if with_controller:
@@ -253,16 +253,8 @@ def diff_stores(
     if left == right:
         twice = f"both stores are {left[0]}:{left[1]}; give two different stores"
         raise click.UsageError(twice, click.get_current_context())
-
-    try:
-        found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))
-    except OSError as error:
-        raise click.ClickException(said(error)) from error
-    for difference in found.differences:
-        for line in replaying.report(difference, left=f"{left[0]}:{left[1]}", right=f"{right[0]}:{right[1]}"):
-            echo(line)
-    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
-    return 1 if found.differences else 0
+    found = asyncio.run(replaying.diff_stores(_records(trace), left, right, timeout_s=timeout_s, ignore=ignore))
+    return _compared(found, f"{left[0]}:{left[1]}", f"{right[0]}:{right[1]}")
 
 
 @click.command()
@@ -295,7 +287,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     records = _records(trace)
     left_out: list[Record] = []
     read_script(records, left_out)
-    _tell_left_out(left_out)
+    _report_left_out(left_out)
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
     listener.addFilter(_is_no_cut if client else _is_error)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from segstore.cli.errors import said
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -82,8 +81,6 @@ def serve(config: Path | None, **options: Any) -> int:
         serving.serve(settings)
     except (BadSetting, serving.OptionsError) as error:
         raise click.UsageError(str(error), context) from error
-    except OSError as error:
-        raise click.ClickException(said(error)) from error
     except (FaultFileError, CoordinationError, DataError, serving.StoreFailed) as error:
         raise click.ClickException(str(error)) from error
     return 0

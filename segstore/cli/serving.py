@@ -83,11 +83,6 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
     return min(found)
 
 
-def _memory_line(limit: int, *, durable: bool) -> str:
-    what = "names, attributes and keys" if durable else "stored data"
-    return f"Memory for {what}: at most {limit / (1 << 20):.0f} MiB (--max-memory); requests for more are refused."
-
-
 def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
     """Instructions for connecting a client to the controller, host:port, in the languages of the official clients."""
     uri = f"{'tls' if tls else 'tcp'}://{controller}"
@@ -222,7 +217,9 @@ async def _serve(settings: ServeSettings) -> None:
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=settings.cluster.data) + "\n")
         limit = settings.cluster.store.limits.max_memory_bytes
         if settings.announce == "text" and limit is not None:
-            sys.stderr.write(_memory_line(limit, durable=settings.cluster.data is not None) + "\n")
+            what = "stored data" if settings.cluster.data is None else "names, attributes and keys"
+            most = f"{limit / (1 << 20):.0f} MiB"
+            sys.stderr.write(f"Memory for {what}: at most {most} (--max-memory); requests for more are refused.\n")
         sys.stderr.flush()
         await _ended(stop, cluster.failure)
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, ge
 from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from segstore.cli.errors import said
+from segstore.cli.terminal import error_text
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
 from segstore.server.controller import read_config
@@ -34,7 +34,7 @@ class ServeSettings(BaseModel):
     cluster: ClusterSettings = ClusterSettings()
     """The stores and the controller."""
     password_file: Path | None = None
-    """File with the users of the controller, a line user:password:entries each; none are checked if not given."""
+    """File with the controller's users, a line user:password:entries each; without it, users are not checked."""
     token_ttl_s: int = Field(default=600, ge=-1)
     """Lifetime of issued tokens in seconds; -1 for no expiry."""
     open_controller: bool = False
@@ -96,9 +96,9 @@ _FIELDS: Final = {
 }
 """Settings whose name differs from their field's."""
 _HELP: Final = {
-    "auth_key_file": "File with the key of the delegation tokens; no tokens are required if not given.",
-    "auth_key": "The key itself; the process list shows it.",
-    "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; none if not given.",
+    "auth_key_file": "File with the key of the delegation tokens; without it, no tokens are required.",
+    "auth_key": "The key itself, which every user of the machine can see in the process list.",
+    "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; without it, nodes are open.",
 }
 _DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
 """Defaults of `serve` that differ from the models'."""
@@ -266,7 +266,7 @@ def read_settings(
             try:
                 found[setting.path] = origin, setting.value(given, folder=folder)
             except (ValueError, OSError) as error:
-                raise BadSetting(f"{origin}: {said(error) if isinstance(error, OSError) else error}") from None
+                raise BadSetting(f"{origin}: {error_text(error) if isinstance(error, OSError) else error}") from None
         values = {path: value for path, (_, value) in found.items()} | values
     for name, value in (_DEFAULTS | defaults).items():
         values.setdefault(known[name].path, value)

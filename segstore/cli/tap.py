@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from segstore.cli.errors import said
-
 _PORT = click.IntRange(0, 65535)
 
 
@@ -73,6 +71,4 @@ def tap(**options: Any) -> int:
         raise click.UsageError(first["msg"].removeprefix("Value error, "), context) from error
     except ValueError as error:
         raise click.UsageError(str(error), context) from error
-    except OSError as error:
-        raise click.ClickException(said(error)) from error
     return 0

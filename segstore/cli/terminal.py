@@ -1,4 +1,4 @@
-"""Output of the command line: printed lines and log format.
+"""Output of the command line: printed lines, errors of the operating system, log format.
 
 Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
 imitate another line. Log lines have a bounded length.
@@ -19,6 +19,16 @@ def echo(line: object, *, err: bool = False) -> None:
     from segstore.wire.printable import printable
 
     click.echo(printable(str(line)), err=err)
+
+
+def error_text(error: OSError) -> str:
+    """One line without the number: "name: No such file or directory", or the message alone if there is no name.
+
+    An error without a message, such as a timeout, is its class's name.
+    """
+    if error.strerror is None:
+        return str(error) or type(error).__name__
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 class LogFormatter(logging.Formatter):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.errors import said
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -52,40 +51,27 @@ _compress_option = click.option("--compress", is_flag=True, help="Compress the b
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
 
 
-@contextlib.contextmanager
-def _until_interrupted(follow: bool) -> Iterator[None]:
-    """Treats Ctrl-C as the normal end of following."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not follow:
-            raise
-
-
 def _is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
 @contextlib.contextmanager
-def _reading(path: Path, *, tell: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
+def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
     """Opens a trace and yields it with its records. Errors name the file.
 
-    tell: whether to report damage at the end.
+    report_damage: whether to report damage at the end.
     """
     from segstore.traces import TraceFile
     from segstore.wire.printable import printable
 
     with contextlib.ExitStack() as stack:
-        try:
-            opened = stack.enter_context(TraceFile(path))
-        except OSError as error:
-            raise click.ClickException(said(error)) from error
+        opened = stack.enter_context(TraceFile(path))
         advance = None
         if opened.size >= _LONG_WORK_BYTES and _is_terminal():
             bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
             advance = stack.enter_context(bar).update
         yield opened, _named(path, opened.records(advance))
-    for damage in opened.damages if tell else ():
+    for damage in opened.damages if report_damage else ():
         echo(f"{path}: {damage}", err=True)
 
 
@@ -100,20 +86,16 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
-def _seen(records: Iterable[Record], follow: bool) -> Iterator[Exchange]:
+def _seen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
+    """The exchanges of records. follow: whether to pair replies with requests even if the filter does not need it."""
     from segstore.wire.trace import Exchanges
 
-    return map(Exchanges(follow=follow).see, records)
+    needed = chosen is not None and Exchanges.needed(chosen.names)
+    return map(Exchanges(follow=follow or needed).see, records)
 
 
-def _follows(chosen: Filter | None) -> bool:
-    from segstore.wire.trace import Exchanges
-
-    return chosen is not None and Exchanges.needed(chosen.names)
-
-
-def _chosen(records: Iterable[Record], chosen: Filter | None, follow: bool = False) -> Iterator[Exchange]:
-    seen = _seen(records, follow or _follows(chosen))
+def _chosen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
+    seen = _seen(records, chosen, follow=follow)
     return seen if chosen is None else filter(chosen, seen)
 
 
@@ -123,7 +105,7 @@ def _numbered(records: Iterable[Record], chosen: Filter) -> Iterator[tuple[int, 
 
     numbers: dict[int, int] = {}
     count = 0
-    for seen in _seen(records, follow=_follows(chosen)):
+    for seen in _seen(records, chosen):
         if seen.connection not in numbers or seen.record.kind is RecordKind.OPEN:
             count += 1
             numbers[seen.connection] = count
@@ -157,7 +139,8 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
     from segstore.traces import redacted
     from segstore.wire.trace import to_line
 
-    with _reading(source) as (opened, records), _until_interrupted(follow):
+    ended = contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext()
+    with _reading(source) as (opened, records), ended:
         if follow:
             records = _named(source, opened.follow(lambda: time.sleep(_FOLLOW_S)))
         if form == "json" and not show_tokens:
@@ -301,7 +284,7 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
 
     of: frozenset[int] = frozenset()
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
-        with _reading(source, tell=False) as (opened, records):
+        with _reading(source, report_damage=False) as (opened, records):
             of = frozenset(number for number, seen in _numbered(records, chosen) if chosen(seen))
     with _reading(source) as (opened, records):
         fitting = (

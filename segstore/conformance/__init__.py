@@ -3,9 +3,9 @@
 Vectors are results of the reference's codec for bytes and commands; conversations are dialogues with the reference's
 segment store. The kind of a line follows from its keys, never from its file name.
 
-Invariant: nothing is passed over in silence. A line that cannot be read, a file of a kind that is not known, a folder
-with no recorded file, a disagreement: each is printed and makes the exit status 1. Deliberate differences are known by
-name (`segstore.conformance.deviations`, docs/project/deviations.md) and counted apart.
+Invariant: nothing is skipped silently. An unreadable line, a file of an unknown kind, a folder without a recorded file,
+a disagreement: each is printed and makes the exit status 1. Deliberate differences have names
+(`segstore.conformance.deviations`, docs/project/deviations.md) and are counted separately.
 """
 
 from segstore.conformance.recorded import Kind, Line, Unreadable, kind_of, read_lines, recorded_files

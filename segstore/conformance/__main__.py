@@ -69,15 +69,7 @@ def _run_file(path: Path, report: Report, choice: Choice) -> None:
 @click.option("--admin-at", "admin", metavar="HOST:PORT", help="Admin port of the running server.")
 @click.option("--setups", metavar="A,B,…", default="", help="Only dialogues with these server set-ups.")
 def main(
-    folders: tuple[Path, ...],
-    only: str,
-    families: str,
-    racy: bool,
-    only_vectors: bool,
-    only_conversations: bool,
-    data: str | None,
-    admin: str | None,
-    setups: str,
+    folders: tuple[Path, ...], only: str, families: str, setups: str, data: str | None, admin: str | None, **flags: bool
 ) -> None:
     """Run recorded vectors and conversations: those in DIR, or in fixtures/ and, if present, ../shared."""
     try:
@@ -85,10 +77,8 @@ def main(
             only=regular_expression(only),
             families=frozenset(families.split(",")) if families else None,
             setups=frozenset(setups.split(",")) if setups else None,
-            racy=racy,
-            only_vectors=only_vectors,
-            only_conversations=only_conversations,
             running=Choice.at(data, admin),
+            **flags,
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from segstore.conformance.recorded import snake
-from segstore.conformance.report import byte_difference, field_differences, said
+from segstore.conformance.report import byte_difference, field_differences, refusal_difference
 from segstore.wire import COMMANDS, Buffer, Command, WireError, decode
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
 from segstore.wire.inspect import command_named, pieces
@@ -26,9 +26,7 @@ def stream(what: dict[str, Any]) -> Iterator[str]:
             if not list(_whole(what, whole)):
                 break
     for number, (step, (data, flush, error)) in enumerate(zip(what["steps"], written, strict=True)):
-        if ("exception" in step) is not (error is not None):
-            wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
-            yield f"step {number}: expected {wanted}, found {said(error) if error else 'none'}"
+        yield from (f"step {number}: {each}" for each in refusal_difference(step, error))
         if "out" in step and data != bytes.fromhex(step["out"]):
             yield f"step {number}: {byte_difference(bytes.fromhex(step['out']), data)}"
         if "out_len" in step and len(data) != step["out_len"]:
@@ -145,8 +143,6 @@ def decoding(what: dict[str, Any]) -> Iterator[str]:
             found = decoder.feed(decode(bytes.fromhex(step["hex"])))
         except WireError as caught:
             error = caught
-        if ("exception" in step) is not (error is not None):
-            wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
-            yield f"step {number}: expected {wanted}, found {said(error) if error else 'none'}"
+        yield from (f"step {number}: {each}" for each in refusal_difference(step, error))
         given = [] if found is None else [as_recorded(found)]
         yield from (f"step {number}: {each}" for each in field_differences(snake(step["out"]), given))

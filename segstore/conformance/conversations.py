@@ -18,7 +18,7 @@ from segstore.conformance import vectors
 from segstore.conformance.dialogues import Dialogue, hold
 from segstore.conformance.recorded import Line, Unreadable
 from segstore.conformance.report import Report, Verdict
-from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server, split_address
+from segstore.conformance.servers import ADMIN, SETUPS, ServerFailed, Stores, fresh_server
 from segstore.wire.patterns import Pattern
 
 AT_ONCE: Final = 16
@@ -44,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             if admin is not None:
                 raise ValueError("an admin port without a data port")
             return None
-        return Stores(split_address(data), None if admin is None else split_address(admin))
+        return Stores.parse(data, admin)
 
     def takes(self, dialogue: Dialogue) -> bool:
         """Whether the dialogue is selected, regardless of whether it is racy."""

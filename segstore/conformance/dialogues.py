@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from segstore.conformance.deviations import of_step
+from segstore.conformance.deviations import deviation_of
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.report import Verdict, field_differences
-from segstore.conformance.servers import ADMIN, Address
+from segstore.conformance.servers import ADMIN
+from segstore.server.net import Endpoint
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe, lines, pieces, summary
@@ -177,7 +179,7 @@ class _Peer(asyncio.Protocol):
         await asyncio.wait_for(self.lost.wait(), REPLY_TIMEOUT_S)
 
 
-async def hold(dialogue: Dialogue, address: Address) -> Verdict:
+async def hold(dialogue: Dialogue, address: Endpoint) -> Verdict:
     """Replays the dialogue against the server at an address. Raises OSError if it is unreachable."""
     loop = asyncio.get_running_loop()
     inbox, names = _Inbox(), TransientNames()
@@ -186,7 +188,7 @@ async def hold(dialogue: Dialogue, address: Address) -> Verdict:
     differences: list[str] = []
     deviations: list[str] = []
     try:
-        for number, step in enumerate(dialogue.steps):
+        for step in dialogue.steps:
             if step.op == "open":
                 _, peer = await asyncio.wait_for(
                     loop.create_connection(lambda step=step: _Peer(step.conn, inbox), *address),  # type: ignore[misc]
@@ -211,21 +213,17 @@ async def hold(dialogue: Dialogue, address: Address) -> Verdict:
             if Counter(step.closed) != Counter(closed):
                 found.append(f"closed: expected {sorted(step.closed) or 'none'}, found {sorted(closed) or 'none'}")
             if found:
-                excuse = of_step(dialogue.name, number, sent)
+                excuse = deviation_of(sent)
                 if excuse is not None:
                     deviations.append(excuse)
                 else:
-                    differences.append("\n".join([step.said, *(_indented(each) for each in found)]))
+                    differences.append("\n".join([step.said, *(textwrap.indent(each, "  ") for each in found)]))
     finally:
         await asyncio.gather(*(peer.close(at_once=True) for peer in every))
     differences += [
         f"{peer.name}: at the end {peer.buffer[:32].hex()}… makes no frame" for peer in every if peer.buffer
     ]
     return Verdict(dialogue.name, tuple(differences), tuple(deviations))
-
-
-def _indented(text: str) -> str:
-    return "\n".join("  " + line for line in text.splitlines())
 
 
 def _compare(expected: list[Reply], found: list[Reply]) -> Iterator[str]:

@@ -10,17 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from uuid import UUID
-
-import msgspec
 
 from segstore.conformance.recorded import snake
-from segstore.wire import COMMANDS, Command, WireError, encode, encode_parts
-from segstore.wire.codec import Codec
+from segstore.wire import COMMANDS, Command, SegmentCreated, WireError, encode, encode_parts
+from segstore.wire.codec import CODECS
 from segstore.wire.inspect import command_named
-from segstore.wire.schema import lowering as low
 
-_CODECS: Final[tuple[Codec, ...]] = ("generated", "construct")
 _CLASSES: Final = {cls.__name__: cls for cls in COMMANDS.values()}
 
 _NEW: Final = re.compile(r"new\s+(\w+)\s*\((.*)\)\s*;?", re.DOTALL)
@@ -42,7 +37,7 @@ def refused_command(what: dict[str, Any]) -> Iterator[str]:
         yield f"the case {what['case']!r} has no form that this runner knows"
         return
     ways: dict[str, Callable[[Command], object]] = {"encode_parts": encode_parts}
-    ways |= {f"encode ({codec})": lambda value, codec=codec: encode(value, codec=codec) for codec in _CODECS}  # type: ignore[misc]
+    ways |= {f"encode ({codec})": lambda value, codec=codec: encode(value, codec=codec) for codec in CODECS}  # type: ignore[misc]
     for way, write in ways.items():
         try:
             write(make())
@@ -64,8 +59,7 @@ def _maker(what: dict[str, Any]) -> Callable[[], Command] | None:
     if length is None or "UTFDataFormat" not in (what.get("exception") or ""):
         return None
     text = "a" * min(int(length[1]), _MOST_CHARACTERS)
-    holder = _with_text(case)
-    return lambda: msgspec.structs.replace(_empty(holder), **{_texts(holder)[0]: text})
+    return lambda: SegmentCreated(0, text)  # all texts have one type on the wire
 
 
 def _arguments(text: str) -> list[Any]:
@@ -84,47 +78,3 @@ def _arguments(text: str) -> list[Any]:
             values.append(found["text"] * times)
         at = found.end()
     return values
-
-
-def _with_text(case: str) -> type[Command]:
-    """Returns the command that a case names if it has a text field, else one that has."""
-    for cls in COMMANDS.values():
-        if re.search(rf"\b(?:{cls.__name__}|{cls.type_name})\b", case) and _texts(cls):
-            return cls
-    return command_named("SEGMENT_CREATED")
-
-
-def _texts(cls: type[Command]) -> list[str]:
-    nodes = (node.inner if isinstance(node, low.TailNode) else node for node in low.lower(cls.parts))
-    return [node.name for node in nodes if isinstance(node, low.Text)]
-
-
-def _empty(cls: type[Command]) -> Command:
-    values: dict[str, Any] = {}
-    _fill(low.lower(cls.parts), values)
-    return cls(**values)
-
-
-def _fill(nodes: tuple[low.Node, ...], values: dict[str, Any]) -> None:
-    for node in nodes:
-        match node:
-            case low.Fixed(format="16s"):
-                values[node.name] = UUID(int=0)
-            case low.Fixed() | low.ZeroRun():
-                values[node.name] = 0
-            case low.Text():
-                values[node.name] = ""
-            case low.Data() | low.Remainder() | low.Sized():
-                values[node.name] = b""
-            case low.Number():
-                values[node.name] = node.unknown
-            case low.TailNode():
-                _fill((node.inner,), values)
-            case low.Many():
-                values[node.name] = ()
-            case low.Table():
-                values.update((column.name, ()) for column in node.columns)
-            case low.Structure():
-                inner: dict[str, Any] = {}
-                _fill(node.nodes, inner)
-                values[node.name] = node.record(**inner)

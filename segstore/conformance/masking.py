@@ -12,12 +12,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-import msgspec
+from msgspec.structs import replace
 
-from segstore.wire import COMMANDS, Command, WireError, decode, encode
-from segstore.wire.inspect import command_named
+from segstore.wire import (
+    COMMANDS,
+    ErrorMessage,
+    SegmentAttribute,
+    SegmentCreated,
+    SegmentRead,
+    StorageChunksListed,
+    StreamSegmentInfo,
+    TableEntriesDeltaRead,
+    TableSegmentInfo,
+    WireError,
+    WrongHost,
+    decode,
+    encode,
+)
 
 _CLOCK_MS: Final = range(1_500_000_000_000, 4_000_000_000_000)
 _INDEX_ENTRY_BYTES: Final = 24
@@ -25,63 +39,45 @@ _TRACE: Final = "<stack trace>"
 _TRANSIENT: Final = b"#transient."
 
 
-def _with(**fields: Any) -> Callable[[Any], Command]:
-    def change(command: Any) -> Command:
-        changed: Command = msgspec.structs.replace(command, **fields)
-        return changed
-
-    return change
+def _attribute(command: Any) -> Any:
+    return replace(command, value=0) if command.value in _CLOCK_MS else command
 
 
-def _unchanged(command: Command) -> Command:
-    return command
-
-
-def _attribute(command: Any) -> Command:
-    return (_with(value=0) if command.value in _CLOCK_MS else _unchanged)(command)
-
-
-def _index_read(command: Any) -> Command:
+def _index_read(command: Any) -> Any:
     data = bytearray(command.data)
     for entry in range(0, len(data) - _INDEX_ENTRY_BYTES + 1, _INDEX_ENTRY_BYTES):
         data[entry + 16 : entry + 24] = bytes(8)
-    return (_with(data=bytes(data)) if command.segment.endswith("#index") else _unchanged)(command)
+    return replace(command, data=bytes(data)) if command.segment.endswith("#index") else command
 
 
-def _delta(command: Any) -> Command:
+def _delta(command: Any) -> Any:
     def content(entry: Any) -> tuple[bytes, int, bytes]:
         return bytes(entry.key.data), entry.key.key_version, bytes(entry.value.data)
 
     entries = tuple(sorted(command.entries.entries, key=content))
-    return _with(entries=msgspec.structs.replace(command.entries, entries=entries))(command)
+    return replace(command, entries=replace(command.entries, entries=entries))
 
 
-def _trace(command: Any) -> Command:
-    return (_with(server_stack_trace=_TRACE) if command.server_stack_trace else _unchanged)(command)
+def _trace(command: Any) -> Any:
+    return replace(command, server_stack_trace=_TRACE) if command.server_stack_trace else command
 
 
-_MASKS: Final[dict[int, Callable[[Any], Command]]] = {
-    cls.code: _trace for cls in COMMANDS.values() if "server_stack_trace" in cls.__struct_fields__
-} | {
-    command_named(name).code: change
-    for name, change in {
-        "STREAM_SEGMENT_INFO": _with(last_modified=0),
-        "SEGMENT_ATTRIBUTE": _attribute,
-        "SEGMENT_READ": _index_read,
-        "TABLE_SEGMENT_INFO": _with(entry_count=0),
-        "STORAGE_CHUNKS_LISTED": _with(chunks=()),
-        "TABLE_ENTRIES_DELTA_READ": _delta,
-    }.items()
+_MASKS: Final[dict[int, Callable[[Any], Any]]] = {
+    **{cls.code: _trace for cls in COMMANDS.values() if "server_stack_trace" in cls.__struct_fields__},
+    StreamSegmentInfo.code: partial(replace, last_modified=0),
+    SegmentAttribute.code: _attribute,
+    SegmentRead.code: _index_read,
+    TableSegmentInfo.code: partial(replace, entry_count=0),
+    StorageChunksListed.code: partial(replace, chunks=()),
+    TableEntriesDeltaRead.code: _delta,
 }
-
-_ERROR_MESSAGE: Final = command_named("ERROR_MESSAGE").code
 
 
 def mask(frame: bytes, *, messages: bool = False) -> bytes:
     """Masks what varies in a frame. messages: also mask the text of an ErrorMessage."""
     code = struct.unpack_from(">i", frame)[0] if len(frame) >= 8 else 0
-    if code == _ERROR_MESSAGE and messages:
-        change: Callable[[Any], Command] = _with(message="")
+    if code == ErrorMessage.code and messages:
+        change: Callable[[Any], Any] = partial(replace, message="")
     elif code in _MASKS:
         change = _MASKS[code]
     else:
@@ -97,7 +93,7 @@ def mask(frame: bytes, *, messages: bool = False) -> bytes:
 
 def prints_a_buffer(frame: bytes) -> bool:
     """Whether this is an ErrorMessage whose text prints a Java buffer, which no other implementation can repeat."""
-    return len(frame) >= 8 and struct.unpack_from(">i", frame)[0] == _ERROR_MESSAGE and b"ByteBuf(" in frame
+    return len(frame) >= 8 and struct.unpack_from(">i", frame)[0] == ErrorMessage.code and b"ByteBuf(" in frame
 
 
 class TransientNames:
@@ -121,7 +117,7 @@ class TransientNames:
         return data
 
 
-_NAMING: Final = frozenset(command_named(name).code for name in ("SEGMENT_CREATED", "WRONG_HOST"))
+_NAMING: Final = frozenset((SegmentCreated.code, WrongHost.code))
 
 
 def _transient(frame: bytes) -> list[bytes]:

@@ -29,20 +29,21 @@ class Verdict(msgspec.Struct, frozen=True):
     deviations: tuple[str, ...] = ()
 
 
-class Report:
-    """Verdicts on the cases of one file."""
+class Report(msgspec.Struct):
+    """Verdicts on the cases of one file.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.cases = 0
-        self.agreed = 0
-        self.deviated = 0
-        self.left_out = 0
-        """Racy dialogues, which vary in the reference itself."""
-        self.deviations: Counter[str] = Counter()
-        self.disagreements: list[Verdict] = []
-        self.failure: str | None = None
-        """The reason why the file could not be run to its end."""
+    left_out: number of racy dialogues, which vary in the reference itself. failure: the reason why the file could not
+    be run to its end.
+    """
+
+    name: str
+    cases: int = 0
+    agreed: int = 0
+    deviated: int = 0
+    left_out: int = 0
+    deviations: Counter[str] = msgspec.field(default_factory=Counter)
+    disagreements: list[Verdict] = []
+    failure: str | None = None
 
     def add(self, verdict: Verdict) -> None:
         """Adds one case."""
@@ -77,10 +78,17 @@ class Report:
             yield f"  {self.failure}"
 
 
-def said(value: Any) -> str:
+def shown(value: Any) -> str:
     """Formats a value for a report, shortened."""
     text = str(value) if isinstance(value, WireError) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+def refusal_difference(step: dict[str, Any], error: WireError | None) -> Iterator[str]:
+    """Yields the disagreement if only one of the reference and this codec refuses a step."""
+    if ("exception" in step) is not (error is not None):
+        wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
+        yield f"expected {wanted}, found {shown(error) if error else 'none'}"
 
 
 def field_differences(expected: Any, found: Any, path: str = "") -> Iterator[str]:
@@ -97,19 +105,19 @@ def field_differences(expected: Any, found: Any, path: str = "") -> Iterator[str
             else:
                 seen.add(key)
                 if key not in found:
-                    yield f"{_join(path, key)}: expected {said(value)}, found no such field"
+                    yield f"{_join(path, key)}: expected {shown(value)}, found no such field"
                 else:
                     yield from field_differences(value, found[key], _join(path, key))
         for key in found:
             if key not in seen:
-                yield f"{_join(path, key)}: expected no such field, found {said(found[key])}"
+                yield f"{_join(path, key)}: expected no such field, found {shown(found[key])}"
     elif isinstance(expected, list) and isinstance(found, list):
         if len(expected) != len(found):
             yield f"{path or 'list'}: expected {len(expected)} elements, found {len(found)}"
         for index, (one, other) in enumerate(zip(expected, found, strict=False)):
             yield from field_differences(one, other, f"{path}[{index}]")
     elif type(expected) is not type(found) or expected != found:
-        yield f"{path or 'value'}: expected {said(expected)}, found {said(found)}"
+        yield f"{path or 'value'}: expected {shown(expected)}, found {shown(found)}"
 
 
 def _sha256(data: bytes) -> str:

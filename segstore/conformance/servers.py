@@ -15,6 +15,8 @@ from typing import IO, Any, Final
 
 import msgspec
 
+from segstore.server.net import Endpoint
+
 ADMIN: Final = "-admin"
 """Suffix of a set-up's name whose dialogues use the admin port."""
 
@@ -40,8 +42,6 @@ _START_S: Final = 30.0
 _STOP_S: Final = 10.0
 _SHOWN_LOG: Final = 2000
 
-Address = tuple[str, int]
-
 
 class ServerFailed(Exception):
     """The server did not start, or did not exit cleanly; the message contains its output."""
@@ -50,16 +50,13 @@ class ServerFailed(Exception):
 class Stores(msgspec.Struct, frozen=True):
     """The addresses of one segment store's ports."""
 
-    data: Address
-    admin: Address | None
+    data: Endpoint
+    admin: Endpoint | None
 
-
-def split_address(text: str) -> Address:
-    """Splits `host:port`. Raises ValueError."""
-    host, _, port = text.rpartition(":")
-    if not host:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    @classmethod
+    def parse(cls, data: str, admin: str | None) -> Stores:
+        """Reads two host:port. Raises ValueError."""
+        return cls(Endpoint.parse(data), None if admin is None else Endpoint.parse(admin))
 
 
 @asynccontextmanager
@@ -95,8 +92,7 @@ async def _announced(process: asyncio.subprocess.Process, log: IO[bytes]) -> Sto
     try:
         line = await asyncio.wait_for(process.stdout.readline(), _START_S)
         where: dict[str, Any] = json.loads(line)
-        admin = where["admin"]
-        return Stores(split_address(where["segment_store"]), None if admin is None else split_address(admin))
+        return Stores.parse(where["segment_store"], where["admin"])
     except TimeoutError as cause:
         raise ServerFailed(f"the server announced nothing within {_START_S:.0f} s {_tail(log)}".rstrip()) from cause
     except (ValueError, KeyError, TypeError, AttributeError) as cause:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from segstore.conformance import blocks
-from segstore.conformance.deviations import of_frame
+from segstore.conformance.deviations import deviation_of
 from segstore.conformance.encoder_cases import refused_command
 from segstore.conformance.recorded import Kind, Line, snake
-from segstore.conformance.report import Verdict, byte_difference, field_differences, said
+from segstore.conformance.report import Verdict, byte_difference, field_differences, refusal_difference, shown
 from segstore.wire import COMMANDS, Command, FrameDecoder, WireError, decode, encode, encode_parts
-from segstore.wire.codec import Codec
+from segstore.wire.codec import CODECS, Codec
 from segstore.wire.commands import AppendBlock
 from segstore.wire.inspect import command_named, describe
 from segstore.wire.names import container_of
@@ -25,8 +25,6 @@ from segstore.wire.schema import encode_mutf8
 from segstore.wire.schema import lowering as low
 
 _READ_CODE: Final = struct.Struct(">i").unpack_from
-
-CODECS: Final[tuple[Codec, ...]] = ("generated", "construct")
 
 Found = Iterator[str]
 
@@ -38,9 +36,9 @@ def check(line: Line) -> Verdict:
         differences = tuple(_CHECKS[line.kind](line.what))
     except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
         # A record's expectation may be malformed: then it disagrees in any case.
-        differences = (f"cannot be compared: {type(error).__name__}: {said(error)}",)
+        differences = (f"cannot be compared: {type(error).__name__}: {shown(error)}",)
     if differences and line.kind is Kind.FRAME and line.what.get("ok") is False:
-        excuse = of_frame(bytes.fromhex(frame or ""))
+        excuse = deviation_of(bytes.fromhex(frame or ""))
         if excuse is not None:
             return Verdict(line.name, deviations=(excuse,))
     return Verdict(line.name, differences)
@@ -104,7 +102,7 @@ def _refused(frame: bytes) -> Found:
                 found = decode(buffer, codec=codec)
             except WireError:
                 continue
-            yield f"decode ({codec}): expected a refusal, found {said(found)}"
+            yield f"decode ({codec}): expected a refusal, found {shown(found)}"
             break
 
 
@@ -119,7 +117,7 @@ def _decodes(frame: bytes, name: str, fields: Any, what: dict[str, Any]) -> Foun
             try:
                 found = read()
             except WireError as error:
-                yield f"decode ({way}): expected {name}, found {said(error)}"
+                yield f"decode ({way}): expected {name}, found {shown(error)}"
                 break
             differences = [f"type: expected {name}, found {found.type_name}"] if found.type_name != name else []
             differences += field_differences(fields, found.to_dict())
@@ -184,7 +182,7 @@ def _schema(what: dict[str, Any]) -> Found:
     for name, field in zip(expected, recorded, strict=True):
         java = field["java_type"].removeprefix("java.lang.").removeprefix("java.util.")
         short = re.sub(r"(?<![\w.])[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
-        if not _is_java(types[name], short):
+        if types[name].replace("List<long>", "List<Long>") != short.rpartition(".")[2]:
             yield f"{name}: expected {java}, found {types[name]}"
     if "requestId" in what and not hasattr(cls, "request_id"):
         yield f"requestId: expected {what['requestId']}, found none"
@@ -220,10 +218,6 @@ def _java_types(node: low.Node) -> Iterator[tuple[str, str]]:
             yield from _java_types(node.inner)
 
 
-def _is_java(found: str, recorded: str) -> bool:
-    return found.replace("List<long>", "List<Long>") == recorded.rpartition(".")[2]
-
-
 # --- strings, streams, names --------------------------------------------------------------------------------------
 
 
@@ -235,19 +229,19 @@ def _mutf8(what: dict[str, Any]) -> Found:
     if what["op"] == "encode":
         text = _from_units(what["utf16"]) if "utf16" in what else what["string"]
         if "string" in what and _units(what["string"]) != _units(text):
-            yield f"string: {said(what['string'])} is not {said(text)}"
+            yield f"string: {shown(what['string'])} is not {shown(text)}"
         value = _CREATED(0, text)
         for codec in CODECS:
             try:
                 found = encode(value, codec=codec)[16:].hex()
             except WireError as error:
                 if what.get("ok", True):
-                    yield f"encode ({codec}): expected {said(what['hex'])}, found {said(error)}"
+                    yield f"encode ({codec}): expected {shown(what['hex'])}, found {shown(error)}"
                 continue
             if not what.get("ok", True):
-                yield f"encode ({codec}): expected a refusal, found {said(found)}"
+                yield f"encode ({codec}): expected a refusal, found {shown(found)}"
             elif found != what["hex"]:
-                yield f"encode ({codec}): expected {said(what['hex'])}, found {said(found)}"
+                yield f"encode ({codec}): expected {shown(what['hex'])}, found {shown(found)}"
         return
     data = bytes.fromhex(what["hex"])
     frame = struct.pack(">iiq", _CREATED.code, 8 + len(data), 0) + data
@@ -256,7 +250,7 @@ def _mutf8(what: dict[str, Any]) -> Found:
             read = decode(frame, codec=codec)
         except WireError as error:
             if what["ok"]:
-                yield f"decode ({codec}): expected {what['utf16']}, found {said(error)}"
+                yield f"decode ({codec}): expected {what['utf16']}, found {shown(error)}"
             continue
         units = _units(read.to_dict()["segment"])
         if not what["ok"]:
@@ -289,9 +283,7 @@ def _framing(what: dict[str, Any]) -> Found:
             commands = [{"type": each.type_name, "fields": each.to_dict()} for each in found]
             where = f"step {number} ({codec})"
             yield from (f"{where}: {each}" for each in field_differences(expected, commands))
-            if ("exception" in step) is not (error is not None):
-                wanted = f"a refusal ({step['exception']})" if "exception" in step else "no error"
-                yield f"{where}: expected {wanted}, found {said(error) if error else 'none'}"
+            yield from (f"{where}: {each}" for each in refusal_difference(step, error))
             if error is not None or "exception" in step:
                 break
 

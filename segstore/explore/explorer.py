@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypedDict
@@ -27,7 +26,8 @@ from uuid import UUID
 from segstore.explore.command import names_place, start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.replay import Step, read_script
-from segstore.traces import TraceClient, shortened
+from segstore.traces import TraceClient, TraceRecorder, shortened
+from segstore.wire import Buffer
 from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
@@ -78,7 +78,10 @@ class CutPoint(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a run: the contents of each segment, the client's error, whether it hung, and the traffic."""
+    """The outcome of a run: the contents of each segment, the client's error, whether it hung, and the traffic.
+
+    violation: what the caller's check found broken.
+    """
 
     segments: dict[str, list[bytes]]
     raised: BaseException | None
@@ -86,6 +89,7 @@ class Outcome(NamedTuple):
     records: list[Record]
     requests: list[tuple[str, int]]
     was_cut: bool
+    violation: str | None
 
 
 class Finding(NamedTuple):
@@ -156,12 +160,13 @@ async def explore(
     for type_name, nth in good.requests:
         for where in cuts:
             cut = CutPoint(type_name, nth, where)
-            other: list[str] = []
-            outcome = await _run(client, cut, match, timeout_s, make_store, check, other)
+            outcome = await _run(client, cut, match, timeout_s, make_store, check)
             runs += 1
             if not outcome.was_cut:
                 unreached.append(cut)
-            broken = (*compared(good, outcome, keep_order=keep_order, timeout_s=timeout_s), *other)
+            broken = tuple(compared(good, outcome, keep_order=keep_order, timeout_s=timeout_s))
+            if outcome.violation:
+                broken += (outcome.violation,)
             if broken:
                 findings.append(Finding(cut, broken, outcome.records))
     return Exploration(runs, findings, unreached)
@@ -175,7 +180,6 @@ async def explore_trace(
     cuts: Sequence[Where] = _EVERYWHERE,
     timeout_s: float = 5.0,
     keep_order: bool = True,
-    make_store: Callable[[], Mock] = MockSegmentStore,
 ) -> Exploration:
     """Like `explore`, with the requests of a trace; failures are shortened to the fewest requests that still fail.
 
@@ -191,7 +195,6 @@ async def explore_trace(
             cuts=there,
             timeout_s=timeout_s,
             keep_order=keep_order,
-            make_store=make_store,
         )
 
     found = await explored(steps, cuts)
@@ -220,14 +223,10 @@ async def explore_trace(
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     """Removes findings that were shortened to the same one."""
-    seen: set[Any] = set()
-    kept = []
+    kept: dict[Any, Finding] = {}
     for each in findings:
-        key = each.cut, each.broken
-        if key not in seen:
-            seen.add(key)
-            kept.append(each)
-    return kept
+        kept.setdefault((each.cut, each.broken), each)
+    return list(kept.values())
 
 
 async def explore_command(
@@ -286,7 +285,6 @@ async def _run(
     timeout_s: float,
     make_store: Callable[[], Mock],
     check: Callable[[Mock], str | None] | None = None,
-    said: list[str] | None = None,
 ) -> Outcome:
     recorder = _Recorder()
     raised: BaseException | None = None
@@ -304,8 +302,7 @@ async def _run(
         except Exception as error:  # noqa: BLE001 — whatever the client raises, its user knows of the failure
             raised = error
         segments = _contents(mock)
-        if check is not None and said is not None and (found := check(mock)):
-            said.append(found)
+        violation = None if check is None else check(mock)
         counts: Counter[str] = Counter()
         requests = []
         wanted = {each.number for each in mock.requests(match)}
@@ -315,7 +312,7 @@ async def _run(
                 requests.append((each.type_name, counts[each.type_name]))
         was_cut = bool(mock.faults.decisions)
         mock.faults.clear()
-    return Outcome(segments, raised, hung, recorder.records(), requests, was_cut)
+    return Outcome(segments, raised, hung, recorder.records(), requests, was_cut, violation)
 
 
 def _servers(mock: Mock) -> list[SegmentStoreServer]:
@@ -413,33 +410,17 @@ def _said(events: Counter[bytes]) -> str:
     return f"the event {first[_EVENT_HEADER_BYTES:][:40]!r}" + (f" and {more} more" if more else "")
 
 
-class _Recorder:
+class _Recorder(TraceRecorder):
     """Keeps a run's traffic in memory."""
 
     def __init__(self) -> None:
-        self._writer = TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore"))
+        super().__init__(TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore")))
         self._blocks = [self._writer.start()]
-        self._count = 0
 
-    def opened(self, **facts: str) -> int:
-        self._count += 1
-        self._writer.opened(time.time_ns(), self._count, **facts)
-        return self._count
-
-    def received(self, connection: int, data: Any) -> None:
-        self._add(connection, 0, data)
-
-    def sent(self, connection: int, parts: Sequence[Any]) -> None:
-        for each in parts:
-            self._add(connection, 1, each)
-
-    def closed(self, connection: int, by: int, **facts: str) -> None:
-        self._writer.closed(time.time_ns(), connection, by, **facts)  # type: ignore[arg-type]  # a Direction
-
-    def _add(self, connection: int, direction: int, data: Any) -> None:
-        if self._writer.add(time.time_ns(), connection, direction, bytes(data)):
-            self._blocks.append(self._writer.take())
+    def write(self, parts: list[Buffer]) -> None:
+        self._blocks.append(b"".join(parts))
 
     def records(self) -> list[Record]:
-        self._blocks.append(self._writer.finish(time.time_ns()))
+        """Ends the recording and returns its records."""
+        self.write(self._writer.finish_parts(self._clock()))
         return [each for each in read_records(b"".join(self._blocks)) if isinstance(each, Record)]

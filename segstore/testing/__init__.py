@@ -1,7 +1,7 @@
 """Segment stores for tests: in the test's loop, in a thread, in a process."""
 
+from segstore.testing.fixtures import Explore, StartServer, StartTap, StartTrace
 from segstore.testing.hosts import InAnotherProcess
-from segstore.testing.options import Explore, ServerOptions, StartServer, StartTap, StartTrace
 from segstore.testing.servers import (
     AsyncView,
     Running,
@@ -9,6 +9,7 @@ from segstore.testing.servers import (
     RunningServer,
     RunningTap,
     RunningTrace,
+    ServerOptions,
     ServerProcess,
     Servers,
     ServerThread,

@@ -29,7 +29,6 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import IO, Any, Final, Protocol, Self
 
 PATIENCE_S: Final = 30.0
@@ -107,9 +106,7 @@ class Host(abc.ABC):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import gc
 import time
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,7 +19,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
-from segstore.server.replay import TraceServer, of_clients, read_script, replay_controller
+from segstore.server.replay import Problem, TraceServer, of_clients, read_script, replay_controller
 from segstore.server.store import NotOwner, SegmentStore
 from segstore.testing.hosts import Stoppable, ThreadHost
 from segstore.traces import FileRecorder, TraceFile
@@ -40,10 +42,18 @@ def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
     return thing.stop()
 
 
-class Watched:
+def break_connections(server: Watched) -> int:
+    """Breaks all connections of a server; returns their number."""
+    return server.cut()
+
+
+class Watched(ABC):
     """A server that records requests and has faults: a cluster or a tap."""
 
     observed: MockCluster | Tap
+
+    @abstractmethod
+    def cut(self) -> int: ...
 
     def requests(self, match: str, stage: StageName) -> list[Seen]:
         return [copy.copy(each) for each in self.observed.requests(match, stage)]
@@ -297,8 +307,8 @@ class ServedTrace:
     def address(self) -> tuple[str, int]:
         return self.server.host, self.server.port
 
-    def problems(self) -> list[Any]:
+    def problems(self) -> list[Problem]:
         return list(self.server.problems)
 
-    def unused(self) -> Any:
+    def unused(self) -> Counter[str]:
         return self.server.unused()

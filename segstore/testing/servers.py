@@ -28,14 +28,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from segstore.server import StoreOptions
+from segstore.server.clock import Clock
 from segstore.server.cluster import MockCluster
+from segstore.server.controller import Authority, ControllerConfig
+from segstore.server.coordination import Coordinator, OwnershipSettings
 from segstore.server.faults import Action, Decision, FaultSettings, Rule, RuleOptions, Seen, StageName
 from segstore.server.replay import Problem, TraceOptions
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
-from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, end
-from segstore.testing.options import ServerOptions
+from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, break_connections, end
 from segstore.wire.trace import Record
 
 if TYPE_CHECKING:
@@ -46,6 +49,29 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 
+class ServerOptions(StoreOptions, total=False):
+    """The keyword arguments of `Servers.serve`: those of `MockCluster`, users, and a recording."""
+
+    stores: int
+    controller: ControllerConfig | Mapping[str, Any] | None
+    published_host: str | None
+    authority: Authority | None
+    users: Iterable[str] | None
+    faults: FaultSettings | Path | str | None
+    clock: Clock | None
+    watched: bool
+    http_port: int | None
+    http_token_file: Path | None
+    data: Path | None
+    memory_bytes: int | None
+    ownership: OwnershipSettings | None
+    coordinator: Coordinator | None
+    configuration: Coordinator | None
+    record: Path | None
+    record_tokens: bool
+    record_values: Mapping[str, str] | None
+
+
 class WouldBlock(RuntimeError):
     """A blocking wait from a coroutine, which would block its loop and the client on it. Attributes: call, instead."""
 
@@ -54,13 +80,14 @@ class WouldBlock(RuntimeError):
         self.call = call
         self.instead = instead
 
-
-def _refuse_to_block(call: str, instead: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlock(call, instead)
+    @classmethod
+    def check(cls, call: str, instead: str) -> None:
+        """Raises `WouldBlock` in a coroutine."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise cls(call, instead)
 
 
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
@@ -117,7 +144,44 @@ class ServerProcess(ProcessHost, Servers):
     """Servers in a process of their own, started with the first server."""
 
 
-class Running(ABC):
+class _Hosted(ABC):
+    """A server in a thread or a process of its own."""
+
+    def __init__(self, host: Servers, key: int) -> None:
+        self._host = host
+        self._key = key
+        self._stopped = False
+
+    @overload
+    def _do(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any, timeout_s: float = PATIENCE_S) -> T: ...
+
+    @overload
+    def _do(self, function: Callable[..., T], *given: Any, timeout_s: float = PATIENCE_S) -> T: ...
+
+    def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
+        return self._host.run(function, self._key, *given, timeout_s=timeout_s)
+
+    @property
+    @abstractmethod
+    def address(self) -> tuple[str, int]: ...
+
+    @property
+    def host(self) -> str:
+        return self.address[0]
+
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
+    def stop(self) -> None:
+        """Closes all connections and stops listening; what was recorded stays readable. May be called twice."""
+        self._do(end)
+        if not self._stopped:
+            self._stopped = True
+            weakref.finalize(self, self._host.forget, self._key).atexit = False
+
+
+class Running(_Hosted):
     """A server that records requests and injects faults, in a thread or a process of its own.
 
     Attributes:
@@ -126,14 +190,9 @@ class Running(ABC):
     """
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
+        super().__init__(host, key)
         self.watched = watched
-        self._host = host
-        self._key = key
         self.faults = RunningFaults(self)
-        self._stopped = False
-
-    def _do(self, function: Callable[..., Any], *given: Any, timeout_s: float = PATIENCE_S) -> Any:
-        return self._host.run(function, self._key, *given, timeout_s=timeout_s)
 
     @property
     @abstractmethod
@@ -148,25 +207,19 @@ class Running(ABC):
             raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
         return addresses[0]
 
-    @property
-    def host(self) -> str:
-        return self.address[0]
-
-    @property
-    def port(self) -> int:
-        return self.address[1]
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; how many there were."""
+        return self._do(break_connections)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
         """The requests that match a filter and have reached a stage, oldest first. Raises FilterError."""
-        found: list[Seen] = self._do(Watched.requests, match, stage)
-        return found
+        return self._do(Watched.requests, match, stage)
 
     def mark(self) -> int:
         """The number of the last request: `wait_for(since=…)` counts later ones."""
-        number: int = self._do(Watched.mark)
-        return number
+        return self._do(Watched.mark)
 
     def wait_for(
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
@@ -175,17 +228,9 @@ class Running(ABC):
 
         Raises NotSeen, FilterError; WouldBlock in a coroutine.
         """
-        _refuse_to_block("wait_for", "server.aio.wait_for(…)")
+        WouldBlock.check("wait_for", "server.aio.wait_for(…)")
         given = match, count, stage, timeout_s, since
-        found: Seen = self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
-        return found
-
-    def stop(self) -> None:
-        """Closes all connections and stops listening; requests stay readable. May be called twice."""
-        self._do(end)
-        if not self._stopped:
-            self._stopped = True
-            weakref.finalize(self, self._host.forget, self._key).atexit = False
+        return self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
 
 
 class RunningServer(Running):
@@ -196,7 +241,7 @@ class RunningServer(Running):
 
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
         super().__init__(host, key, watched=watched)
-        self._addresses: list[tuple[str, int]] = host.run(Served.addresses, key)
+        self._addresses = self._do(Served.addresses)
         self.aio = AsyncView(self)
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -209,20 +254,17 @@ class RunningServer(Running):
     @property
     def admin_port(self) -> int:
         """The port for admin commands of the first store, if the setting `admin_port` is given, such as 0."""
-        port: int = self._do(Served.admin_port)
-        return port
+        return self._do(Served.admin_port)
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API, if the setting `http_port` is given, such as 0."""
-        url: str = self._do(Served.http_url)
-        return url
+        return self._do(Served.http_url)
 
     @property
     def controller_uri(self) -> str:
         """host:port of the controller, which the first access starts."""
-        uri: str = self._do(Served.controller_uri)
-        return uri
+        return self._do(Served.controller_uri)
 
     def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
         """Creates a stream, and its scope if needed, through the controller. Raises ControllerError."""
@@ -240,29 +282,21 @@ class RunningServer(Running):
 
     def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
         """Runs a coroutine function where the server is; returns its result. Raises TimeoutError."""
-        _refuse_to_block("run", "server.aio.run(…)")
+        WouldBlock.check("run", "server.aio.run(…)")
         found: T = self._do(Served.run, function, timeout_s=timeout_s)
         return found
 
     def segments(self, *, with_indexes: bool = False) -> list[str]:
         """The names of all segments, sorted. with_indexes: include index segments."""
-        names: list[str] = self._do(Served.segments, with_indexes)
-        return names
+        return self._do(Served.segments, with_indexes)
 
     def read(self, segment: str) -> bytes:
         """All that a segment holds, from its start offset. Raises NoSuchSegment."""
-        data: bytes = self._do(Served.read, segment)
-        return data
+        return self._do(Served.read, segment)
 
     def events(self, segment: str) -> list[bytes]:
         """The events of a segment, in order. Raises NoSuchSegment; ValueError, with the offset, for other bytes."""
-        events: list[bytes] = self._do(Served.events, segment)
-        return events
-
-    def cut(self) -> int:
-        """Breaks all connections at once, as a failing network does; how many there were."""
-        count: int = self._do(Served.cut)
-        return count
+        return self._do(Served.events, segment)
 
 
 class RunningTap(Running):
@@ -275,19 +309,12 @@ class RunningTap(Running):
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of the tap's port for each store that it knows of."""
-        found: list[tuple[str, int]] = self._do(ServedTap.addresses)
-        return found
+        return self._do(ServedTap.addresses)
 
     @property
     def controller_uri(self) -> str:
         """host:port of the controller, through the tap."""
-        uri: str = self._do(ServedTap.controller_uri)
-        return uri
-
-    def cut(self) -> int:
-        """Breaks all connections at once, as a failing network does; how many there were."""
-        count: int = self._do(ServedTap.cut)
-        return count
+        return self._do(ServedTap.controller_uri)
 
 
 class Waits:
@@ -300,15 +327,15 @@ class Waits:
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
     ) -> Seen:
         """As `Running.wait_for`."""
-        found: Seen = await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
-        return found
+        return await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """As `RunningFaults.wait_held`."""
         await self._await(Watched.faults, "wait_held", name, count, timeout_s)
 
-    async def _await(self, function: Callable[..., Any], *given: Any) -> Any:
-        return await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
+    async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
+        found: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
+        return found
 
 
 class AsyncView(Waits):
@@ -367,7 +394,7 @@ class RunningFaults:
 
     def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """Waits until a rule holds `count` items. Raises TimeoutError; WouldBlock in a coroutine."""
-        _refuse_to_block("wait_held", "server.aio.wait_held(…)")
+        WouldBlock.check("wait_held", "server.aio.wait_held(…)")
         given = "wait_held", name, count, timeout_s
         self._server._do(Watched.faults, *given, timeout_s=timeout_s + PATIENCE_S)
 
@@ -399,43 +426,28 @@ class RunningFaults:
         return lines
 
 
-class RunningTrace:
+class RunningTrace(_Hosted):
     """A trace that answers clients. Made by `Servers.replay`."""
 
     def __init__(self, host: Servers, key: int) -> None:
-        self._host = host
-        self._key = key
-        self.address: tuple[str, int] = host.run(ServedTrace.address, key)
-        self._stopped = False
+        super().__init__(host, key)
+        self._address = self._do(ServedTrace.address)
 
     @property
-    def host(self) -> str:
-        return self.address[0]
-
-    @property
-    def port(self) -> int:
-        return self.address[1]
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        return self._address
 
     @property
     def controller_uri(self) -> str:
         """host:port of a controller that knows the streams of the trace; the first access starts it."""
-        uri: str = self._host.run(ServedTrace.controller_uri, self._key)
-        return uri
+        return self._do(ServedTrace.controller_uri)
 
     @property
     def problems(self) -> list[Problem]:
         """The requests that the trace did not answer, oldest first."""
-        found: list[Problem] = self._host.run(ServedTrace.problems, self._key)
-        return found
+        return self._do(ServedTrace.problems)
 
     def unused(self) -> Counter[str]:
         """The requests of the trace that no client has made so far, counted by command."""
-        found: Counter[str] = self._host.run(ServedTrace.unused, self._key)
-        return found
-
-    def stop(self) -> None:
-        """Closes all connections and stops listening. May be called twice."""
-        self._host.run(ServedTrace.stop, self._key)
-        if not self._stopped:
-            self._stopped = True
-            weakref.finalize(self, self._host.forget, self._key).atexit = False
+        return self._do(ServedTrace.unused)

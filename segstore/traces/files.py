@@ -17,6 +17,7 @@ import logging
 import mmap
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -27,6 +28,7 @@ from segstore.wire.trace import (
     LONGEST_LINE,
     SECRET_CODES,
     SPARE_BYTES,
+    Block,
     Damage,
     Direction,
     FixtureError,
@@ -47,8 +49,6 @@ from segstore.wire.trace import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from segstore.wire import Buffer
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,7 @@ class TraceFile:
     def __enter__(self) -> TraceFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
@@ -127,16 +125,17 @@ class TraceFile:
     def _capture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         with self._mapped() as buffer:
             for block in read_blocks(buffer):
-                if isinstance(block, Damage):
-                    self.damages.append(block)
-                    size = block.size
-                else:
-                    size = block.header.size
-                    if block.metadata is not None:
-                        self.metadata = block.metadata
-                    yield from block.columns
+                yield from self._records(block)
                 if advance is not None:
-                    advance(size)
+                    advance(block.size)
+
+    def _records(self, block: Block | Damage) -> Iterable[Record]:
+        if isinstance(block, Damage):
+            self.damages.append(block)
+            return ()
+        if block.metadata is not None:
+            self.metadata = block.metadata
+        return block.columns
 
     def follow(self, wait: Callable[[], object]) -> Iterator[Record]:
         """Yields the records of a capture, including those that its recorder adds later.
@@ -153,17 +152,11 @@ class TraceFile:
             if self.size > at:
                 with self._mapped() as buffer:
                     mark = mark or mark_of(buffer)
-                    for block in read_blocks(buffer, at, None, mark) if mark else ():
-                        if isinstance(block, Damage):
-                            if block.torn:
-                                break
-                            self.damages.append(block)
-                            at = block.offset + block.size
-                            continue
-                        at = block.offset + block.header.size
-                        if block.metadata is not None:
-                            self.metadata = block.metadata
-                        yield from block.columns
+                    for block in read_blocks(buffer, at, mark=mark) if mark else ():
+                        if isinstance(block, Damage) and block.torn:
+                            break
+                        at = block.offset + block.size
+                        yield from self._records(block)
             wait()
 
     def _mapped(self) -> contextlib.AbstractContextManager[Any]:
@@ -236,8 +229,48 @@ def _owners(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-class FileRecorder:
-    """Records the traffic of a server's connections to a new capture.
+class TraceRecorder(ABC):
+    """Turns the traffic of a server's connections into blocks of a capture, which `write` takes as pieces.
+
+    The methods are those of `segstore.server.connection.recording.Recorder`.
+
+    Attributes: connections, the number of connections opened so far.
+    """
+
+    def __init__(self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns) -> None:
+        self.connections = 0
+        self._writer = writer
+        self._clock = clock
+
+    @abstractmethod
+    def write(self, parts: list[Buffer]) -> None:
+        """Takes the pieces of a block, which are valid only until it returns."""
+
+    def opened(self, **facts: str) -> int:
+        """Records that a connection was opened; returns its number, from 1."""
+        self.connections += 1
+        self._writer.opened(self._clock(), self.connections, **facts)
+        return self.connections
+
+    def received(self, connection: int, data: Buffer) -> None:
+        """Records bytes sent by the client, in any pieces; they are copied."""
+        if self._writer.add(self._clock(), connection, 0, data):
+            self.write(self._writer.take_parts())
+
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """Records bytes sent by the store, as consecutive buffers; they are copied."""
+        for part in parts:
+            if self._writer.add(self._clock(), connection, 1, part):
+                self.write(self._writer.take_parts())
+
+    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
+        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
+        if self._writer.closed(self._clock(), connection, by, **facts):
+            self.write(self._writer.take_parts())
+
+
+class FileRecorder(TraceRecorder):
+    """Records to a new file.
 
     Methods return immediately, except that the call which completes a block writes it, with one system call. Full
     blocks bypass the system's cache if possible, because making room there costs more than everything else. Call `tick`
@@ -260,27 +293,25 @@ class FileRecorder:
     ) -> None:
         self.path = path
         self.failure: OSError | None = None
-        self._clock = clock
-        self._count = 0
-        metadata = Metadata(wire_version, recorder, values or {})
         self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # page-aligned
         self._columns = mmap.mmap(-1, mmap.PAGESIZE)
         self._position = 0
         self._direct: int | None = None
-        self._writer = TraceWriter(
+        writer = TraceWriter(
             make_mark(os.urandom(8)),
-            metadata,
+            Metadata(wire_version, recorder, values or {}),
             redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
             memory=self._memory,
         )
+        super().__init__(writer, clock)
         try:
             self._file: io.FileIO | None = io.FileIO(path, "xb", opener=_owners)
         except FileExistsError as cause:
             said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
-        self._write([self._writer.start()])
+        self.write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
         if _DIRECT:
@@ -292,42 +323,15 @@ class FileRecorder:
         """Whether full blocks bypass the system's cache."""
         return self._direct is not None
 
-    @property
-    def connections(self) -> int:
-        """Number of connections opened so far."""
-        return self._count
-
-    def opened(self, **facts: str) -> int:
-        """Records that a connection was opened; returns its number, from 1."""
-        self._count += 1
-        self._writer.opened(self._clock(), self._count, **facts)
-        return self._count
-
-    def received(self, connection: int, data: Buffer) -> None:
-        """Records bytes sent by the client, in any pieces; they are copied."""
-        if self._writer.add(self._clock(), connection, 0, data):
-            self._write(self._writer.take_parts())
-
-    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """Records bytes sent by the store, as consecutive buffers; they are copied."""
-        for part in parts:
-            if self._writer.add(self._clock(), connection, 1, part):
-                self._write(self._writer.take_parts())
-
-    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
-        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
-        if self._writer.closed(self._clock(), connection, by, **facts):
-            self._write(self._writer.take_parts())
-
     def tick(self) -> None:
         """Writes pending data that is old enough."""
         if self._writer.due(self._clock()):
-            self._write(self._writer.take_parts())
+            self.write(self._writer.take_parts())
 
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""
         if self._file is not None:
-            self._write(self._writer.finish_parts(self._clock()))
+            self.write(self._writer.finish_parts(self._clock()))
         self._end()
 
     def _end(self) -> None:
@@ -338,7 +342,7 @@ class FileRecorder:
             os.close(self._direct)
             self._direct = None
 
-    def _write(self, parts: list[Buffer]) -> None:
+    def write(self, parts: list[Buffer]) -> None:
         if self._file is None or not any(parts):
             return
         try:

@@ -17,6 +17,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -166,7 +167,7 @@ class _Peer:
         del self.rest[:size]
         return found
 
-    async def over(self, timeout_s: float) -> bool:
+    async def closes(self, timeout_s: float) -> bool:
         """Whether the store closes the connection within the timeout."""
         await asyncio.wait([self._task], timeout=timeout_s)
         return self._task.done()
@@ -221,33 +222,27 @@ def _claim(frame: bytes) -> Any:
     return command.type_code if isinstance(command, Unknown) else answer_key(command)
 
 
+@dataclass
 class _Driver:
-    def __init__(
-        self,
-        address: tuple[str, int],
-        *,
-        timeout_s: float,
-        pace: float | None,
-        ignore: frozenset[str],
-        compare: bool,
-        all_differences: bool,
-    ) -> None:
-        self._address = address
-        self._timeout_s = timeout_s
-        self._pace = pace
-        self._ignore = ignore
-        self._compare = compare
-        self._all = all_differences
-        self._peers: dict[int, _Peer] = {}
-        self._names: dict[str, str] = {}
-        self._exchanges = Exchanges()
-        self._start = 0.0
-        self._first_ns: int | None = None
-        self._number = 0
-        self._late: set[int] = set()
-        self.differences: list[ReplyDifference] = []
-        self.records: list[Record] = []
-        self.requests = self.replies = 0
+    """Repeats the requests of one trace; the arguments are those of `drive`."""
+
+    address: tuple[str, int]
+    timeout_s: float
+    pace: float | None
+    ignore: frozenset[str]
+    compare: bool
+    all_differences: bool
+    differences: list[ReplyDifference] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    requests: int = 0
+    replies: int = 0
+    _peers: dict[int, _Peer] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _exchanges: Exchanges = field(default_factory=Exchanges)
+    _start: float = 0.0
+    _first_ns: int | None = None
+    _number: int = 0
+    _late: set[int] = field(default_factory=set)
 
     async def run(self, records: Iterable[Record]) -> None:
         self._start = asyncio.get_running_loop().time()
@@ -255,14 +250,14 @@ class _Driver:
             for self._number, record in enumerate(records, 1):
                 seen = self._exchanges.see(record)
                 await self._record(record, seen)
-                if self.differences and not self._all and self._compare:
+                if self.differences and not self.all_differences:
                     break
             else:
                 for number in tuple(self._peers):
                     await self._end(number)
         finally:
             for peer in self._peers.values():
-                await peer.close(self._timeout_s)
+                await peer.close(self.timeout_s)
 
     async def _record(self, record: Record, seen: Exchange) -> None:
         number = record.connection
@@ -284,15 +279,29 @@ class _Driver:
     def _keep(self, number: int, direction: Direction, kind: RecordKind, data: bytes, at_ns: int | None = None) -> None:
         self.records.append(Record(at_ns or time.time_ns(), number, direction, kind, data))
 
+    def _differ(
+        self,
+        connection: int,
+        expected: bytes | None,
+        actual: bytes | None,
+        why: str = "",
+        *,
+        request: bytes | None = None,
+        fields: tuple[FieldDifference, ...] = (),
+    ) -> None:
+        if self.compare:
+            found = ReplyDifference(connection, self._number, request, expected, actual, fields, why)
+            self.differences.append(found)
+
     async def _open(self, number: int) -> _Peer:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connected = await asyncio.open_connection(*self._address)
+            async with asyncio.timeout(self.timeout_s):
+                connected = await asyncio.open_connection(*self.address)
         except OSError as error:
-            host, port = self._address
+            host, port = self.address
             # The system's message reads better than asyncio's, which repeats the address.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-            why = why or f"it did not answer in {self._timeout_s:g} s"
+            why = why or f"it did not answer in {self.timeout_s:g} s"
             raise ConnectionError(f"no connection to the store at {host}:{port}: {why}") from error
         peer = self._peers[number] = _Peer(*connected)
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
@@ -303,29 +312,27 @@ class _Driver:
         peer = self._peers.pop(number, None)
         if peer is None:
             return
-        await peer.close(self._timeout_s)
+        await peer.close(self.timeout_s)
         for at_ns, frame, _ in peer.came:
             self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
-            if self._compare:
-                self.differences.append(ReplyDifference(number, self._number, None, None, frame, ()))
+            self._differ(number, None, frame)
         if peer.rest:
             self._keep(number, Direction.REPLY, RecordKind.BYTES, bytes(peer.rest))
-            if self._compare:
-                self.differences.append(ReplyDifference(number, self._number, None, None, bytes(peer.rest), ()))
+            self._differ(number, None, bytes(peer.rest))
         self._keep(number, Direction.REQUEST, RecordKind.CLOSE, b"{}")
 
     async def _closed_by_store(self, number: int) -> None:
         peer = self._peers.get(number)
-        if peer is not None and not await peer.over(self._timeout_s) and self._compare:
-            why = f"the store has not closed the connection within {self._timeout_s:g} s, as in the trace"
-            self.differences.append(ReplyDifference(number, self._number, None, None, None, (), why))
+        if peer is not None and not await peer.closes(self.timeout_s):
+            why = f"the store has not closed the connection within {self.timeout_s:g} s, as in the trace"
+            self._differ(number, None, None, why)
         await self._end(number)
 
     async def _request(self, record: Record) -> None:
         if self._first_ns is None:
             self._first_ns = record.ts_ns
-        if self._pace is not None:
-            due = self._start + (record.ts_ns - self._first_ns) / 1e9 / self._pace
+        if self.pace is not None:
+            due = self._start + (record.ts_ns - self._first_ns) / 1e9 / self.pace
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
         peer = self._peers.get(record.connection) or await self._open(record.connection)
         data = self._translated(record.data) if record.kind is RecordKind.FRAME else record.data
@@ -356,39 +363,35 @@ class _Driver:
         expected = self._translated(record.data)
         self.replies += 1
         # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
-        patience = self._timeout_s if number not in self._late else min(self._timeout_s, 0.05)
+        patience = self.timeout_s if number not in self._late else min(self.timeout_s, 0.05)
         found = await peer.reply(expected, patience)
         if found is None:
             self._late.add(number)
-            why = peer.ended or f"none came within {patience:g} s"
-            if self._compare:
-                self.differences.append(ReplyDifference(number, self._number, request, expected, None, (), why))
+            self._differ(number, expected, None, peer.ended or f"none came within {patience:g} s", request=request)
             return
         at_ns, frame = found
         self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
         self._learn(seen, record.data, frame)
         expected = self._translated(record.data)
-        if not self._compare or frame == expected:
+        if not self.compare or frame == expected:
             return
         fields = tuple(
-            each for each in compare_frames(expected, frame) if each.field.partition(".")[0] not in self._ignore
+            each for each in compare_frames(expected, frame) if each.field.partition(".")[0] not in self.ignore
         )
         if fields:
-            self.differences.append(ReplyDifference(number, self._number, request, record.data, frame, fields))
+            self._differ(number, record.data, frame, request=request, fields=fields)
 
     async def _unframed(self, record: Record) -> None:
         """Expects bytes that are no complete frame, such as half of one before the store closed."""
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
-        found = await peer.unframed(len(record.data), self._timeout_s)
+        found = await peer.unframed(len(record.data), self.timeout_s)
         if found:
             self._keep(number, Direction.REPLY, RecordKind.BYTES, found)
-        if self._compare and found != record.data:
+        if found != record.data:
             fields = compare_frames(record.data, found) if found else ()
-            why = peer.ended or f"none came within {self._timeout_s:g} s"
-            self.differences.append(
-                ReplyDifference(number, self._number, None, record.data, found or None, fields, why)
-            )
+            why = peer.ended or f"none came within {self.timeout_s:g} s"
+            self._differ(number, record.data, found or None, why, fields=fields)
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
         """Records the store's name for a transient segment of the trace."""
@@ -418,9 +421,7 @@ async def drive(
     """
     if pace is not None and pace <= 0:
         raise ValueError(f"pace must be above 0, not {pace}")
-    driver = _Driver(
-        (host, port), timeout_s=timeout_s, pace=pace, ignore=ignore, compare=compare, all_differences=all_differences
-    )
+    driver = _Driver((host, port), timeout_s, pace, ignore, compare, all_differences)
     await driver.run(records)
     return Drive(driver.differences, driver.records, driver.requests, driver.replies)
 

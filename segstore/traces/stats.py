@@ -66,9 +66,7 @@ def statistics(records: Iterable[Record]) -> Statistics:
     connections = first = last = 0
     for number, record in enumerate(records):
         seen = exchanges.see(record)
-        first, last = (record.ts_ns if not number else min(first, record.ts_ns)), max(last, record.ts_ns)
-        if not number:
-            last = record.ts_ns
+        first, last = (min(first, record.ts_ns), max(last, record.ts_ns)) if number else (record.ts_ns, record.ts_ns)
         if record.kind is RecordKind.CLOSE:
             alive.discard(record.connection)
             continue

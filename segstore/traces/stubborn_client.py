@@ -6,7 +6,7 @@ appends that the store reports as stored, and resends the others and the unanswe
 read that the trace does not answer.
 
 Invariants: an append that the store reports as stored in its set-up reply is not resent; a run ends when all requests
-are answered, or raises ConnectionError after `attempts` connections in a row were lost.
+are answered, or raises ConnectionError after `_ATTEMPTS` connections in a row were lost.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from segstore.wire.blocks import Append
 from segstore.wire.protocol import ClientProtocol
 
 _LAST_NUMBER: Final = 2**63 - 1
+_ATTEMPTS: Final = 5
 
 
 class TraceClient:
     """Makes the requests of a trace in order, with one connection for each of the trace's."""
 
-    def __init__(self, steps: Sequence[Step], *, attempts: int = 5) -> None:
+    def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
-        self.attempts = attempts
 
     async def run(self, host: str, port: int) -> None:
         """Makes all requests. Raises ConnectionError."""
@@ -63,7 +63,7 @@ class TraceClient:
 
     def line(self, host: str, port: int) -> _Line:
         """A connection that reopens itself."""
-        return _Line(host, port, self.attempts)
+        return _Line(host, port)
 
 
 class _Lost(Exception):
@@ -73,9 +73,8 @@ class _Lost(Exception):
 class _Line:
     """One connection of the trace, over one or more real connections."""
 
-    def __init__(self, host: str, port: int, attempts: int) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._where = host, port
-        self._attempts = attempts
         self._set_ups: dict[bytes, SetupAppend] = {}
         self._pending: list[Append] = []
         self._reads: list[ReadSegment] = []
@@ -118,7 +117,7 @@ class _Line:
             await self._insist(lambda: self._until(lambda: not self._pending))
 
     async def _insist(self, what: Callable[[], Awaitable[object]]) -> None:
-        for _ in range(self._attempts):
+        for _ in range(_ATTEMPTS):
             try:
                 if self._streams is None:
                     await self._connect()
@@ -127,7 +126,7 @@ class _Line:
                 self._drop()
             else:
                 return
-        raise ConnectionError(f"the store ended {self._attempts} connections in a row")
+        raise ConnectionError(f"the store ended {_ATTEMPTS} connections in a row")
 
     async def _connect(self) -> None:
         _, writer = self._streams = await asyncio.open_connection(*self._where)

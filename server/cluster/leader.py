@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from segstore.server.cluster.node import controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller
 from segstore.server.controller.api import Authority, ControllerServer, Permission
-from segstore.server.controller.state import Operation, encode
+from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
 from segstore.server.net import Endpoint
@@ -41,8 +42,7 @@ class Leading(NamedTuple):
 class ControllerLeader:
     """Opens the controller when this process is elected, and closes it when it resigns.
 
-    Attributes:
-        leading: the open controller; None while another process leads.
+    `leading` is the open controller; None while another process leads.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ControllerLeader:
             drop(durability)
             raise
         try:
-            await durability.start()
+            await durability.start(lambda why: self._failed(epoch, why))
         except BaseException as error:
             await durability.close()
             if isinstance(error, Exception) and epoch.is_known_over:
@@ -101,8 +101,8 @@ class ControllerLeader:
             raise
         authority, store = self._authority, self._settings.store
 
-        def journal(operation: Operation) -> None:
-            durability.controller_journal(encode(operation))
+        def journal(operation: op.Operation) -> None:
+            durability.controller_journal(op.encode(operation))
             self._configuration.changed_by(operation)
 
         async def settled() -> None:
@@ -123,9 +123,6 @@ class ControllerLeader:
         controller = Controller(segments, self._settings.controller, journal=journal, state=state)
         calls = ControllerServer.behind(controller, authority, self._servers, settled)
         made = self.leading = Leading(epoch, durability, controller, calls, segments)
-        durability.on_failure = lambda why: self._failed(made, why)
-        if durability.committer.failure:
-            self._failed(made, durability.committer.failure)
 
         def to_publish() -> Configured | None:
             return None if epoch.is_over else configured(state)
@@ -134,10 +131,10 @@ class ControllerLeader:
         log.info("this process leads the controller, epoch %d", epoch.number)
         return made
 
-    def _failed(self, made: Leading, why: str) -> None:
-        if self.leading is not made:
+    def _failed(self, epoch: Epoch, why: str) -> None:
+        if self.leading is None or self.leading.epoch is not epoch:
             return
-        if made.epoch.is_known_over:
+        if epoch.is_known_over:
             self._on_lost()
         else:
             self._on_failure(why)
@@ -154,14 +151,9 @@ class ControllerLeader:
             await self._opened()
             return
         self._configuration.withdraw()
-        try:
-            try:
-                await made.calls.aclose()
-            finally:
-                try:
-                    await made.segments.aclose()
-                finally:
-                    await made.durability.close()
-        finally:
+        async with AsyncExitStack() as ending:
             # Calls still in flight must not wait for changes that will never be durable.
-            made.durability.committer.fail("another process leads the controller now", logging.INFO)
+            ending.callback(made.durability.committer.fail, "another process leads the controller now", logging.INFO)
+            ending.push_async_callback(made.durability.close)
+            ending.push_async_callback(made.segments.aclose)
+            ending.push_async_callback(made.calls.aclose)

@@ -17,10 +17,11 @@ from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, ControllerServer
-from segstore.server.controller.state import Operation, State, encode
+from segstore.server.controller.state import State
+from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
-from segstore.server.faults import Faults, FaultSettings, Observer
+from segstore.server.faults import Faults, FaultSettings
 from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.segments import LocalSegments, RecordedSegments
@@ -75,7 +76,7 @@ class Cluster(ClusterNode):
         return SegmentStoreServer(
             settings,
             clock=self._clock,
-            faults=self._faults,
+            faults=self.rules,
             number=number,
             stores=self.settings.stores,
             durability=self.durability,
@@ -84,22 +85,20 @@ class Cluster(ClusterNode):
 
     def _make_durability(self, data: Path) -> Durability:
         containers, own = self.settings.store.containers, self.settings.store.own
-        made = Durability(
+        return Durability(
             data,
             containers=containers,
             held=range(containers) if own is None else own,
             memory_bytes=self.settings.memory_bytes,
             memory=self._memory,
         )
-        made.on_failure = self._cannot_write
-        return made
 
     async def _recover(self, durability: Durability) -> None:
         """Opens the data directory and restores the stores and the controller from it."""
         durability.open()
         durability.recover({number: each for one in self.stores for number, each in one.store.containers.items()})
         self._controller_state = controller_state(durability)
-        await durability.start()
+        await durability.start(self._cannot_write)
 
     async def start(self, *, with_controller: bool = True) -> None:
         """Listens on all ports or on none. with_controller: False leaves the controller to `start_controller`.
@@ -121,7 +120,7 @@ class Cluster(ClusterNode):
             await self.members.start()
         if self._with_controller and self.settings.controller_port is not None:
             await self.start_controller()
-        await self._start_control_api(members=self.members)
+        await self._start_control_api(move=None if self.members is None else self.members.move)
 
     async def start_controller(self) -> None:
         """Starts the controller after `start(with_controller=False)`; no-op if it runs. Raises OSError."""
@@ -153,9 +152,9 @@ class Cluster(ClusterNode):
         )
         self.controller_address = Endpoint(settings.public_host, self._served.port)
 
-    def _journal(self, operation: Operation) -> None:
+    def _journal(self, operation: op.Operation) -> None:
         if self.durability is not None:
-            self.durability.controller_journal(encode(operation))
+            self.durability.controller_journal(op.encode(operation))
         if self.members is not None:
             self.members.configuration.changed_by(operation)
 
@@ -225,14 +224,11 @@ class MockCluster(Cluster):
             memory_bytes=memory_bytes,
             ownership=ownership or _PROMPT,
         )
-        if faults is not None and not watched:
-            raise ValueError("faults need watched=True")
         clock = clock or LoopClock()
-        made = Faults(clock, faults, observer=Observer()) if watched else None
         super().__init__(
             settings,
             authority=authority,
-            faults=made,
+            faults=Faults.of_mock(clock, faults, watched=watched),
             clock=clock,
             coordinator=coordinator,
             configuration=configuration,

@@ -29,13 +29,7 @@ _ANOTHER_LOOK_S = 0.5
 
 
 class Members:
-    """The ownership of each store, by the store's number.
-
-    Attributes:
-        coordinator: the service with which the stores have sessions.
-        configuration: scopes and stream policies, through a session of its own.
-        ownerships: one per store; for a stopped store, its last one.
-    """
+    """The ownership of each store, by the store's number; for a stopped store, its last one."""
 
     def __init__(
         self,
@@ -45,8 +39,8 @@ class Members:
         coordinator: Coordinator | None = None,
         configuration: Coordinator | None = None,
     ) -> None:
-        """servers: the stores; `start_one` replaces an entry. coordinator: None for one in
-        this process. configuration: the service for scopes and stream policies, if it is a different one.
+        """servers: the stores; `start_one` replaces an entry. coordinator: the service with which they have sessions;
+        None for one in this process. configuration: that for scopes and stream policies, if it is a different one.
         """
         self._servers = servers
         self._settings = settings

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller
 from segstore.server.controller.state import State, image, recovered
 from segstore.server.durable import DirectoryDamaged, Durability
-from segstore.server.faults import Faults, NoFaults, Observed
+from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
 
 
-class ClusterNode(Observed, ABC):
+class ClusterNode(WithFaults, ABC):
     """One process: its stores, a controller and the control API.
 
     Attributes:
-        settings: as given.
         stores: the stores of this process, in order.
         controller: the controller, while it is in this process.
         controller_address: address for clients, once started; None without a controller.
@@ -39,11 +37,10 @@ class ClusterNode(Observed, ABC):
     stores: list[SegmentStoreServer]
 
     def __init__(self, settings: ClusterSettings, faults: Faults | None) -> None:
+        super().__init__(faults)
         self.settings = settings
-        self.observer = None if faults is None else faults.observer
         self.controller_address: Endpoint | None = None
         self.failure: asyncio.Future[str] | None = None
-        self._faults = faults
         self._control_api: ControlApi | None = None
 
     @property
@@ -58,13 +55,6 @@ class ClusterNode(Observed, ABC):
     @property
     def http_address(self) -> Endpoint | None:
         return None if self._control_api is None else self._control_api.address
-
-    @property
-    def faults(self) -> Faults:
-        """The fault rules of the stores. Raises NoFaults."""
-        if self._faults is None:
-            raise NoFaults
-        return self._faults
 
     async def start(self) -> None:
         """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
@@ -83,8 +73,8 @@ class ClusterNode(Observed, ABC):
         for store in self.stores:
             await store.stop(drain_s=drain_s)
         await self._stop_owning()
-        if self._faults is not None:
-            self._faults.report()
+        if self.rules is not None:
+            self.rules.report()
 
     @abstractmethod
     async def _start(self) -> None:
@@ -107,7 +97,7 @@ class ClusterNode(Observed, ABC):
 
         controlled = Controlled(
             self.stores,
-            self._faults,
+            self.rules,
             lambda: self.controller,
             lambda: self.controller_address,
             data=settings.data,
@@ -137,9 +127,7 @@ class ClusterNode(Observed, ABC):
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 

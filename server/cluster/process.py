@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 _SETTLE_S = 30.0
 _CONNECT_MS = 3_000
 _AGAIN_S = 0.5
-_OVER = (SessionState.LOST, SessionState.CLOSED)
 
 
 class ClusterProcess(ClusterNode):
@@ -82,10 +81,8 @@ class ClusterProcess(ClusterNode):
         ]
         self._path = settings.data
         self._where = where
-        self._patience_s = zookeeper.zookeeper_patience_ms / 1000
+        self._zookeeper = zookeeper
         self._authority = authority or Authority(now_s=lambda: wall_clock_ms() / 1000)
-        self._trust_network = zookeeper.trust_network
-        self._zookeeper_auth = zookeeper.zookeeper_auth
         self._coordinator = self._service(where)
         self._configured_where = zookeeper.configuration_zookeeper or where
         self.configuration = Configuration(self._service(self._configured_where))
@@ -101,7 +98,6 @@ class ClusterProcess(ClusterNode):
 
     @property
     def server(self) -> SegmentStoreServer:
-        """The store."""
         return self.stores[0]
 
     @property
@@ -122,7 +118,7 @@ class ClusterProcess(ClusterNode):
             where,
             session_timeout_ms=timeout_ms,
             connect_timeout_ms=max(_CONNECT_MS, timeout_ms),
-            credentials=self._zookeeper_auth,
+            credentials=self._zookeeper.zookeeper_auth,
         )
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -138,9 +134,13 @@ class ClusterProcess(ClusterNode):
         finally:
             await session.aclose()
         await self._start_configuration(folder)
-        storage = self._storage = FolderStorage(folder, self._make_container, settings.memory_bytes)
-        storage.on_failure = self._cannot_write
-        storage.before_loss = server.hub.flush
+        storage = self._storage = FolderStorage(
+            folder,
+            self._make_container,
+            settings.memory_bytes,
+            on_failure=self._cannot_write,
+            before_loss=server.hub.flush,
+        )
         server.store.separate_journals = True
         server.hub.gate = storage.gate
         server.hub.fence = storage.fence
@@ -153,7 +153,7 @@ class ClusterProcess(ClusterNode):
                 leader=self._leader,
                 config=settings.controller,
                 tls=settings.tls,
-                trust_network=self._trust_network,
+                trust_network=self._zookeeper.trust_network,
             )
             self.controller_address = where = Endpoint(host, self._front.port)
             self._candidate = Candidate(
@@ -175,7 +175,6 @@ class ClusterProcess(ClusterNode):
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
             drop_caches=self.configuration.drop,
         )
-        storage.on_lost = ownership.lost
         self._leader_here = ControllerLeader(
             settings,
             folder,
@@ -239,16 +238,7 @@ class ClusterProcess(ClusterNode):
         return [each for each in owned if not ownership.owns(each) and each not in ownership.refused]
 
     def _make_container(self, number: int, durability: Durability) -> Container:
-        settings = self.settings.store
-        return Container(
-            number,
-            pool=durability.pool,
-            waiters=self.server.store.waiters,
-            journal=durability.journal(number),
-            reuse_names=settings.reuse_names,
-            strict_transient_attributes=settings.strict_transient_attributes,
-            max_attributes=settings.limits.segment_attributes,
-        )
+        return self.server.store.new_container(number, durability.pool, durability.journal(number))
 
     async def _stop_controller(self, grace_s: float) -> None:
         front, self._front = self._front, None
@@ -274,7 +264,7 @@ class ClusterProcess(ClusterNode):
 
         def current() -> CoordinationSession | None:
             session = ownership.session
-            return None if session is None or session.state in _OVER else session
+            return None if session is None or session.state.is_over else session
 
         while ownership.shutdown_reason is None:
             await ownership.until(lambda: current() is not None or ownership.shutdown_reason is not None)
@@ -293,7 +283,7 @@ class ClusterProcess(ClusterNode):
             parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
         tasks = [asyncio.create_task(each, name=f"cluster process: {name}") for name, each in parts.items()]
         over = asyncio.create_task(
-            ownership.until(lambda: ownership.session is not session or session.state in _OVER), name="end of session"
+            ownership.until(lambda: ownership.session is not session or session.state.is_over), name="end of session"
         )
         try:
             done, _ = await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_EXCEPTION)
@@ -324,15 +314,15 @@ class ClusterProcess(ClusterNode):
 
     async def _watch_over(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
-        ownership = self.ownership
-        while session.state not in _OVER:
+        ownership, patience_s = self.ownership, self._zookeeper.zookeeper_patience_ms / 1000
+        while not session.state.is_over:
             await ownership.until(lambda: session.state is not SessionState.CONNECTED)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(patience_s):
                     await ownership.until(lambda: session.state is not SessionState.SUSPENDED)
                     continue
             self._fail(
-                f"ZooKeeper at {self._where} has not answered for {self._patience_s:g} s; "
+                f"ZooKeeper at {self._where} has not answered for {patience_s:g} s; "
                 "start this process again when it does"
             )
             return

@@ -93,6 +93,13 @@ class Waits:
         if self.block_since is not None:
             self.block_since += lost
 
+    def restarted(self, now_s: float) -> None:
+        """Records that the store reads from the peer again; the time before does not count."""
+        if self.frame_since is not None:
+            self.frame_since = now_s
+        if self.block_since is not None:
+            self.block_since = now_s
+
     def closing(self, now_s: float) -> None:
         """Records that closing began."""
         if self.closing_since is None:
@@ -104,15 +111,13 @@ class Waits:
             return self.closing_since + limits.linger_s, Missed.CLOSING
         if self.reading_since is not None:
             return self.reading_since + limits.stalled_peer_timeout_s, Missed.READING
-        first: tuple[float, Missed] | None = None
-        if self.first_frame_since is not None:
-            first = self.first_frame_since + limits.first_frame_timeout_s, Missed.FIRST_FRAME
-        if self.frame_since is not None:
-            at = self.frame_since + limits.frame_timeout_s
-            if first is None or at < first[0]:
-                first = at, Missed.FRAME
-        if self.block_since is not None:
-            at = self.block_since + limits.frame_timeout_s
-            if first is None or at < first[0]:
-                first = at, Missed.BLOCK
-        return first
+        times = (
+            (self.first_frame_since, limits.first_frame_timeout_s, Missed.FIRST_FRAME),
+            (self.frame_since, limits.frame_timeout_s, Missed.FRAME),
+            (self.block_since, limits.frame_timeout_s, Missed.BLOCK),
+        )
+        return min(
+            ((since + s, missed) for since, s, missed in times if since is not None),
+            key=lambda due: due[0],
+            default=None,
+        )

@@ -17,23 +17,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from segstore.server.connection.session import Ending
+from segstore.server.connection.receiving import ReceiveBuffers
+from segstore.server.connection.states import Ending
 from segstore.server.descriptors import shares
+from segstore.server.fair_queue import Job
 
 if TYPE_CHECKING:
-    from segstore.server.connection.connection import Connection
-    from segstore.server.connection.recording import Recorder
+    from segstore.server.connection.deadlines import Missed, Waits
     from segstore.server.connection.service import StoreService
     from segstore.server.durable import Gate
     from segstore.server.faults import Faults
+    from segstore.server.recording import Recorder
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_BYTES = 1024 * 1024
-_CROWDED_BYTES = 64 * 1024
-_LENT_BUFFERS = 4
 _SWEEP_S = 0.5
 _AT_ONCE: Final = 128
 """Maximum number of connections whose deadlines are checked, and of silent ones closed, in one loop iteration."""
@@ -42,7 +41,37 @@ _CROWDED: Final = 0.75
 _GIVES_WAY_S: Final = 1.0
 
 
-class ConnectionHub:
+class Member(Job, Protocol):
+    """A connection as the hub sees it; attributes and methods as in `Connection`."""
+
+    @property
+    def held_bytes(self) -> int: ...
+
+    @property
+    def waits(self) -> Waits: ...
+
+    @property
+    def is_silent(self) -> bool: ...
+
+    def look_up(self) -> None: ...
+
+    def shrink(self, share: int) -> None: ...
+
+    def missed(self, missed: Missed, now_s: float) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def end(self, why: str, ending: Ending) -> None: ...
+
+    def cut(self, why: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+C = TypeVar("C", bound=Member)
+
+
+class ConnectionHub(Generic[C]):
     """The connections of one or several listeners, and their shared state.
 
     Attributes:
@@ -50,8 +79,7 @@ class ConnectionHub:
         connections: all open connections.
         outstanding_bytes: bytes held for all peers, as last reported by the connections.
         queue: connections with more to execute than a slice allows, and other long work of the store.
-        receive_buffer, receive_view: buffer for all reads; its content is valid until the next read.
-        crowded_view: the part of it that one read may fill while many jobs are queued.
+        buffers: those that its connections read into.
         recorder: records the traffic of new connections; None for no recording.
         fence: called before requests are executed; removes containers that the store has lost. None if no other store
             can take them.
@@ -78,19 +106,17 @@ class ConnectionHub:
         self.fence: Callable[[], None] | None = None
         self.limits = limits = service.settings.limits
         self.queue = service.queue
-        self.connections: set[Connection] = set()
-        self._buffers_made = 0
-        self._buffers: list[bytearray] = []
-        self._take_receive_buffer()
+        self.connections: set[C] = set()
+        self.buffers = ReceiveBuffers()
         self.outstanding_bytes = 0
         self.closing = False
         self.recorder: Recorder | None = None
         self._crowded_bytes = limits.total_outstanding_bytes // 2
         self._relieving = False
-        self._holders: list[dict[Connection, None]] = [{} for _ in range(_SIZES)]  # by the bit length of what they hold
-        self._to_flush: dict[Connection, None] = {}
-        self._watched: set[Connection] = set()
-        self._to_ask: list[Connection] = []  # in this sweep
+        self._holders: list[dict[C, None]] = [{} for _ in range(_SIZES)]  # by the bit length of what they hold
+        self._to_flush: dict[C, None] = {}
+        self._watched: set[C] = set()
+        self._to_ask: list[C] = []  # in this sweep
         shortest = min(
             limits.first_frame_timeout_s,
             limits.frame_timeout_s,
@@ -102,37 +128,13 @@ class ConnectionHub:
         self._sweeper: asyncio.Handle | None = None
         self.most_connections = limits.max_connections or max(1, shares(service.settings.containers).stores // stores)
         self._crowded_from = _CROWDED * self.most_connections
-        self._silent: dict[Connection, float] = {}
-        self._running: Connection | None = None
+        self._silent: dict[C, float] = {}
+        self._running: C | None = None
         self._all_closed: asyncio.Event | None = None
-
-    # --- receiving --------------------------------------------------------------------------------------------------
-
-    def _take_receive_buffer(self) -> None:
-        if not self._buffers:
-            self._buffers.append(bytearray(_RECEIVE_BYTES))
-            self._buffers_made += 1
-        self.receive_buffer = self._buffers.pop()
-        self.receive_view = memoryview(self.receive_buffer)
-        self.crowded_view = self.receive_view[:_CROWDED_BYTES]
-
-    def lend_buffer(self) -> bool:
-        """Lends the receive buffer to the connection that was read into it, and uses another one for the next reads.
-
-        Returns False, and does nothing, if too many are lent.
-        """
-        if not self._buffers and self._buffers_made > _LENT_BUFFERS:
-            return False
-        self._take_receive_buffer()
-        return True
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Takes back a lent buffer."""
-        self._buffers.append(buffer)
 
     # --- running and flushing ---------------------------------------------------------------------------------------
 
-    def enter(self, connection: Connection) -> None:
+    def enter(self, connection: C) -> None:
         """Begins a slice of a connection's requests; the connection writes its own replies. Losing containers to the
         fence may close the connection."""
         self.queue.begin()
@@ -153,7 +155,7 @@ class ConnectionHub:
             used_up = queue.end()
         return used_up
 
-    def reply_queued(self, connection: Connection) -> None:
+    def reply_queued(self, connection: C) -> None:
         """Handles a new reply or the end of a session. Outside a slice, replies are written in the next iteration."""
         if connection is self._running:
             return
@@ -169,7 +171,7 @@ class ConnectionHub:
 
     # --- accounting -------------------------------------------------------------------------------------------------
 
-    def account(self, connection: Connection, difference: int) -> None:
+    def account(self, connection: C, difference: int) -> None:
         """Adjusts the account by a change in the bytes that a connection holds."""
         self.outstanding_bytes += difference
         held = connection.held_bytes
@@ -185,7 +187,7 @@ class ConnectionHub:
             finally:
                 self._relieving = False
 
-    def _relieve(self, growing: Connection) -> None:
+    def _relieve(self, growing: C) -> None:
         limit = self.limits.total_outstanding_bytes
         while self.outstanding_bytes > self._crowded_bytes:
             largest = next(iter(next(filter(None, reversed(self._holders)))))
@@ -204,7 +206,7 @@ class ConnectionHub:
 
     # --- admission --------------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> str:
+    def admit(self, connection: C) -> str:
         """Admits a new connection; returns "", or why it is refused.
 
         At the limit, it replaces the oldest connection that has sent no request.
@@ -249,7 +251,7 @@ class ConnectionHub:
 
     # --- deadlines --------------------------------------------------------------------------------------------------
 
-    def watch(self, connection: Connection) -> None:
+    def watch(self, connection: C) -> None:
         """Checks a connection periodically, until it waits for nothing and holds nothing."""
         self._watched.add(connection)
         if self._sweeper is None and not self.closing:
@@ -313,7 +315,7 @@ class ConnectionHub:
         if self.connections:
             await self._all_closed.wait()
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: C) -> None:
         """Removes a closed connection."""
         self.connections.discard(connection)
         self._silent.pop(connection, None)

@@ -1,4 +1,4 @@
-"""The table that maps a store's errors to replies on the wire.
+"""The table that maps a store's errors to replies on the wire, and what is said of bytes that have no reply.
 
 Pure. `None` means that the protocol has no reply for the error and the connection closes. Source: `handleException` of
 `PravegaRequestProcessor` and `AppendProcessor`; seed 36.25.
@@ -27,6 +27,7 @@ from segstore.wire import (
     TableKeyBadVersion,
     TableKeyDoesNotExist,
     TableSegmentNotEmpty,
+    WireError,
     WrongHost,
 )
 
@@ -87,3 +88,13 @@ def refusal(
         case errors.IllegalArgument():
             return ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
     return None
+
+
+def broken_protocol(problem: WireError) -> str:
+    """Returns why a connection ends whose peer broke the protocol."""
+    code = problem.code
+    first = b"" if code is None else code.to_bytes(4, "big", signed=True)
+    said = f"it broke the protocol: {problem}"
+    if first == b"PRI ":
+        return f"{said}; it seems to speak HTTP/2, as to a controller, which has a port of its own"
+    return f"{said}; it seems to speak HTTP" if first in (b"GET ", b"POST", b"PUT ") else said

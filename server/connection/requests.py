@@ -176,7 +176,7 @@ def _segment_info(store: SegmentStore, c: GetStreamSegmentInfo, now_ms: int) -> 
 
 @_request(SealSegment, "sealSegment")
 def _seal_segment(store: SegmentStore, c: SealSegment, now_ms: int) -> Command:
-    store.seal_segment(c.segment, now_ms=now_ms)
+    store.container_for(c.segment).seal_segment(c.segment, now_ms=now_ms)
     return SegmentSealed(c.request_id, c.segment)
 
 
@@ -194,7 +194,9 @@ def _truncate_segment(store: SegmentStore, c: TruncateSegment, now_ms: int) -> C
 
 @_request(UpdateSegmentPolicy, "updateSegmentPolicy")
 def _update_policy(store: SegmentStore, c: UpdateSegmentPolicy, now_ms: int) -> Command:
-    store.update_policy(c.segment, scale_type=c.scale_type, target_rate=c.target_rate, now_ms=now_ms)
+    store.container_for(c.segment).update_policy(
+        c.segment, scale_type=c.scale_type, target_rate=c.target_rate, now_ms=now_ms
+    )
     return SegmentPolicyUpdated(c.request_id, c.segment)
 
 
@@ -208,13 +210,17 @@ def _locate_offset(store: SegmentStore, c: LocateOffset, now_ms: int) -> Command
 
 @_request(GetSegmentAttribute, "getSegmentAttribute", segment="segment_name")
 def _get_attribute(store: SegmentStore, c: GetSegmentAttribute, _: int) -> Command:
-    return SegmentAttribute(c.request_id, store.get_attribute(c.segment_name, c.attribute_id))
+    return SegmentAttribute(
+        c.request_id, store.container_for(c.segment_name).get_attribute(c.segment_name, c.attribute_id)
+    )
 
 
 @_request(UpdateSegmentAttribute, "updateSegmentAttribute", segment="segment_name")
 def _update_attribute(store: SegmentStore, c: UpdateSegmentAttribute, now_ms: int) -> Command:
     try:
-        store.update_attribute(c.segment_name, c.attribute_id, c.new_value, c.expected_value, now_ms=now_ms)
+        store.container_for(c.segment_name).update_attribute(
+            c.segment_name, c.attribute_id, c.new_value, c.expected_value, now_ms=now_ms
+        )
     except BadAttribute:
         return SegmentAttributeUpdated(c.request_id, False)
     return SegmentAttributeUpdated(c.request_id, True)
@@ -283,13 +289,15 @@ def _entries(found: Iterable[tuple[bytes, int, bytes]]) -> TableEntries:
 
 @_request(CreateTableSegment, "createTableSegment")
 def _create_table(store: SegmentStore, c: CreateTableSegment, now_ms: int) -> Command:
-    store.create_table_segment(c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms)
+    store.container_for(c.segment).create_table_segment(
+        c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms
+    )
     return SegmentCreated(c.request_id, c.segment)
 
 
 @_request(DeleteTableSegment, "deleteTableSegment")
 def _delete_table(store: SegmentStore, c: DeleteTableSegment, _: int) -> Command:
-    store.delete_table_segment(c.segment, must_be_empty=c.must_be_empty)
+    store.container_for(c.segment).delete_table_segment(c.segment, must_be_empty=c.must_be_empty)
     return SegmentDeleted(c.request_id, c.segment)
 
 
@@ -304,14 +312,16 @@ def _table_info(store: SegmentStore, c: GetTableSegmentInfo, _: int) -> Command:
 @_request(UpdateTableEntries, "updateTableEntries", offset=lambda c: c.table_segment_offset, check_size=_check_entries)
 def _update_entries(store: SegmentStore, c: UpdateTableEntries, now_ms: int) -> Command:
     entries = [(each.key.data, each.value.data, each.key.key_version) for each in c.table_entries.entries]
-    versions = store.update_table(c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms)
+    versions = store.container_for(c.segment).update_table(
+        c.segment, entries, offset=c.table_segment_offset, now_ms=now_ms
+    )
     return TableEntriesUpdated(c.request_id, tuple(versions))
 
 
 @_request(RemoveTableKeys, "removeTableKeys", offset=lambda c: c.table_segment_offset, check_size=_check_keys)
 def _remove_keys(store: SegmentStore, c: RemoveTableKeys, now_ms: int) -> Command:
     keys = [(each.data, each.key_version) for each in c.keys]
-    store.remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
+    store.container_for(c.segment).remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
     return TableKeysRemoved(c.request_id, c.segment)
 
 

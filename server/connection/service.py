@@ -10,10 +10,10 @@ Clock, timers and randomness are arguments, so that tests can fake them.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial as bound
-from typing import Final
-from uuid import UUID
+from typing import Final, Protocol
 
 import msgspec
 
@@ -22,8 +22,8 @@ from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import ADMIN_REQUESTS, REQUESTS
-from segstore.server.connection.session import Ending, Session
-from segstore.server.connection.writer_counts import WriterCounts
+from segstore.server.connection.states import Ending
+from segstore.server.connection.writers import WriterCounts
 from segstore.server.fair_queue import FairQueue, Job
 from segstore.server.store import (
     NoSuchSegment,
@@ -38,9 +38,7 @@ from segstore.server.store import (
 )
 from segstore.wire import (
     OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     Command,
-    DataAppended,
     FrameDecoder,
     Hello,
     ReadSegment,
@@ -50,8 +48,8 @@ from segstore.wire import (
     WireError,
     WrongHost,
 )
-from segstore.wire.codec import encoder, frame_decoder, parts_encoder
-from segstore.wire.codec.generate import compiler
+from segstore.wire.blocks import acknowledger
+from segstore.wire.codec import Joined, encoder, frame_decoder, parts_encoder
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +77,33 @@ class Counters(msgspec.Struct):
     internal_errors: int = 0
 
 
+class Asker(Protocol):
+    """The session of a request; attributes and methods as in `Session`."""
+
+    peer: str
+    admin: bool
+    reads: set[WaitingRead]
+    woken: deque[tuple[WaitingRead, WakeReason]]
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def crowded(self) -> bool: ...
+
+    def end(self, why: str, ending: Ending = Ending.DROPPED) -> None: ...
+
+    def reply(self, command: Command) -> None: ...
+
+    def reply_with_payload(self, command: Command) -> None: ...
+
+
 class WaitingRead:
     """A read that waits at the tail, and its token in the store. Keeps the fields of the command that a reply needs."""
 
     __slots__ = ("length", "offset", "poll", "request_id", "segment", "session")
 
-    def __init__(self, session: Session, segment: str, offset: int, length: int, request_id: int) -> None:
+    def __init__(self, session: Asker, segment: str, offset: int, length: int, request_id: int) -> None:
         self.session = session
         self.segment = segment
         self.offset = offset
@@ -124,13 +143,6 @@ class _Poll:
         return bool(self.reads)
 
 
-def _acknowledger(version: int) -> Callable[[int, bytes, int, int, int], bytes]:
-    if version == WIRE_VERSION:
-        return compiler.make_packer(DataAppended)
-    encode = encoder(version)
-    return lambda request_id, writer, *others: encode(DataAppended(request_id, UUID(bytes=writer), *others))
-
-
 class StoreService:
     """Serves the requests of all connections against one store.
 
@@ -138,8 +150,7 @@ class StoreService:
         settings, store, counters: public, to be inspected.
         hello: the reply to a Hello.
         encode, encode_parts: encode replies in `settings.wire_version`.
-        acknowledge: returns the frame of a `DataAppended`, the most frequent reply, from its fields; the writer id is
-            given as bytes.
+        acknowledge: encodes the acknowledgements of a run: see `acknowledger`.
         writer_counts: counts appends per writer, starting with its next set-up; None for no counting.
         queue: runs long work of this store and its connections in slices.
     """
@@ -159,7 +170,7 @@ class StoreService:
         self.hello = Hello(settings.wire_version, OLDEST_COMPATIBLE_VERSION)
         self.encode = encoder(settings.wire_version)
         self.encode_parts = parts_encoder(settings.wire_version)
-        self.acknowledge = _acknowledger(settings.wire_version)
+        self.acknowledge = acknowledger(settings.wire_version)
         self.random_hex32 = random_hex32
         self.queue = FairQueue() if queue is None else queue
         self._poll: _Poll | None = None
@@ -169,17 +180,17 @@ class StoreService:
 
     # --- for sessions -----------------------------------------------------------------------------------------------
 
-    def frame_decoder(self, *, join_appends: bool = False) -> FrameDecoder:
+    def frame_decoder(self, joined: Joined | None = None) -> FrameDecoder:
         """Returns a decoder for a new connection, for frames of `settings.wire_version`.
 
-        join_appends: returns an append of two frames as one command, as `AppendBlockDecoder` expects.
+        joined: as for `FrameDecoder`.
         """
         settings = self.settings
         return frame_decoder(
             settings.wire_version,
             max_frame_bytes=settings.limits.max_frame_bytes,
             strict=settings.strict_wire_version,
-            join_appends=join_appends,
+            joined=joined,
             most_elements=_UNREAD_TIMES * settings.limits.request_keys,
         )
 
@@ -194,7 +205,7 @@ class StoreService:
         """Calls back at a given time of the clock."""
         return self._clock.call_later(max(0.0, time_s - self._clock.now_s()), callback)
 
-    def traces(self, session: Session) -> bool:
+    def traces(self, session: Asker) -> bool:
         """Whether errors on this connection carry stack traces: always on the admin port, as in the reference."""
         return session.admin or self.settings.stack_traces
 
@@ -220,7 +231,7 @@ class StoreService:
             return False
         return True
 
-    def failed(self, session: Session, error: Exception) -> None:
+    def failed(self, session: Asker, error: Exception) -> None:
         """Closes the connection of a request that failed with an unexpected error."""
         if isinstance(error, WireError):
             # In a wire version without a command for the reply, such an error closed the connection.
@@ -233,7 +244,7 @@ class StoreService:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def handle(self, session: Session, command: Command) -> None:
+    def handle(self, session: Asker, command: Command) -> None:
         """Executes any request except appends and those about the connection itself."""
         self.counters.requests += 1
         if isinstance(command, ReadSegment):
@@ -260,7 +271,7 @@ class StoreService:
             self._refuse(session, failed, request_id, segment, request.operation, request.offset(command))
 
     def _refuse(
-        self, session: Session, error: Exception, request_id: int, segment: str, operation: str, offset: int
+        self, session: Asker, error: Exception, request_id: int, segment: str, operation: str, offset: int
     ) -> None:
         if isinstance(error, Unanswered):
             return
@@ -279,7 +290,7 @@ class StoreService:
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
-    def _read(self, session: Session, command: ReadSegment) -> None:
+    def _read(self, session: Asker, command: ReadSegment) -> None:
         segment, offset, request_id = command.segment, command.offset, command.request_id
         try:
             self.authorize(segment, command.delegation_token, AccessLevel.READ)
@@ -304,7 +315,7 @@ class StoreService:
             return
         self._answer(session, segment, request_id, result)
 
-    def _answer(self, session: Session, segment: str, request_id: int, result: ReadResult) -> None:
+    def _answer(self, session: Asker, segment: str, request_id: int, result: ReadResult) -> None:
         data = result.data[0] if len(result.data) == 1 else b"".join(result.data)
         session.reply_with_payload(
             SegmentRead(segment, result.offset, result.at_tail, result.end_of_segment, data, request_id)
@@ -315,7 +326,7 @@ class StoreService:
         if len(session.reads) >= limit:
             session.end(f"it has {limit} waiting reads, the limit for one connection")
             return
-        self.store.wait(read.segment, read.offset, read)
+        self.store.container_for(read.segment).wait(read.segment, read.offset, read)
         session.reads.add(read)
         now_s, poll = self._clock.now_s(), self._poll
         if poll is None or not poll.reads or not 0 <= now_s - poll.began_s <= self._poll_window_s:
@@ -342,7 +353,7 @@ class StoreService:
 
     def forget_read(self, read: WaitingRead) -> None:
         """Removes a waiting read, which is not answered here afterwards."""
-        self.store.cancel_wait(read)
+        self.store.waiters.cancel(read)
         self._settle(read)
 
     @classmethod
@@ -384,7 +395,7 @@ class StoreService:
                 break
         return bool(waiters.woken)
 
-    def answer_later(self, session: Session) -> None:
+    def answer_later(self, session: Asker) -> None:
         """Answers the reads of a session that were woken while its peer had too many pending replies, until the open
         slice is used up.
         """

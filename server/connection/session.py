@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
-from segstore.server.connection.writers import WRITER_BYTES, Run, Writer, run_of, runs_of
+from segstore.server.connection.states import Ending
+from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
@@ -35,15 +35,14 @@ from segstore.wire import (
     SegmentCreated,
     SetupAppend,
 )
-from segstore.wire.blocks import Append
+from segstore.wire.blocks import Append, BlockWriter, Row, Run
 from segstore.wire.names import transient_name
 from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
     from segstore.server.clock import TimerHandle
     from segstore.server.connection.service import StoreService, WaitingRead
-    from segstore.server.store import AppendItem, WakeReason
-    from segstore.wire import FrameDecoder
+    from segstore.server.store import WakeReason
     from segstore.wire.blocks import AppendBlockDecoder
 
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
@@ -53,32 +52,15 @@ _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
 
 
-class Ending(Enum):
-    """How a connection ends."""
-
-    NOT_YET = auto()
-    FLUSHED = auto()
-    """After all replies were written."""
-    DROPPED = auto()
-    """At once: the replies to what came in the same read are not written, as in the reference."""
-
-
 def _writer_bytes(key: tuple[str, bytes]) -> int:
     return WRITER_BYTES + name_bytes(key[0])
 
 
-def _nobody() -> None:
-    """The reply callback after the connection is closed: a no-op."""
+class _Expiry(NamedTuple):
+    """When a writer's token ends, and the timer for it."""
 
-
-class _Expiry:
-    """When a token ends with which a writer was set up for a segment, and the timer for it."""
-
-    __slots__ = ("at_s", "timer")
-
-    def __init__(self, at_s: float, timer: TimerHandle) -> None:
-        self.at_s = at_s
-        self.timer = timer
+    at_s: float
+    timer: TimerHandle
 
 
 class Session:
@@ -164,6 +146,7 @@ class Session:
         self._gone: set[tuple[str, bytes]] = set()
         """The writers whose segments no longer existed at the last check."""
         self._expiries: dict[tuple[str, bytes], _Expiry] = {}
+        """When the token ends with which a writer was set up, and the timer for it."""
         self._transients: set[str] = set()
 
     @property
@@ -183,13 +166,7 @@ class Session:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def receive(self, item: Command | Append) -> None:
-        """Executes one command or append, with which others may have arrived; its reply, if there is one yet, is in
-        `out`.
-        """
-        self.receive_all((item,), whole=False)
-
-    def receive_all(self, items: Sequence[Command | Append], start: int = 0, *, whole: bool = True) -> int:
+    def receive_all(self, items: Sequence[Item], start: int = 0, *, whole: bool = True) -> int:
         """Executes items in order, from `start`; returns how many of all are done.
 
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
@@ -201,13 +178,13 @@ class Session:
         try:
             while done < total:
                 item = items[done]
-                if type(item) is Append:
-                    run = run_of(items, done)
-                    done += len(run)
-                    self._append(run, now_ms)
+                done += 1
+                if type(item) is list:
+                    self._store(item, now_ms)
+                elif type(item) is Append:
+                    self._append(item, now_ms)
                 else:
-                    done += 1
-                    self._command(item)  # type: ignore[arg-type]  # not an Append
+                    self._command(item)  # type: ignore[arg-type]  # nothing else is left
                     if now_s() >= until_s:
                         break
                 if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
@@ -236,75 +213,53 @@ class Session:
         self._gone, self._set_ups = gone, 0
         blocks.retain(self._writers)
 
-    def append_at_once(self, frames: FrameDecoder, read: memoryview) -> int:
-        """The short way: applies whole appends that a read begins with, and returns the number of their bytes.
-
-        It makes no command and no `Append` of a frame, and nothing else differs: what it leaves to the caller takes the
-        way through `frames`, the block decoder and `receive_all`, which would do the same with all. Once commands are
-        made by an accelerator, it can go. The caller looks after what is in `out` now.
-        """
-        blocks = self._blocks
-        if blocks is None or blocks.block_open:
-            return 0
-        writers, now_ms = cast("dict[bytes, Writer]", blocks.writers), self._service.now_ms()
-        at = 0
-        while at < len(read) and (found := frames.append_rows(read[at:])) is not None:
-            done = self._store(runs_of(found, writers), now_ms)
-            at += done * found.size
-            if not done or self._refused:
-                break
-        return at
-
-    def _append(self, run: Sequence[Append], now_ms: int) -> None:
-        """Stores or refuses appends of one writer that follow each other."""
-        first = run[0]
-        writer = self._writers.get((first.segment, first.writer_id.bytes))
-        silent = not self.out
-        if writer is None or first.event_number < writer.last_stored:
-            for each in run:
-                if not self.ended:
-                    self._without_writer(each.segment, each.writer_id, each.event_number, each.request_id)
+    def _append(self, append: Append, now_ms: int) -> None:
+        """Stores or refuses an append that is in no run."""
+        segment, writer_id, number = append.segment, append.writer_id, append.event_number
+        writer = self._writers.get((segment, writer_id.bytes))
+        if writer is None:
+            self._without_writer(segment, writer_id, number, append.request_id)
             return
-        rows = [(each.event_number, each.event_count, each.data, each.request_id) for each in run]
-        self._store(((writer, rows),), now_ms, -1 if first.expected_offset is None else first.expected_offset)
-        if silent and self.out:
-            self._on_reply()
+        rows = [(number, append.event_count, append.data, append.request_id)]
+        self._store([(writer, rows)], now_ms, -1 if append.expected_offset is None else append.expected_offset)
 
-    def _store(self, runs: Iterable[Run], now_ms: int, expected_offset: int = -1) -> int:
-        """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises.
-
-        Ends with the first run that is refused. Returns how many appends were stored or refused.
+    def _store(self, runs: Iterable[Run], now_ms: int, expected_offset: int = -1) -> None:
+        """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
+        refuses. Ends early when the session has ended.
         """
-        service, out = self._service, self.out
+        service, out, silent = self._service, self.out, not self.out
         containers, acknowledge = service.store.containers, service.acknowledge
         stored = size = 0
         try:
-            for writer, rows in runs:
-                container, previous = writer.container, writer.last_stored
+            for known, rows in runs:
+                writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
+                if writer is None or rows[0][0] < writer.last_stored:
+                    if self._all_without_writer(known, rows):
+                        break
+                    continue
+                container, id_bytes, previous = writer.container, writer.id_bytes, writer.last_stored
                 try:
                     if containers.get(container.container_id) is not container:
                         # It has left the store since, and may have come back as another one.
                         container = writer.container = service.store.container_for(writer.segment)
-                    length = container.append(writer.segment, writer.id_bytes, rows, previous, now_ms, expected_offset)
+                    length = container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    self._append_failed(writer, rows, error)
-                    return stored + len(rows)
+                    if self._append_failed(writer, rows, error):
+                        break
+                    continue
                 stored += len(rows)
                 if writer.count is not None:
                     writer.count.events += sum(row[1] for row in rows)
                     writer.count.bytes += sum(len(row[2]) for row in rows)
-                for number, _, data, request_id in rows:
-                    length += len(data)
-                    if previous < number:
-                        frame = acknowledge(request_id, writer.id_bytes, number, previous, length)
-                        out.append(frame)
-                        size += len(frame)
-                        previous = number
-                writer.last_stored = previous
+                frames, writer.last_stored = acknowledge(rows, id_bytes, previous, length)
+                if frames:
+                    out.append(frames)
+                    size += len(frames)
         finally:
             service.counters.appends += stored
             self.out_bytes += size
-        return stored
+        if silent and out:
+            self._on_reply()
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
@@ -364,7 +319,7 @@ class Session:
                 return False
         self._refused.clear()
         self.take_out()
-        self._on_reply = _nobody  # the socket's owner refers to this: without a cycle both are freed at once
+        self._on_reply = lambda: None  # the socket's owner refers to this: without a cycle both are freed at once
         return True
 
     # --- out ------------------------------------------------------------------------------------------------------
@@ -452,6 +407,10 @@ class Session:
         lent = None if self._blocks is None else self._blocks.writers.get(writer_id.bytes)
         return lent if isinstance(lent, Writer) and lent.segment == segment else Writer(segment, writer_id)
 
+    def _set_up_writer(self, known: BlockWriter) -> Writer | None:
+        """The record with which a writer is set up, where the block decoder has another one: of a later set-up."""
+        return self._writers.get((known.segment, known.writer_id.bytes))
+
     def _expire_at(self, at_s: float, key: tuple[str, bytes]) -> None:
         """Ends the connection then, if the writer is set up for the segment. A newer token does not prolong it."""
         pending = self._expiries.get(key)
@@ -478,18 +437,23 @@ class Session:
         else:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
-    def _append_failed(self, writer: Writer, rows: Sequence[AppendItem], error: StoreError) -> None:
-        """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
-        segment, writer_id = writer.segment, writer.writer_id
-        if isinstance(error, BadOffset):
-            self.reply(ConditionalCheckFailed(writer_id, rows[0][0], rows[0][3]))
-            return
-        key = segment, writer.id_bytes
-        self._drop_writer(key)
-        self._refused[key] = error
+    def _all_without_writer(self, writer: BlockWriter, rows: Sequence[Row]) -> bool:
+        """`_without_writer` for each append of a run; returns whether the session has ended."""
         for number, _, _, request_id in rows:
             if not self.ended:
-                self._without_writer(segment, writer_id, number, request_id)
+                self._without_writer(writer.segment, writer.writer_id, number, request_id)
+        return self.ended
+
+    def _append_failed(self, writer: Writer, rows: Sequence[Row], error: StoreError) -> bool:
+        """Answers each append of a run that failed; returns whether the session has ended. Its writer is to be set up
+        again if not only a condition failed."""
+        if isinstance(error, BadOffset):
+            self.reply(ConditionalCheckFailed(writer.writer_id, rows[0][0], rows[0][3]))
+            return False
+        key = writer.segment, writer.id_bytes
+        self._drop_writer(key)
+        self._refused[key] = error
+        return self._all_without_writer(writer, rows)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int
@@ -527,7 +491,9 @@ class Session:
             if len(self._transients) >= limit:
                 self.end(f"it has {limit} transient segments, as many as one connection may have")
                 return
-            service.store.create_transient_segment(parent, writer_id, random_part, now_ms=service.now_ms())
+            service.store.container_for(parent).create_transient_segment(
+                parent, writer_id, random_part, now_ms=service.now_ms()
+            )
         except (StoreError, TokenError) as error:
             self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment", -1)
             return

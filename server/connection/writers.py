@@ -1,31 +1,103 @@
-"""The writers that a connection has set up, and which of its appends are stored together.
+"""The writers that a connection has set up, and counts of their appends (79.8).
 
 A writer is one record: the block decoder makes it when a set-up is decoded, the session makes it ready when the set-up
 is executed, and every append goes through it.
+
+Counts are kept only if there is a control API to query them. They cover appends over connections to the segments of
+streams. Appends to transactions and large events, whose segments are merged later, appear only in the target segment's
+totals.
+
+Invariants: counts cover this process since its start; counts of deleted segments are removed before the number of
+counts has doubled; at most `max_counts` are kept, and further set-ups are counted as `uncounted`.
 
 Source: `WriterState`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from segstore.server.store import AppendItem
+import msgspec
+
 from segstore.wire import Command
-from segstore.wire.blocks import Append, BlockWriter
+from segstore.wire.blocks import Append, BlockWriter, Run
+from segstore.wire.names import is_index, parent_of, stream_of
 
 if TYPE_CHECKING:
-    from segstore.server.connection.writer_counts import WriterCount
     from segstore.server.store import Container
-    from segstore.wire.codec import AppendRows
 
 WRITER_BYTES: Final = 400
 """What a writer that was set up takes, roughly."""
 
-_MAX_RUN: Final = 512
-"""Appends that are stored before their acknowledgements are made."""
+Item = Command | Append | list[Run]
+"""What a peer has sent, to be executed in order."""
+
+_LOOK_AT: Final = 1024
+
+
+class WriterCount(msgspec.Struct, gc=False):
+    """Counts of one writer in one segment: events and bytes stored, connections on which it is set up now, set-ups so
+    far, and its name if known."""
+
+    events: int = 0
+    bytes: int = 0
+    connected: int = 0
+    set_ups: int = 0
+    name: str | None = None
+
+
+class WriterCounts:
+    """The counts of the stores of a process. exists: whether a segment exists.
+
+    Attributes:
+        uncounted: set-ups beyond the limit.
+    """
+
+    def __init__(self, exists: Callable[[str], bool], max_counts: int = 1_000_000) -> None:
+        self.uncounted = 0
+        self._exists = exists
+        self._max = max_counts
+        self._size = 0
+        self._look_at = min(_LOOK_AT, max_counts)
+        self._segments: dict[str, dict[bytes, WriterCount]] = {}
+
+    def set_up(self, segment: str, writer_id: UUID) -> WriterCount | None:
+        """Returns the count of a writer that was set up; None if it is not counted.
+
+        The caller decrements `connected` when the set-up ends.
+        """
+        writers = self._segments.get(segment)
+        count = None if writers is None else writers.get(writer_id.bytes)
+        if count is None:
+            if parent_of(segment) is not None or is_index(segment) or stream_of(segment) is None:
+                return None
+            if self._size >= self._look_at:
+                self._forget()
+            if self._size >= self._max:
+                self.uncounted += 1
+                return None
+            count = WriterCount()
+            self._segments.setdefault(segment, {})[writer_id.bytes] = count
+            self._size += 1
+        count.set_ups += 1
+        count.connected += 1
+        return count
+
+    def of(self, segment: str) -> dict[bytes, WriterCount]:
+        """Returns the counts of a segment's writers, by the bytes of their ids; read-only."""
+        return self._segments.get(segment, {})
+
+    def all(self) -> Iterator[WriterCount]:
+        """Yields all counts."""
+        for writers in self._segments.values():
+            yield from writers.values()
+
+    def _forget(self) -> None:
+        for segment in [each for each in self._segments if not self._exists(each)]:
+            self._size -= len(self._segments.pop(segment))
+        self._look_at = min(max(_LOOK_AT, 2 * self._size), self._max)
 
 
 class Writer(BlockWriter):
@@ -52,61 +124,3 @@ class Writer(BlockWriter):
         self.last_stored = last_stored
         self.count = count
         self.is_set_up = True
-
-
-Run = tuple[Writer, list[AppendItem]]
-"""Appends of one writer that follow each other."""
-
-
-def run_of(items: Sequence[Command | Append], start: int) -> Sequence[Append]:
-    """The append at `start`, and those behind it that are of the same writer; a conditional append is alone."""
-    first = items[start]
-    assert type(first) is Append
-    segment, writer_id, number = first.segment, first.writer_id, first.event_number
-    end = start + 1
-    last = end if first.expected_offset is not None else min(len(items), start + _MAX_RUN)
-    while end < last:
-        item = items[end]
-        if (
-            type(item) is not Append
-            or item.writer_id is not writer_id
-            or item.segment is not segment
-            or item.expected_offset is not None
-            or item.event_number < number
-        ):
-            break
-        number = item.event_number
-        end += 1
-    return cast("Sequence[Append]", items[start:end])
-
-
-def runs_of(appends: AppendRows, writers: Mapping[bytes, Writer]) -> Iterator[Run]:
-    """Whole appends as runs, up to the first that is not simply the next one of a writer that is set up.
-
-    `last_event_number` of a writer is that of its last append that was taken, as if the block decoder had decoded it.
-    """
-    header, end_header, sizes = appends.same
-    writer: Writer | None = None
-    rows: list[AppendItem] = []
-    for head, id_bytes, data, end_head, end_id, measured, events, number, request_id in appends.rows:
-        if head != header or end_head != end_header or end_id != id_bytes or measured != sizes or events <= 0:
-            break
-        if writer is not None and id_bytes == writer.id_bytes:
-            if number < writer.last_event_number:
-                break
-            rows.append((number, events, data, request_id))
-        else:
-            if writer is not None:
-                yield writer, rows
-            writer = writers.get(id_bytes)
-            if (
-                writer is None
-                or not writer.is_set_up
-                or number < writer.last_event_number
-                or number < writer.last_stored
-            ):
-                return
-            rows = [(number, events, data, request_id)]
-        writer.last_event_number = number
-    if writer is not None:
-        yield writer, rows

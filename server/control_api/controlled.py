@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from segstore.server.connection import WriterCounts
+from segstore.server.config import StoreSettings
+from segstore.server.connection import Connection, ConnectionHub, StoreService, WriterCounts
 from segstore.server.control_api.routes import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
 from segstore.server.net import Endpoint
-from segstore.server.node import SegmentStoreServer
-from segstore.server.store import StoreError
-
-if TYPE_CHECKING:
-    from segstore.server.cluster import Members
+from segstore.server.store import SegmentStore, StoreError
 
 _ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
 
@@ -29,23 +26,35 @@ def _nothing(*_: Any) -> None:
     return None
 
 
+class Store(Protocol):
+    """A running segment store. number: in its cluster. address: None until it listens, as `admin_address`."""
+
+    settings: StoreSettings
+    number: int
+    store: SegmentStore
+    service: StoreService
+    hub: ConnectionHub[Connection]
+    address: Endpoint | None
+    admin_address: Endpoint | None
+
+
 @dataclass(frozen=True)
 class Controlled:
     """The objects behind the control API.
 
     stores: the stores of this process. faults: their fault rules; None if they have none. controller: returns the
     current controller, if any; controller_address: returns its address. data: the data directory; None for memory.
-    members: the cluster's members, if several stores are in this process; else why_not_moved says why containers
+    move: moves a container to a store, if several stores are in this process; else why_not_moved says why containers
     cannot be moved. owner_elsewhere: returns the address of a container's owner in another process. names: registered
     writer names. watch: records requests on demand. started_ms: creation time of this object. version: of this project.
     """
 
-    stores: Sequence[SegmentStoreServer]
+    stores: Sequence[Store]
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
     data: Path | None = None
-    members: Members | None = None
+    move: Callable[[int, int], Awaitable[None]] | None = None
     why_not_moved: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
@@ -69,7 +78,7 @@ class Controlled:
             if each.service.writer_counts is None:
                 each.service.writer_counts = self.counts
 
-    def store_of(self, segment: str) -> SegmentStoreServer | None:
+    def store_of(self, segment: str) -> Store | None:
         """Returns the store that owns the segment's container; None if none of these does, or the name is invalid."""
         for each in self.stores:
             try:

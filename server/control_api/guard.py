@@ -117,10 +117,10 @@ class Guard:
     # --- headers ----------------------------------------------------------------------------------------------------
 
     def _check(self, scope: Scope) -> None:
-        said: dict[bytes, list[str]] = {}
+        headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
-            said.setdefault(name, []).append(value.decode("latin-1"))
-        hosts = said.get(b"host", [])
+            headers.setdefault(name, []).append(value.decode("latin-1"))
+        hosts = headers.get(b"host", [])
         host = host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None:
             raise ApiProblem(400, "a request has one Host header, with a host and optionally a port", "header.host")
@@ -130,21 +130,21 @@ class Guard:
                 f"this server does not answer as {host[:100]!r}: use its address, or set --published-host",
                 "header.host",
             )
-        for origin in said.get(b"origin", []):
+        for origin in headers.get(b"origin", []):
             if origin.lower() != f"http://{hosts[0].lower()}":
                 raise ApiProblem(403, f"pages of {origin[:100]!r} may not access this server", "header.origin")
-        site = said.get(b"sec-fetch-site", ["none"])[0]
+        site = headers.get(b"sec-fetch-site", ["none"])[0]
         page = scope["method"] in _SAFE and scope["path"] == "/"
-        followed = page and said.get(b"sec-fetch-mode") == ["navigate"]
+        followed = page and headers.get(b"sec-fetch-mode") == ["navigate"]
         if site not in ("none", "same-origin") and not followed:
             raise ApiProblem(403, "pages of other sites may not access this server", "header.sec-fetch-site")
-        if self._token is not None and not page and not self._bears(said.get(b"authorization", [])):
+        if self._token is not None and not page and not self._bears(headers.get(b"authorization", [])):
             raise ApiProblem(401, "requests need the token of this server: Authorization: Bearer …", _AUTHORIZATION)
-        lengths = said.get(b"content-length", [])
+        lengths = headers.get(b"content-length", [])
         if any(int(each) > self._max_body_bytes for each in lengths if each.isdigit()):
             raise self._too_long()
-        has_body = b"transfer-encoding" in said or any(each != "0" for each in lengths)
-        kinds = said.get(b"content-type", [])
+        has_body = b"transfer-encoding" in headers or any(each != "0" for each in lengths)
+        kinds = headers.get(b"content-type", [])
         if has_body and (len(kinds) != 1 or kinds[0].partition(";")[0].strip().lower() != _TYPE):
             raise ApiProblem(415, f"a body is of the type {_TYPE}", "header.content-type")
 

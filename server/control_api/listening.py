@@ -25,7 +25,7 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from segstore.server.connection import stop_accepting
+from segstore.server.accepting import stop_accepting
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
@@ -122,10 +122,7 @@ class ControlApi:
     """Serves the control API at a host and port; port 0 picks a free one.
 
     names: other allowed host names in requests. token_file: file that contains only the token that requests must carry;
-    None for no token, which is allowed on loopback only.
-
-    Attributes:
-        address: once started, None before.
+    None for no token, which is allowed on loopback only. `address` is None before the start.
     """
 
     def __init__(

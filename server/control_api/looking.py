@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.connection import Connection, Ending, Session
+from segstore.server.connection import Connection, Ending
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.control_api.models import (
@@ -84,14 +84,13 @@ def router(controlled: Controlled) -> APIRouter:
     async def list_connections(limit: _Limit = 1_000) -> Connections:
         found = sorted(
             (
-                (store.number, each.number or 0, session.peer, each, session)
+                (store.number, each.number or 0, each.session.peer, each)
                 for store in controlled.stores
                 for each in store.hub.connections
-                if (session := each.session) is not None
             ),
             key=lambda each: each[:3],
         )
-        shown_now = [_connection(store, each, session) for store, _, _, each, session in found[:limit]]
+        shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
         return Connections(total=len(found), connections=shown_now)
 
     @made.delete("/connections/{number}", tags=["connections"], summary="Close a connection")
@@ -103,7 +102,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
         for store in controlled.stores:
             for each in store.hub.connections:
-                if each.number == number and each.session is not None:
+                if each.number == number:
                     peer = shown(each.session.peer)
                     if drain:
                         each.end(_ASKED, Ending.FLUSHED)
@@ -115,7 +114,8 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _connection(store: int, connection: Connection, session: Session) -> ConnectionInfo:
+def _connection(store: int, connection: Connection) -> ConnectionInfo:
+    session = connection.session
     return ConnectionInfo(
         number=connection.number,
         store=store,

@@ -22,7 +22,6 @@ _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def text() -> str:
-    """Returns the page's HTML."""
     return files(__package__).joinpath("page.html").read_text("utf-8")
 
 

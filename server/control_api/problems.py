@@ -107,7 +107,6 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Installs the error handlers in an application."""
     app.add_exception_handler(ApiProblem, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -1,12 +1,12 @@
 """The controller: Pravega's gRPC API for scopes, streams, transactions, reader groups and key-value tables.
 
-The layers, from the bottom: `policies` and `epochs` (values and pure functions), `state` and `operations` (the state
+The layers, from the bottom: `policies` and `history` (values and pure functions), `state` and `operations` (the state
 and its changes), the parts (`streams`, `transactions`, …: decide, call the segment store, record), `controller`
 (combines the parts), `service` and `answers` (messages and errors), `server` (sockets and time). `SegmentAdmin` is the
 interface to the segment store.
 """
 
-from segstore.server.controller.api import Accounts, Authority, ControllerServer, Permission
+from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
 from segstore.server.controller.controller import Controller, wall_clock_ms
 from segstore.server.controller.errors import ControllerError, NobodyOwns, SegmentStoreFailed
@@ -27,7 +27,6 @@ __all__ = [
     "Endpoint",
     "Load",
     "NobodyOwns",
-    "Permission",
     "ScalingPolicy",
     "SegmentAdmin",
     "SegmentStoreFailed",

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field, ValidationError
 
-from segstore.server.config import SETTINGS, read_toml, unknown_name
+from segstore.server.config import SETTINGS, first_error, read_toml, unknown_name
 
 _SLACK_MS: Final = 30_000
 
@@ -106,9 +106,7 @@ def read_config(path: Path) -> ControllerConfig:
     try:
         return ControllerConfig.model_validate(given, strict=True)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        # An unknown field comes first: it may be the misspelt name of a missing one.
-        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        first = first_error(error)
         *tables, field = map(str, first["loc"])
         why = first["msg"]
         if first["type"] == "extra_forbidden":

@@ -19,7 +19,8 @@ from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, Operation, ScopeCreated, State, Timer
+from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams import (
     ReaderGroups,
     Scaling,
@@ -42,8 +43,6 @@ def wall_clock_ms() -> int:
 
 
 class Controller:
-    """Combines the controller's parts."""
-
     def __init__(
         self,
         segments: SegmentAdmin,
@@ -51,20 +50,15 @@ class Controller:
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
         random: Random | None = None,
-        journal: Callable[[Operation], None] | None = None,
+        journal: Callable[[op.Operation], None] | None = None,
         state: State | None = None,
         transaction_ids: Iterator[int] | None = None,
         memory: MemoryAccount | None = None,
     ) -> None:
-        """Args:
-        segments: the segment store.
-        config: settings; all have defaults.
-        now_ms: returns the time in milliseconds since 1970.
-        random: source of ids.
-        journal: called with every operation before it is applied.
-        state: the initial state, owned by the controller from then on.
-        transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter.
-        memory: account charged with the state's estimated size; None for an account without a limit.
+        """now_ms: returns the time in milliseconds since 1970. random: source of ids. journal: called with every
+        operation before it is applied. state: the initial state, owned by the controller from then on.
+        transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter. memory: account
+        charged with the state's estimated size; None for an account without a limit.
         """
         self._core = core = Core(
             segments,
@@ -86,7 +80,7 @@ class Controller:
         self.upkeep = Upkeep(core, self.streams, self.scaling)
         self.watermarks = Watermarks(core, self.streams)
         if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
-            core.record(ScopeCreated(SYSTEM_SCOPE, now_ms()))
+            core.record(op.ScopeCreated(SYSTEM_SCOPE, now_ms()))
         for stream in core.state.streams():
             self._watch_all(stream.scope, stream.name)
 
@@ -96,7 +90,6 @@ class Controller:
         return self._core.state
 
     def now_ms(self) -> int:
-        """The controller's current time, in milliseconds since 1970."""
         return self._core.now_ms()
 
     @property

@@ -55,8 +55,6 @@ class NotFound(ControllerError):
 
 
 class AlreadyExists(ControllerError):
-    """An object of this kind has this name."""
-
     def __init__(self, kind: str, name: object) -> None:
         super().__init__(f"{kind} {name} exists already")
         self.kind = kind
@@ -82,16 +80,12 @@ class ScopeNotEmpty(ControllerError):
 
 
 class StreamSealed(ControllerError):
-    """The stream is sealed."""
-
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream} is sealed")
         self.stream = stream
 
 
 class StreamNotSealed(ControllerError):
-    """The stream must be sealed first."""
-
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream} must be sealed before it is deleted")
         self.stream = stream
@@ -116,8 +110,6 @@ class InvalidArgument(ControllerError):
 
 
 class EmptyName(InvalidArgument):
-    """A required name is empty."""
-
     def __init__(self, kind: str) -> None:
         super().__init__(f"the name of the {kind} is empty")
         self.kind = kind
@@ -128,8 +120,6 @@ class Malformed(InvalidArgument):
 
 
 class InvalidStreamCut(ControllerError):
-    """The stream cut is invalid for the stream."""
-
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(f"this is no stream cut of {stream} that can be used here: {why}")
         self.stream = stream
@@ -192,8 +182,6 @@ class PermissionDenied(ControllerError):
 
 
 class UnusableEntry(ControllerError):
-    """The permission for `resource` depends on an access-control entry that cannot be matched."""
-
     def __init__(self, resource: str) -> None:
         super().__init__(f"an access-control entry that decides about {resource} cannot be matched")
         self.resource = resource

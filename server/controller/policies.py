@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
+from uuid import UUID
 
 import msgspec
+
+from segstore.server.controller.errors import InvalidArgument
 
 Cut = dict[int, int]
 """A stream cut: segment id to offset."""
@@ -80,6 +83,14 @@ class ReaderGroupConfig(msgspec.Struct, frozen=True):
     starting_cuts: dict[str, Cut] = {}
     ending_cuts: dict[str, Cut] = {}
     rollover_bytes: int = 0
+
+
+def parse_group_id(text: str) -> UUID:
+    """Return a reader group's id. Raises `InvalidArgument`."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{text[:80]!r} is not the id of a reader group") from error
 
 
 class TableConfig(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
 
 
 class StoreRefused(Exception):
-    """A store did not do what it was asked for. reply: what it said."""
+    """A store did not execute a request. reply: its answer."""
 
     def __init__(self, reply: Command) -> None:
         super().__init__(f"the store answered {reply}")
@@ -145,7 +145,6 @@ class SegmentAdmin(ABC):
             await self._done(segment, "truncate", TruncateSegment(0, segment, offset, ""))
 
     async def delete_segment(self, segment: str) -> None:
-        """Delete it."""
         await self._done(segment, "delete", DeleteSegment(0, segment, ""))
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> None:

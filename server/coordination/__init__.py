@@ -1,31 +1,21 @@
 """Container ownership: sessions with a coordination service, and handling of their expiry (PIP-57)."""
 
 from segstore.server.coordination.configuration import Configuration, Configured, NoConfiguration, configured
-from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
-from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, Hosted, container_path
-from segstore.server.coordination.placement import LoadReport
-from segstore.server.coordination.policy import (
-    OwnershipSettings,
-    PolicyName,
-    Reconnect,
-    SessionExpiredPolicy,
-    Shutdown,
-    backoff_s,
-)
-from segstore.server.coordination.reports import SHOWN_BYTES, store_path
-from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
-from segstore.server.coordination.types import (
+from segstore.server.coordination.errors import (
     BadVersion,
     CoordinationError,
-    CoordinationSession,
-    Coordinator,
     Disconnected,
-    Node,
     NodeExists,
     NoNode,
     SessionExpired,
-    SessionState,
 )
+from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
+from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, container_path
+from segstore.server.coordination.placement import LoadReport
+from segstore.server.coordination.policy import OwnershipSettings, backoff_s, follow
+from segstore.server.coordination.reports import SHOWN_BYTES, store_path
+from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
+from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 
 __all__ = [
     "CONTAINERS",
@@ -40,7 +30,6 @@ __all__ = [
     "CoordinationSession",
     "Coordinator",
     "Disconnected",
-    "Hosted",
     "InProcessCoordinator",
     "InProcessSession",
     "LoadReport",
@@ -50,15 +39,12 @@ __all__ = [
     "NodeExists",
     "Opened",
     "OwnershipSettings",
-    "PolicyName",
-    "Reconnect",
     "SessionExpired",
-    "SessionExpiredPolicy",
     "SessionState",
     "SharedContainers",
-    "Shutdown",
     "backoff_s",
     "configured",
     "container_path",
+    "follow",
     "store_path",
 ]

@@ -15,36 +15,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from segstore.server.controller import StreamConfig
-from segstore.server.controller.state import (
-    Operation,
-    ScopeCreated,
-    ScopeDeleted,
-    State,
-    StreamCreated,
-    StreamDeleted,
-    StreamUpdated,
-)
-from segstore.server.coordination.policy import backoff_s
-from segstore.server.coordination.types import (
-    CoordinationError,
-    CoordinationSession,
-    Coordinator,
-    Disconnected,
-    Node,
-    SessionExpired,
-    SessionState,
-    Unreachable,
-)
+from segstore.server.controller.state import State
+from segstore.server.controller.state import operations as op
+from segstore.server.coordination import errors
+from segstore.server.coordination.policy import backoff_s, cancel_and_wait
+from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 
 log = logging.getLogger(__name__)
 
 CONFIGURATION: Final = "/segstore/configuration"
+
+_Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list[str] | None]]
 
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
@@ -55,7 +42,7 @@ _CACHED: Final = 10_000
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(StreamConfig)
 
-_CONFIGURING: Final = (ScopeCreated, ScopeDeleted, StreamCreated, StreamUpdated, StreamDeleted)
+_CONFIGURING: Final = (op.ScopeCreated, op.ScopeDeleted, op.StreamCreated, op.StreamUpdated, op.StreamDeleted)
 
 
 def configured(state: State) -> Configured:
@@ -66,16 +53,14 @@ def configured(state: State) -> Configured:
     }
 
 
-class NoConfiguration(CoordinationError):
+class NoConfiguration(errors.CoordinationError):
     """A stream's node does not contain a configuration."""
 
 
 class Configuration:
     """Looks up the configuration, and publishes it once `publish` was called.
 
-    Attributes:
-        session: session with the configuration service; None while there is none.
-        published: number of times that the nodes were found or made up to date.
+    `session` is None while there is none; `published` counts how often the nodes were found or made up to date.
     """
 
     def __init__(self, coordinator: Coordinator, *, random: Random | None = None) -> None:
@@ -100,11 +85,7 @@ class Configuration:
     async def aclose(self) -> None:
         """Closes the session. Can be called twice."""
         main, self._main = self._main, None
-        if main is not None:
-            main.cancel()
-            await asyncio.wait([main])
-            if not main.cancelled() and (error := main.exception()) is not None:
-                raise error
+        await cancel_and_wait(main)
         session, self.session = self.session, None
         self.drop()
         if session is not None:
@@ -125,7 +106,7 @@ class Configuration:
         while True:
             try:
                 return await self._coordinator.connect()
-            except Unreachable as error:
+            except errors.Unreachable as error:
                 log.warning("no session with the configuration service: %s", error)
             await asyncio.sleep(backoff_s(failed, self._random))
             failed += 1
@@ -144,7 +125,7 @@ class Configuration:
         self._work.set()
         known: dict[str, bytes] | None = None
         failed = 0
-        while session.state not in (SessionState.LOST, SessionState.CLOSED):
+        while not session.state.is_over:
             await self._work.wait()
             self._work.clear()
             try:
@@ -153,9 +134,10 @@ class Configuration:
                     continue
                 known = await self._found(session) if known is None else known
                 await self._put(session, known, _nodes(wanted))
-            except SessionExpired:
+            except errors.SessionExpired:
                 return
-            except (CoordinationError, OSError) as error:  # OSError: the source cannot check whether it still leads
+            except (errors.CoordinationError, OSError) as error:
+                # OSError: the source cannot check whether it still leads.
                 log.warning("the configuration was not published: %s; trying again", error)
                 known = None
                 self._work.set()
@@ -180,7 +162,7 @@ class Configuration:
         """Reports that the configuration to publish has changed or is about to change."""
         self._work.set()
 
-    def changed_by(self, operation: Operation) -> None:
+    def changed_by(self, operation: op.Operation) -> None:
         """Reports an operation that the controller is about to apply."""
         if isinstance(operation, _CONFIGURING):
             self.changed()
@@ -215,11 +197,9 @@ class Configuration:
 
     @property
     def cached(self) -> int:
-        """Number of cached answers."""
         return len(self._cache)
 
     def drop(self) -> None:
-        """Drops the cache."""
         self._generation += 1
         self._cache.clear()
 
@@ -253,7 +233,7 @@ class Configuration:
             return self._cache[key]
         session = self.session
         if session is None:
-            raise Disconnected("there is no session with the configuration service", key)
+            raise errors.Disconnected("there is no session with the configuration service", key)
         generation = self._generation
         changed = False
 
@@ -269,12 +249,6 @@ class Configuration:
                 self._cache.clear()
             self._cache[key] = found
         return found
-
-
-class _Ask(Protocol):
-    def __call__(
-        self, session: CoordinationSession, watch: Callable[[], None]
-    ) -> Awaitable[Node | list[str] | None]: ...
 
 
 def _path(*names: str) -> str:

@@ -14,18 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
-from segstore.server.coordination.types import (
-    BadVersion,
-    Disconnected,
-    Node,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    SessionState,
-    Unreachable,
-)
+from segstore.server.coordination import errors
+from segstore.server.coordination.types import CoordinationSession, Node, SessionState
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Watch = Callable[[], None]
 
 _SUSPENDED_AFTER = 1 / 3
@@ -33,11 +28,7 @@ _SUSPENDED_AFTER = 1 / 3
 
 
 class InProcessCoordinator:
-    """The tree and its sessions.
-
-    Attributes:
-        sessions: the sessions that have not expired, by id; to be inspected.
-    """
+    """The tree, and the sessions that have not expired, by id."""
 
     def __init__(self, *, session_timeout_ms: float = 10_000, delay_s: Callable[[], float] | None = None) -> None:
         """delay_s: returns the delay of each request and each reply; None for no delay."""
@@ -45,8 +36,8 @@ class InProcessCoordinator:
         self.sessions: dict[int, InProcessSession] = {}
         self._delay_s = delay_s
         self._nodes: dict[str, Node] = {}
-        self._watches: defaultdict[str, list[tuple[InProcessSession, Watch]]] = defaultdict(list)
-        self._child_watches: defaultdict[str, list[tuple[InProcessSession, Watch]]] = defaultdict(list)
+        self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
+        self._child_watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._next_id = 1
         self._paused = False
         self._unaware: list[InProcessSession] = []
@@ -64,7 +55,6 @@ class InProcessCoordinator:
             session.silence()
 
     def resume(self) -> None:
-        """Answers again."""
         self._paused = False
         for session in tuple(self.sessions.values()):
             if session.cut:
@@ -100,7 +90,6 @@ class InProcessCoordinator:
                 self._unaware.append(session)
 
     def close(self) -> None:
-        """Ends all sessions."""
         for session_id in tuple(self.sessions):
             self.expire(session_id)
 
@@ -110,7 +99,7 @@ class InProcessCoordinator:
         """Opens a new session. Raises Unreachable while the service is paused."""
         await self.travel()
         if self._paused:
-            raise Unreachable("the coordination service does not answer")
+            raise errors.Unreachable("the coordination service does not answer")
         session = InProcessSession(self, self._next_id)
         self._next_id += 1
         self.sessions[session.session_id] = session
@@ -122,7 +111,7 @@ class InProcessCoordinator:
 
     def create(self, path: str, data: bytes, owner: int) -> None:
         if path in self._nodes:
-            raise NodeExists(f"node {path} exists", path)
+            raise errors.NodeExists(f"node {path} exists", path)
         parent = path.rpartition("/")[0]
         if parent and parent not in self._nodes:
             self.create(parent, b"", 0)
@@ -130,7 +119,9 @@ class InProcessCoordinator:
         self._fire(self._watches, path)
         self._fire(self._child_watches, parent)
 
-    def get(self, path: str) -> Node | None:
+    def get(self, path: str, watch: _Watch | None = None) -> Node | None:
+        if watch is not None:
+            self._watches[path.rstrip("/")].append(watch)
         return self._nodes.get(path)
 
     def set(self, path: str, data: bytes, version: int) -> None:
@@ -142,14 +133,13 @@ class InProcessCoordinator:
         self._checked(path, version)
         self._remove(path)
 
-    def children(self, path: str) -> list[str]:
+    def children(self, path: str, watch: _Watch | None = None) -> list[str]:
+        if watch is not None:
+            self._child_watches[path.rstrip("/")].append(watch)
         start = path.rstrip("/") + "/"
         return sorted(
             each[len(start) :] for each in self._nodes if each.startswith(start) and "/" not in each[len(start) :]
         )
-
-    def watch(self, path: str, session: InProcessSession, watch: Watch, *, children: bool) -> None:
-        (self._child_watches if children else self._watches)[path.rstrip("/")].append((session, watch))
 
     def forget_watches(self, session: InProcessSession) -> list[Watch]:
         """Removes and returns the watches of a session that has ended."""
@@ -165,9 +155,9 @@ class InProcessCoordinator:
     def _checked(self, path: str, version: int) -> Node:
         node = self._nodes.get(path)
         if node is None:
-            raise NoNode(f"there is no node {path}", path)
+            raise errors.NoNode(f"there is no node {path}", path)
         if version not in (-1, node.version):
-            raise BadVersion(f"node {path} has version {node.version}, not {version}", path)
+            raise errors.BadVersion(f"node {path} has version {node.version}, not {version}", path)
         return node
 
     def _remove(self, path: str) -> None:
@@ -176,80 +166,46 @@ class InProcessCoordinator:
         self._fire(self._child_watches, path.rpartition("/")[0])
 
     @staticmethod
-    def _fire(table: defaultdict[str, list[tuple[InProcessSession, Watch]]], path: str) -> None:
+    def _fire(table: defaultdict[str, list[_Watch]], path: str) -> None:
         for session, watch in table.pop(path, ()):
-            session.told(watch)
+            session.fire(watch)
 
 
-class InProcessSession:
+class InProcessSession(CoordinationSession):
     """A session with an `InProcessCoordinator`, as seen by its holder (`CoordinationSession`).
 
-    Attributes:
-        cut: whether it is disconnected from the service.
-        expired: whether the service has ended it; the holder knows only when its state says so.
+    cut: it is disconnected from the service. expired: the service has ended it, which its state says later.
     """
 
-    why = ""
-
     def __init__(self, service: InProcessCoordinator, session_id: int) -> None:
-        self.session_id = session_id
+        super().__init__(session_id, SessionState.CONNECTED)
         self.cut = False
         self.expired = False
         self._service = service
-        self._state = SessionState.CONNECTED
-        self._callbacks: list[Callable[[SessionState], None]] = []
-        self._untold: list[Watch] = []
+        self._unfired: list[Watch] = []
         self._timers: list[asyncio.TimerHandle] = []
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
 
     @property
     def reachable(self) -> bool:
         """Whether it is connected to the service."""
         return not self.cut and not self._service.paused
 
-    @property
-    def over(self) -> bool:
-        """Whether the holder knows that the session has ended."""
-        return self._state in (SessionState.LOST, SessionState.CLOSED)
-
-    def on_change(self, callback: Callable[[SessionState], None]) -> None:
-        self._callbacks.append(callback)
-
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        await self._ask()
-        self._service.create(path, data, self.session_id if ephemeral else 0)
-        await self._hear()
+        await self._ask(self._service.create, path, data, self.session_id if ephemeral else 0)
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        await self._ask()
-        node = self._service.get(path)
-        if watch is not None:
-            self._service.watch(path, self, watch, children=False)
-        await self._hear()
-        return node
+        return await self._ask(self._service.get, path, watch and (self, watch))
 
     async def set(self, path: str, data: bytes, version: int = -1) -> None:
-        await self._ask()
-        self._service.set(path, data, version)
-        await self._hear()
+        await self._ask(self._service.set, path, data, version)
 
     async def delete(self, path: str, version: int = -1) -> None:
-        await self._ask()
-        self._service.delete(path, version)
-        await self._hear()
+        await self._ask(self._service.delete, path, version)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        await self._ask()
-        names = self._service.children(path)
-        if watch is not None:
-            self._service.watch(path, self, watch, children=True)
-        await self._hear()
-        return names
+        return await self._ask(self._service.children, path, watch and (self, watch))
 
     async def aclose(self) -> None:
         if self._state is SessionState.CLOSED:
@@ -262,32 +218,31 @@ class InProcessSession:
 
     # --- connection -------------------------------------------------------------------------------------------------
 
-    async def _ask(self) -> None:
-        """Waits for the delay of a request, which is executed right afterwards."""
+    async def _ask(self, request: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Executes a request after its delay, and returns after that of the reply."""
         self._check()
         await self._service.travel()
         self._check()
-
-    async def _hear(self) -> None:
-        """Waits for the delay of a reply."""
+        answer = request(*args, **named)
         await self._service.travel()
         self._check()
+        return answer
 
     def _check(self) -> None:
-        if self.over:
-            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
+        if self._state.is_over:
+            raise errors.SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
         if self.expired and self.reachable:
             self.reached()
-            raise SessionExpired(f"session {self.session_id:#x} has expired")
+            raise errors.SessionExpired(f"session {self.session_id:#x} has expired")
         if not self.reachable:
-            raise Disconnected("the coordination service does not answer")
+            raise errors.Disconnected("the coordination service does not answer")
 
     def silence(self, *, restart: bool = False) -> None:
         """Handles a disconnection: the session is suspended after a while, and expires after its timeout.
 
         restart: whether both timers start again.
         """
-        if self.over or (self._timers and not restart):
+        if self._state.is_over or (self._timers and not restart):
             return
         self._cancel_timers()
         loop = asyncio.get_running_loop()
@@ -299,7 +254,7 @@ class InProcessSession:
 
     def reached(self) -> None:
         """Updates the holder's state and fires pending watches, if the session is connected."""
-        if not self.reachable or self.over:
+        if not self.reachable or self._state.is_over:
             return
         self._cancel_timers()
         if self.expired:
@@ -307,18 +262,18 @@ class InProcessSession:
             return
         if self._state is SessionState.SUSPENDED:
             self._become(SessionState.CONNECTED)
-        untold, self._untold = self._untold, []
-        for watch in untold:
+        unfired, self._unfired = self._unfired, []
+        for watch in unfired:
             watch()
 
-    def told(self, watch: Watch) -> None:
+    def fire(self, watch: Watch) -> None:
         """Delivers a fired watch to the holder, now or once the session is connected."""
-        if self.over:
+        if self._state.is_over:
             return
         if self.reachable:
             asyncio.get_running_loop().call_soon(watch)
         else:
-            self._untold.append(watch)
+            self._unfired.append(watch)
 
     def _time_is_up(self) -> None:
         if not self._service.paused and self._service.sessions.get(self.session_id) is self:
@@ -328,12 +283,12 @@ class InProcessSession:
         if self._state in (state, SessionState.CLOSED):
             return
         self._state = state
-        if self.over:
+        if self._state.is_over:
             self._cancel_timers()
             loop = asyncio.get_running_loop()
-            for watch in self._untold + self._service.forget_watches(self):
+            for watch in self._unfired + self._service.forget_watches(self):
                 loop.call_soon(watch)
-            self._untold = []
+            self._unfired = []
         for callback in self._callbacks:
             callback(state)
 
@@ -341,3 +296,7 @@ class InProcessSession:
         timers, self._timers = self._timers, []
         for timer in timers:
             timer.cancel()
+
+
+_Watch = tuple[InProcessSession, Watch]
+"""A session that waits for a change, and the function that tells it."""

@@ -23,27 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from random import Random
 from typing import Any, Final, Protocol
 
+from segstore.server.coordination import errors
 from segstore.server.coordination.placement import LoadReport, surplus, turn
-from segstore.server.coordination.policy import OwnershipSettings, SessionExpiredPolicy, backoff_s, policy_of
+from segstore.server.coordination.policy import OwnershipSettings, cancel_and_wait, follow, new_session
 from segstore.server.coordination.reports import SHOWN_BYTES, LoadReports, SameName
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage
-from segstore.server.coordination.types import (
-    BadVersion,
-    CoordinationError,
-    CoordinationSession,
-    Coordinator,
-    Disconnected,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    SessionState,
-    Unreachable,
-)
+from segstore.server.coordination.types import CoordinationSession, Coordinator, SessionState
 from segstore.server.durable import DataError
 from segstore.server.store import Container
 
@@ -79,8 +69,6 @@ class Hosted(Protocol):
 class _Opening:
     """This store's opening of a container: its epoch, and its state while it is not served."""
 
-    __slots__ = ("container", "epoch", "fenced")
-
     def __init__(self) -> None:
         self.epoch = 0
         self.container: Container | None = None
@@ -91,7 +79,6 @@ class ContainerOwnership:
     """Owns containers for one store, from `start` to `stop` or to its shutdown.
 
     Attributes:
-        name: the store's name, unique in the cluster.
         served: the containers that are served now.
         refused: the containers that this store cannot open, and why.
         session: the current session; None before the start and after the end.
@@ -111,8 +98,8 @@ class ContainerOwnership:
         on_shutdown: Callable[[str], None] = lambda _: None,
         drop_caches: Callable[[], None] = lambda: None,
     ) -> None:
-        """on_shutdown: called once, with the reason, when the store must shut down. drop_caches: called after each new
-        session.
+        """name: of the store, unique in the cluster. on_shutdown: called once, with the reason, when the store must
+        shut down. drop_caches: called after each new session.
         """
         self.name = name
         self.served: set[int] = set()
@@ -125,7 +112,6 @@ class ContainerOwnership:
         self._count = containers
         self._settings = settings
         self._random = random or Random()
-        self._policy: SessionExpiredPolicy = policy_of(settings, self._random)
         self._on_shutdown = on_shutdown
         self._drop_caches = drop_caches
         self._openings: dict[int, _Opening] = {}
@@ -136,11 +122,11 @@ class ContainerOwnership:
         self._waiting: list[asyncio.Future[None]] = []
         self._pokes: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
-        self._reports = LoadReports(name, hosted, settings, self._random, self._rebalance)
+        self._reports = LoadReports(name, hosted.load, settings, self._random, self._rebalance)
         self._others = asyncio.Event()
         self._ours: set[int] = set()  # nodes that this session created and this store has not deleted
         self._replaced: set[tuple[int, int]] = set()  # deleted stale nodes: container, session
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._main: asyncio.Task[None] | None = None
 
     # --- start and stop ---------------------------------------------------------------------------------------------
@@ -159,24 +145,14 @@ class ContainerOwnership:
     async def stop(self) -> None:
         """Stops serving and closes the session, so that others can take over at once. Can be called twice."""
         main, self._main = self._main, None
-        if main is not None:
-            main.cancel()
-            await asyncio.wait([main])
-            if not main.cancelled() and (error := main.exception()) is not None:
-                raise error
+        await cancel_and_wait(main)
         self._hold_all()
         session, self.session = self.session, None
         if session is not None:
             await session.aclose()
 
     def owns(self, container_id: int) -> bool:
-        """Whether this store owns a container."""
         return container_id in self.served or container_id in self._unopened
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was stopped or is shutting the store down, so that there is no further session."""
-        return self._main is None or self.shutdown_reason is not None
 
     def take_others(self) -> None:
         """Starts taking unowned containers in turn."""
@@ -189,19 +165,12 @@ class ContainerOwnership:
     def prefer(self, container_id: int) -> None:
         """Takes a container as soon as it is unowned."""
         self._preferred |= {container_id}
-        if (poke := self._pokes.get(container_id)) is not None:
-            poke.set()
+        self._read_again(container_id)
 
     @property
     def epochs(self) -> dict[int, int]:
         """The epoch of each served container."""
         return {each: self._openings[each].epoch for each in self.served}
-
-    def lost(self, container_id: int) -> None:
-        """Drops a container that another store has opened, as its journal reported, and reads its node."""
-        self._stop_serving(container_id)
-        self._openings.pop(container_id, None)
-        self._want(container_id)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the condition holds; it is checked after every change."""
@@ -210,7 +179,7 @@ class ContainerOwnership:
             self._waiting.append(changed)
             await changed
 
-    def _say(self) -> None:
+    def _notify(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():
@@ -219,8 +188,7 @@ class ContainerOwnership:
     def give_up(self, container_id: int) -> None:
         """Gives up a container, so that another store can take it."""
         self._leaving.add(container_id)
-        if (poke := self._pokes.get(container_id)) is not None:
-            poke.set()
+        self._read_again(container_id)
 
     async def _run(self, session: CoordinationSession) -> None:
         while True:
@@ -232,8 +200,8 @@ class ContainerOwnership:
             expired = "its coordination session has expired" + (session.why and f": {session.why}")
             log.warning("store %s: %s", self.name, expired)
             try:
-                new = await self._policy.on_expired(self._coordinator)
-            except Unreachable as error:
+                new = await new_session(self._coordinator, self._settings, self._random)
+            except errors.Unreachable as error:
                 reason = f"{expired} and there is no new one: {error}"
                 break
             if new is None:
@@ -243,7 +211,7 @@ class ContainerOwnership:
             self._preferred = frozenset()
         self.session = None
         self.shutdown_reason = reason
-        self._say()
+        self._notify()
         log.error("store %s shuts down: %s", self.name, reason)
         self._on_shutdown(reason)
 
@@ -253,7 +221,7 @@ class ContainerOwnership:
         ended = asyncio.Event()
 
         def on_change(state: SessionState) -> None:
-            if state in (SessionState.LOST, SessionState.CLOSED):
+            if state.is_over:
                 self._hold_all()
                 ended.set()
             elif state is SessionState.SUSPENDED:
@@ -265,13 +233,13 @@ class ContainerOwnership:
                 log.info("store %s: the coordination service answers again", self.name)
                 for poke in self._pokes.values():
                     poke.set()
-            self._say()
+            self._notify()
 
         session.on_change(on_change)
         if session.state is SessionState.LOST:
             ended.set()
         self._drop_caches()
-        self._say()
+        self._notify()
         self._leaving.clear()
         self._ours.clear()
         self._replaced.clear()
@@ -287,7 +255,7 @@ class ContainerOwnership:
                 for task in done:
                     error = None if task.cancelled() else task.exception()
                     if error is not None:
-                        foreseen = isinstance(error, CoordinationError | DataError)
+                        foreseen = isinstance(error, errors.CoordinationError | DataError)
                         log.error("store %s: owning containers failed", self.name, exc_info=None if foreseen else error)
                         return f"owning its containers failed: {error if foreseen else repr(error)}"
             return None
@@ -301,29 +269,12 @@ class ContainerOwnership:
 
     async def _keep(self, session: CoordinationSession, container_id: int) -> None:
         """Reads the container's node, acts, waits; ends with the session."""
-        failed = 0
-        while True:
-            changed = self._pokes[container_id] = asyncio.Event()
-            try:
-                if await self._look(session, container_id, changed):
-                    failed = 0
-                    await changed.wait()
-                continue
-            except SessionExpired:
-                return
-            except Disconnected as error:
-                log.info("store %s: container %d: %s; asking again", self.name, container_id, error)
-            await self._back_off(failed, changed)
-            failed += 1
 
-    async def _back_off(self, failed: int, changed: asyncio.Event) -> None:
-        """Waits, but only until there is a connection again."""
-        changed.clear()
-        try:
-            async with asyncio.timeout(backoff_s(failed, self._random)):
-                await changed.wait()
-        except TimeoutError:
-            return
+        def look(changed: asyncio.Event) -> Coroutine[Any, Any, bool]:
+            self._pokes[container_id] = changed
+            return self._look(session, container_id, changed)
+
+        await follow(look, f"store {self.name}: container {container_id}", self._random)
 
     async def _look(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> bool:
         """Acts on the node's current state; returns False if it must be read again at once."""
@@ -365,8 +316,8 @@ class ContainerOwnership:
                 self._replaced.add((container_id, node.owner))
                 return False
             return True
-        if node.owner == 0 and path not in self._said:
-            self._said.add(path)
+        if node.owner == 0 and path not in self._logged:
+            self._logged.add(path)
             held = node.data[:SHOWN_BYTES]
             log.error(
                 "store %s: container %d cannot be owned: node %s belongs to no session and holds %r; delete it",
@@ -387,8 +338,7 @@ class ContainerOwnership:
         self._unload(container_id)
         self._preferred -= {container_id}
         if len(self.refused) == self._count:
-            raise CoordinationError(why if self._count == 1 else f"no container can be opened; {why}")
-        self._say()
+            raise errors.CoordinationError(why if self._count == 1 else f"no container can be opened; {why}")
 
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
         """Creates the node: at once if the container was ours, else in turn if it is still unowned."""
@@ -401,7 +351,7 @@ class ContainerOwnership:
                 return
         try:
             await session.create(container_path(container_id), self.name.encode(), ephemeral=True)
-        except NodeExists:
+        except errors.NodeExists:
             return
         self._ours.add(container_id)
 
@@ -414,7 +364,7 @@ class ContainerOwnership:
     async def _delete(session: CoordinationSession, path: str, version: int) -> None:
         try:
             await session.delete(path, version)
-        except (NoNode, BadVersion):
+        except (errors.NoNode, errors.BadVersion):
             return  # the caller reads it again
 
     async def _serve(self, session: CoordinationSession, container_id: int) -> None:
@@ -434,7 +384,7 @@ class ContainerOwnership:
                     self._check(session)
                     self._unopened.add(container_id)
                     self._hosted.own_unopened(container_id, lambda: self._want(container_id))
-                    self._say()
+                    self._notify()
                 return
             opening = await self._open(container_id)
         self._check(session)
@@ -448,7 +398,7 @@ class ContainerOwnership:
         container, opening.container = opening.container, None
         self.served.add(container_id)
         self._hosted.own(container_id, container)
-        self._say()
+        self._notify()
 
     async def _open(self, container_id: int) -> _Opening:
         opening = _Opening()
@@ -459,6 +409,7 @@ class ContainerOwnership:
                 self._stop_serving(container_id)
                 del self._openings[container_id]
             container, opening.container = opening.container, None
+            self._read_again(container_id)
             return container
 
         self._openings[container_id] = opening
@@ -472,11 +423,15 @@ class ContainerOwnership:
 
     @staticmethod
     def _check(session: CoordinationSession) -> None:
-        if session.state in (SessionState.LOST, SessionState.CLOSED):
-            raise SessionExpired(f"session {session.session_id:#x} has ended")
+        if session.state.is_over:
+            raise errors.SessionExpired(f"session {session.session_id:#x} has ended")
 
     def _want(self, container_id: int) -> None:
         self._wanted.add(container_id)
+        self._read_again(container_id)
+
+    def _read_again(self, container_id: int) -> None:
+        """Has the container's node read again, if there is a session."""
         if (poke := self._pokes.get(container_id)) is not None:
             poke.set()
 
@@ -490,7 +445,7 @@ class ContainerOwnership:
             container = self._hosted.release(container_id)
             if (opening := self._openings.get(container_id)) is not None:
                 opening.container = container
-        self._say()
+        self._notify()
 
     def _unload(self, container_id: int) -> None:
         """Stops serving a container and returns its state to the storage, for another owner."""

@@ -1,8 +1,8 @@
-"""What a store does when its coordination session expires (seeds 57.1, 57.2).
+"""What a store does when its coordination session expires (seeds 57.1, 57.2), and how it retries.
 
-`Shutdown` ends the store, so that others take its containers at once. `Reconnect` opens a new session, with a limited
-number of retries, and acquires containers again; if it gets no session, it ends the store. Zero retries means
-`Shutdown`.
+The policy "shutdown" ends the store, so that others take its containers at once. "reconnect" opens a new session, with
+a limited number of retries, and acquires containers again; if it gets no session, it ends the store. Zero retries means
+"shutdown".
 
 Follows `ZookeeperSessionExpiredHandler` and its two implementations (Pulsar, change 6347).
 """
@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from segstore.server.config import SETTINGS
-from segstore.server.coordination.types import CoordinationSession, Coordinator, Unreachable
+from segstore.server.coordination import errors
+from segstore.server.coordination.types import CoordinationSession, Coordinator
 
 log = logging.getLogger(__name__)
 
@@ -57,41 +60,55 @@ def backoff_s(attempt: int, random: Random) -> float:
     return min(_MAX_BACKOFF_MS, wait_ms * random.uniform(1 - _JITTER, 1 + _JITTER)) / 1000
 
 
-class SessionExpiredPolicy(Protocol):
-    """Decides what happens after a session has expired."""
+async def new_session(
+    coordinator: Coordinator, settings: OwnershipSettings, random: Random
+) -> CoordinationSession | None:
+    """Returns a session in place of an expired one; None if the store should shut down.
 
-    async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        """Returns a new session, or None if the store should shut down. Raises Unreachable if it gets no session."""
-
-
-class Shutdown:
-    """Shuts the store down, so that others take its containers."""
-
-    async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        return None
-
-
-class Reconnect:
-    """Opens a new session, with at most `retries` attempts."""
-
-    def __init__(self, retries: int, random: Random) -> None:
-        self._retries = retries
-        self._random = random
-
-    async def on_expired(self, coordinator: Coordinator) -> CoordinationSession | None:
-        for attempt in range(1, self._retries + 1):
-            try:
-                return await coordinator.connect()
-            except Unreachable as error:
-                log.warning("no new coordination session, attempt %d of %d: %s", attempt, self._retries, error)
-                if attempt == self._retries:
-                    raise
-            await asyncio.sleep(backoff_s(attempt - 1, self._random))
-        return None
+    Raises Unreachable if the last attempt failed.
+    """
+    retries = settings.session_reconnect_retries if settings.session_expired_policy == "reconnect" else 0
+    for attempt in range(1, retries + 1):
+        try:
+            return await coordinator.connect()
+        except errors.Unreachable as error:
+            log.warning("no new coordination session, attempt %d of %d: %s", attempt, retries, error)
+            if attempt == retries:
+                raise
+        await asyncio.sleep(backoff_s(attempt - 1, random))
+    return None
 
 
-def policy_of(settings: OwnershipSettings, random: Random) -> SessionExpiredPolicy:
-    """Returns the policy that the settings name."""
-    if settings.session_expired_policy == "shutdown" or settings.session_reconnect_retries == 0:
-        return Shutdown()
-    return Reconnect(settings.session_reconnect_retries, random)
+async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
+    """Cancels a task, if there is one, and waits for its end. Raises its error if it had failed."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+async def follow(look: Callable[[asyncio.Event], Awaitable[bool]], unknown: str, random: Random) -> None:
+    """Reads nodes until their session ends.
+
+    look: reads them with the given event as their watch; if it returns True, the event is waited for before it is
+    called again. After Disconnected it is called again with a backoff, which the event ends. unknown: what is not known
+    meanwhile, for the log.
+    """
+    failed = 0
+    while True:
+        changed = asyncio.Event()
+        try:
+            waits = await look(changed)
+            failed = 0
+            if waits:
+                await changed.wait()
+        except errors.SessionExpired:
+            return
+        except errors.Disconnected as error:
+            log.info("%s: %s; asking again", unknown, error)
+            changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s(failed, random)):
+                    await changed.wait()
+            failed += 1

@@ -10,22 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from segstore.server.coordination import errors
 from segstore.server.coordination.placement import LoadReport
 from segstore.server.coordination.policy import OwnershipSettings, backoff_s
-from segstore.server.coordination.types import (
-    BadVersion,
-    CoordinationError,
-    CoordinationSession,
-    Disconnected,
-    Node,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-)
+from segstore.server.coordination.types import CoordinationSession, Node
 
 log = logging.getLogger(__name__)
 
@@ -36,39 +28,36 @@ SHOWN_BYTES: Final = 200
 
 
 def store_path(name: str) -> str:
-    """Returns the node of a store's load report."""
     return f"{STORES}/{name}"
 
 
-class SameName(CoordinationError):
+class SameName(errors.CoordinationError):
     """Another store has this store's name: it holds a node that only a store of this name creates."""
 
-    def __init__(self, name: str, path: str, said: bytes = b"") -> None:
-        text = said[:SHOWN_BYTES].decode(errors="backslashreplace")
+    def __init__(self, name: str, path: str, data: bytes = b"") -> None:
+        text = data[:SHOWN_BYTES].decode(errors="backslashreplace")
         super().__init__(
             f"another store is called {name!r} too: it holds node {path}{text and ', which says '}{text}", path
         )
 
 
-class _Loaded(Protocol):
-    """A store that can report its load."""
-
-    def load(self) -> LoadReport: ...
-
-
 class LoadReports:
-    """The load reports of one store."""
-
     def __init__(
-        self, name: str, store: _Loaded, settings: OwnershipSettings, random: Random, rebalance: Callable[[int], None]
+        self,
+        name: str,
+        load: Callable[[], LoadReport],
+        settings: OwnershipSettings,
+        random: Random,
+        rebalance: Callable[[int], None],
     ) -> None:
-        """rebalance: called with the number of stores after each report, if the settings enable it."""
+        """load: returns the store's load. rebalance: called with the number of stores after each report, if the
+        settings enable it."""
         self._name = name
-        self._store = store
+        self._load = load
         self._settings = settings
         self._random = random
         self._rebalance = rebalance
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     async def run(self, session: CoordinationSession) -> None:
         """Publishes reports until the session ends. Raises SameName."""
@@ -77,7 +66,7 @@ class LoadReports:
         other: Node | None = None
         while True:
             try:
-                node = await self._say(session)
+                node = await self._publish(session)
                 if node is None:
                     failed, made, other = 0, True, None
                     if self._settings.rebalance:
@@ -89,18 +78,18 @@ class LoadReports:
                 if made or (other is not None and (other.owner, other.version) != (node.owner, node.version)):
                     raise SameName(self._name, store_path(self._name), node.data)
                 other = node
-            except SessionExpired:
+            except errors.SessionExpired:
                 return
-            except Disconnected as error:
+            except errors.Disconnected as error:
                 log.info("store %s: no load report: %s", self._name, error)
-            except (NodeExists, NoNode, BadVersion) as error:
+            except (errors.NodeExists, errors.NoNode, errors.BadVersion) as error:
                 log.info("store %s: its load report has changed: %s", self._name, error)
             await asyncio.sleep(backoff_s(failed, self._random))
             failed += 1
 
-    async def _say(self, session: CoordinationSession) -> Node | None:
+    async def _publish(self, session: CoordinationSession) -> Node | None:
         """Publishes a report and returns None; returns the node in its place if another session holds it."""
-        path, data = store_path(self._name), self._store.load().encode()
+        path, data = store_path(self._name), self._load().encode()
         node = await session.get(path)
         if node is None:
             await session.create(path, data, ephemeral=True)
@@ -123,8 +112,8 @@ class LoadReports:
             try:
                 reports[name] = LoadReport.decode(node.data)
             except msgspec.MsgspecError as error:
-                if path not in self._said:
-                    self._said.add(path)
+                if path not in self._logged:
+                    self._logged.add(path)
                     held = node.data[:SHOWN_BYTES]
                     log.warning("node %s is not a load report and is skipped: %s: %r", path, error, held)
         return reports

@@ -8,6 +8,7 @@ disconnected client cannot know (seed 57.3).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -21,41 +22,10 @@ class SessionState(Enum):
     LOST = "lost"
     CLOSED = "closed"
 
-
-class CoordinationError(Exception):
-    """Root of the errors of a coordination service.
-
-    Attributes:
-        path: the requested node; "" if there is none.
-    """
-
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
-
-
-class NodeExists(CoordinationError):
-    """The node to be created exists."""
-
-
-class NoNode(CoordinationError):
-    """The node does not exist."""
-
-
-class BadVersion(CoordinationError):
-    """The node has changed since the given version."""
-
-
-class Disconnected(CoordinationError):
-    """The service did not answer; the request may have been executed. Try again."""
-
-
-class SessionExpired(CoordinationError):
-    """The session has ended: the service reported its expiry, or it was closed here."""
-
-
-class Unreachable(CoordinationError):
-    """The service gave no session."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended for good."""
+        return self in (SessionState.LOST, SessionState.CLOSED)
 
 
 class Node(NamedTuple):
@@ -69,45 +39,53 @@ class Node(NamedTuple):
     owner: int
 
 
-class CoordinationSession(Protocol):
-    """A session with the service. Every request can raise Disconnected and SessionExpired."""
+class CoordinationSession(ABC):
+    """A session with the service. Every request can raise Disconnected and SessionExpired.
+
+    why: why the session was lost, in one sentence, if more is known than the service reported; else "".
+    """
+
+    def __init__(self, session_id: int, state: SessionState) -> None:
+        self.session_id = session_id
+        self.why = ""
+        self._state = state
+        self._callbacks: list[Callable[[SessionState], None]] = []
 
     @property
-    def session_id(self) -> int: ...
-
-    @property
-    def state(self) -> SessionState: ...
-
-    @property
-    def why(self) -> str:
-        """Why the session was lost, in one sentence, if more is known than the service reported; else ""."""
+    def state(self) -> SessionState:
+        return self._state
 
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
         """Registers a callback that is called with each new state, in the loop's thread."""
+        self._callbacks.append(callback)
 
+    @abstractmethod
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         """Creates a node, and persistent parents. Raises NodeExists."""
 
+    @abstractmethod
     async def get(self, path: str, watch: Callable[[], None] | None = None) -> Node | None:
         """Returns the node, or None. `watch` is called once: when it is created, changed or deleted, or the session
         ends.
         """
 
+    @abstractmethod
     async def set(self, path: str, data: bytes, version: int = -1) -> None:
         """Sets a node's data. Raises NoNode; BadVersion unless the version is the node's or -1."""
 
+    @abstractmethod
     async def delete(self, path: str, version: int = -1) -> None:
         """Deletes a node. Raises NoNode; BadVersion unless the version is the node's or -1."""
 
+    @abstractmethod
     async def children(self, path: str, watch: Callable[[], None] | None = None) -> list[str]:
         """Returns the sorted names of a node's children; an empty list if it does not exist. `watch` as in `get`."""
 
+    @abstractmethod
     async def aclose(self) -> None:
         """Ends the session and its ephemeral nodes. Can be called twice."""
 
 
 class Coordinator(Protocol):
-    """Opens sessions."""
-
     async def connect(self) -> CoordinationSession:
         """Opens a new session. Raises Unreachable."""

@@ -1,6 +1,6 @@
 """The durable store: journals, snapshots, chunk files, fences, and their verification."""
 
-from segstore.server.durable.committer import Gate
+from segstore.server.durable.committer import Gate, Gated
 from segstore.server.durable.committers import Committers
 from segstore.server.durable.data_directory import (
     CLUSTER_FILE,
@@ -15,8 +15,7 @@ from segstore.server.durable.data_directory import (
     check_entries,
 )
 from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
-from segstore.server.durable.fence import Epoch, Fenced, epochs_of
-from segstore.server.durable.fenced_directory import FencedDirectory, current, lost
+from segstore.server.durable.fence import Epoch, Fenced, FencedDirectory, current, epochs_of, lost
 from segstore.server.durable.files import Files, read_regular
 from segstore.server.durable.journal import JournalFailed
 from segstore.server.durable.verify import verify
@@ -40,6 +39,7 @@ __all__ = [
     "FencedDirectory",
     "Files",
     "Gate",
+    "Gated",
     "JournalFailed",
     "check_entries",
     "current",

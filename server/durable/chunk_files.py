@@ -121,12 +121,7 @@ class BlockCache:
 
 
 class ChunkFile:
-    """One file, for reading.
-
-    Attributes:
-        info: the snapshot's record of it.
-        path: its path.
-    """
+    """One file, for reading; `info` is the snapshot's record of it."""
 
     __slots__ = ("_cache", "_table", "info", "path")
 

@@ -19,14 +19,17 @@ import asyncio
 import logging
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import chain
 from math import inf
 from queue import SimpleQueue
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+from segstore.server.durable.data_directory import DataDirectory
 from segstore.server.durable.fence import Fenced
-from segstore.server.durable.journal import Group, Journal, JournalFailed
+from segstore.server.durable.journal import Group, JournalFailed, SqliteJournal
 
 log = logging.getLogger(__name__)
 
@@ -44,35 +47,60 @@ class Gated(Protocol):
 
     def release(self, committed: int) -> int:
         """Sends replies held for numbers up to `committed`; returns the number of the next one held, 0 for none."""
-        ...
 
     def go_on(self) -> None:
         """Called when there is room again."""
-        ...
 
     def failed(self, why: str) -> None:
         """Called when held replies will never be sent."""
-        ...
 
 
-class Gate(Protocol):
-    """Releases held replies once their changes are durable; attributes and methods as in `Committer`."""
+class Gate(ABC):
+    """Releases held replies once their changes are durable.
 
-    stalled: dict[Gated, None]
+    Attributes:
+        committed: everything up to this number is durable.
+        mark: the number that `committed` must reach before a reply made now may be sent.
+        failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
+        stalled: senders that wait for room.
+    """
+
+    def __init__(self, last: int) -> None:
+        self.committed = self.mark = last
+        self.failure = ""
+        self.stalled: dict[Gated, None] = {}
+        self._waiting: dict[int, list[Gated]] = {}
 
     @property
-    def committed(self) -> int: ...
+    @abstractmethod
+    def full(self) -> bool:
+        """Whether the disk does not keep up, so that senders should wait for room."""
 
-    @property
-    def failure(self) -> str: ...
+    def hold(self, gated: Gated, mark: int) -> None:
+        """Registers a sender whose first held reply waits for `mark`."""
+        waiting = self._waiting.get(mark)
+        if waiting is None:
+            self._waiting[mark] = [gated]
+        else:
+            waiting.append(gated)
 
-    @property
-    def full(self) -> bool: ...
+    def _release(self) -> None:
+        committed = self.committed
+        for mark in [each for each in self._waiting if each <= committed]:
+            for gated in self._waiting.pop(mark):
+                if following := gated.release(committed):
+                    self.hold(gated, following)
 
-    @property
-    def mark(self) -> int: ...
+    def _resume(self) -> None:
+        stalled, self.stalled = self.stalled, {}
+        for each in stalled:
+            each.go_on()
 
-    def hold(self, gated: Gated, mark: int) -> None: ...
+    def _drop(self, why: str, *others: Gated) -> None:
+        """Tells all senders with held replies, and `others`, that these will never be sent."""
+        waiting, self._waiting = self._waiting, {}
+        for each in dict.fromkeys(chain(*waiting.values(), others)):
+            each.failed(why)
 
 
 class Watcher(Protocol):
@@ -80,22 +108,12 @@ class Watcher(Protocol):
 
     def forming(self, committer: Committer) -> None:
         """Called when a batch starts."""
-        ...
 
     def moved(self) -> None:
         """Called when more is durable, or there is room again."""
-        ...
-
-
-class Mark(Protocol):
-    """Records the last durable batch; see `data_directory`."""
-
-    def note(self, number: int) -> None: ...
 
 
 class _Batch(NamedTuple):
-    """A batch; `size` is the total size of its records."""
-
     number: int
     records: list[bytes]
     size: int
@@ -116,40 +134,45 @@ def records(payload: bytes) -> list[tuple[int, memoryview]]:
     return found
 
 
-class Committer:
-    """One thread that writes one journal. Created and called on the loop.
+class Committer(Gate):
+    """One thread that writes one journal; its gate counts batches. Created and called on the loop.
 
     Attributes:
-        committed: all batches up to this number are durable.
-        mark: the number that `committed` must reach before a reply made now may be sent.
-        failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
-        stalled: senders that wait for room.
         batch_bytes: total bytes of operations handed over so far.
         room_until_bytes: `full` is set when `batch_bytes` exceeds this, because the data stays in memory until a
             snapshot has it.
-        look_at_bytes: `on_look` is called once when `batch_bytes` exceeds this.
+        look_at_bytes: `on_look` is called when `batch_bytes` exceeds this.
         watcher: None for a single committer.
     """
 
+    full = False
+
     def __init__(
-        self, journal: Journal, mark: Mark, last: int, *, max_bytes: int, on_failure: Callable[[str], None], where: str
+        self,
+        journal: SqliteJournal,
+        directory: DataDirectory,
+        last: int,
+        *,
+        max_bytes: int,
+        on_failure: Callable[[str], None],
+        on_look: Callable[[], None],
+        on_switch: Callable[[int], None],
+        where: str,
     ) -> None:
-        """last: the number of the last durable batch. where: the path that failure messages name."""
-        self.committed = last
-        self.mark = last
-        self.failure = ""
-        self.full = False
-        self._waiting: dict[int, list[Gated]] = {}
-        self.stalled: dict[Gated, None] = {}
+        """directory: records the last durable batch, at first `last`. on_switch: called with the last batch of a
+        journal that was replaced by the next one. where: the path that failure messages name.
+        """
+        super().__init__(last)
         self.batch_bytes = 0
         self.room_until_bytes: float = inf
         self.look_at_bytes: float = inf
-        self.on_look: Callable[[], None] = _nothing
         self.watcher: Watcher | None = None
         self._max_bytes = max_bytes
-        self._mark = mark
+        self._directory = directory
         self._where = where
         self._on_failure = on_failure
+        self._on_look = on_look
+        self._on_switch = on_switch
         self._loop = asyncio.get_running_loop()
         self._number = last
         self._forming: list[bytes] = []
@@ -158,21 +181,12 @@ class Committer:
         self._queued_bytes = 0
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
-        self._next: Journal | None = None
-        self._on_switch: Callable[[int], None] = _nowhere
+        self._next: SqliteJournal | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="segstore journal", daemon=True)
         self._thread.start()
 
     # --- on the loop ------------------------------------------------------------------------------------------------
-
-    def hold(self, gated: Gated, mark: int) -> None:
-        """Registers a sender whose first held reply waits for `mark`."""
-        waiting = self._waiting.get(mark)
-        if waiting is None:
-            self._waiting[mark] = [gated]
-        else:
-            waiting.append(gated)
 
     def add(self, log_id: int, data: bytes) -> None:
         """Adds an executed operation to the current batch."""
@@ -206,7 +220,7 @@ class Committer:
             self._forming, self._forming_bytes = [], 0
             if self.batch_bytes > self.look_at_bytes:
                 self.look_at_bytes = inf
-                self.on_look()
+                self._on_look()
             if self.batch_bytes > self.room_until_bytes:
                 self.full = True
         return self._number
@@ -228,9 +242,7 @@ class Committer:
         """Updates `full`, and resumes senders that wait for room if there is some."""
         self.full = self.batch_bytes > self.room_until_bytes or self._queued_bytes > self._max_bytes
         if not self.full and self.stalled:
-            stalled, self.stalled = self.stalled, {}
-            for each in stalled:
-                each.go_on()
+            self._resume()
         if not self.full and self.watcher is not None:
             self.watcher.moved()
 
@@ -239,10 +251,7 @@ class Committer:
             return
         self.committed = number
         self._queued_bytes -= size
-        for mark in [each for each in self._waiting if each <= number]:
-            for gated in self._waiting.pop(mark):
-                if following := gated.release(number):
-                    self.hold(gated, following)
+        self._release()
         for future, mark in tuple(self._futures.items()):
             if mark <= number and not future.done():
                 future.set_result(None)
@@ -261,10 +270,8 @@ class Committer:
         for future in tuple(self._futures):
             if not future.done():
                 future.set_exception(JournalFailed(why))
-        waiting = dict.fromkeys(each for some in self._waiting.values() for each in some) | self.stalled
-        self._waiting, self.stalled = {}, {}
-        for each in waiting:
-            each.failed(why)
+        stalled, self.stalled = self.stalled, {}
+        self._drop(why, *stalled)
         self._on_failure(why)
 
     # --- the journal ------------------------------------------------------------------------------------------------
@@ -274,12 +281,8 @@ class Committer:
         """Whether the next journal is ready."""
         return self._next is not None
 
-    def set_next(self, journal: Journal, on_switch: Callable[[int], None]) -> None:
-        """Sets the journal to switch to once the current one is full.
-
-        on_switch: called then, with the last batch of the current journal.
-        """
-        self._on_switch = on_switch
+    def set_next(self, journal: SqliteJournal) -> None:
+        """Sets the journal to switch to once the current one is full."""
         self._next = journal
 
     async def close(self) -> None:
@@ -298,11 +301,7 @@ class Committer:
         try:
             self._write_all()
         finally:
-            self._tell(self._has_ended)
-
-    def _has_ended(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+            self._tell(self._ended.set_result, None)
 
     def _write_all(self) -> None:
         queue, failed = self._queue, False
@@ -341,7 +340,7 @@ class Committer:
         last = batches[-1].number
         payload = b"".join([record for batch in batches for record in batch.records])
         self._journal.append(Group(batches[0].number, last, payload))
-        self._mark.note(last)
+        self._directory.note(last)
         self._tell(self._is_committed, last, size)
         following = self._next
         if following is not None and self._journal.is_full:
@@ -354,11 +353,3 @@ class Committer:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop was closed meanwhile
             log.warning("the loop ended before the journal")
-
-
-def _nothing() -> None:
-    """No-op, the default callback."""
-
-
-def _nowhere(_: int) -> None:
-    """No-op, the default callback of a switch."""

@@ -4,8 +4,8 @@ The operations executed in one loop iteration form a round, whatever journals th
 its batches and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees anything
 that a crash could undo.
 
-Invariant: `mark` is at least the round of every executed operation. When a journal is lost, replies that may depend on
-its undurable batches are dropped.
+Invariant: `mark`, the number of the last round, is at least that of every executed operation. When a journal is lost,
+replies that may depend on its undurable batches are dropped.
 """
 
 from __future__ import annotations
@@ -13,27 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from segstore.server.durable.committer import Committer, Gated
+from segstore.server.durable.committer import Committer, Gate
 
 
-class Committers:
-    """Several committers as one `Gate`.
-
-    Attributes:
-        committed: all rounds up to this one are durable.
-        failure: why nothing is acknowledged any more, in one sentence; "" if there was no failure.
-        stalled: senders that wait for room.
-    """
+class Committers(Gate):
+    """Several committers as one gate, which counts rounds."""
 
     def __init__(self) -> None:
-        self.committed = 0
-        self.failure = ""
-        self.stalled: dict[Gated, None] = {}
+        super().__init__(0)
         self._committers: dict[Committer, None] = {}
         self._forming: dict[Committer, None] = {}
-        self._round = 0
         self._rounds: deque[tuple[int, dict[Committer, int]]] = deque()
-        self._waiting: dict[int, list[Gated]] = {}
+
+    @property
+    def full(self) -> bool:
+        return any(each.full for each in self._committers)
 
     def add(self, committer: Committer) -> None:
         """Adds the committer of a new journal, to which nothing was written."""
@@ -59,39 +53,17 @@ class Committers:
             self.failure = why
             self._drop(why)
 
-    def _drop(self, why: str) -> None:
-        waiting = dict.fromkeys(each for some in self._waiting.values() for each in some)
-        self._waiting = {}
-        for each in waiting:
-            each.failed(why)
-
-    # --- the gate ---------------------------------------------------------------------------------------------------
-
-    @property
-    def mark(self) -> int:
-        """The number that `committed` must reach before a reply made now may be sent."""
-        return self._round
-
-    @property
-    def full(self) -> bool:
-        """Whether one of the disks does not keep up."""
-        return any(each.full for each in self._committers)
-
-    def hold(self, gated: Gated, mark: int) -> None:
-        """Registers a sender whose first held reply waits for round `mark`."""
-        self._waiting.setdefault(mark, []).append(gated)
-
     # --- notifications of committers --------------------------------------------------------------------------------
 
     def forming(self, committer: Committer) -> None:
         if not self._forming:
-            self._round += 1
+            self.mark += 1
             asyncio.get_running_loop().call_soon(self._end_round)
         self._forming[committer] = None
 
     def _end_round(self) -> None:
         forming, self._forming = self._forming, {}
-        self._rounds.append((self._round, {each: each.hand_over() for each in forming}))
+        self._rounds.append((self.mark, {each: each.hand_over() for each in forming}))
         self.moved()
 
     def moved(self) -> None:
@@ -100,13 +72,7 @@ class Committers:
         rounds, before = self._rounds, self.committed
         while rounds and all(each.committed >= number for each, number in rounds[0][1].items()):
             self.committed = rounds.popleft()[0]
-        committed = self.committed
-        if committed > before:
-            for mark in [each for each in self._waiting if each <= committed]:
-                for gated in self._waiting.pop(mark):
-                    if following := gated.release(committed):
-                        self.hold(gated, following)
+        if self.committed > before:
+            self._release()
         if self.stalled and not self.full:
-            stalled, self.stalled = self.stalled, {}
-            for each in stalled:
-                each.go_on()
+            self._resume()

@@ -27,6 +27,8 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -34,8 +36,9 @@ from zlib import crc32
 
 import msgspec
 
-from segstore.server.durable import chunk_files, journal
+from segstore.server.durable import chunk_files
 from segstore.server.durable.files import Files, read_regular
+from segstore.server.durable.journal import file_names
 
 FORMAT: Final = 1
 
@@ -173,12 +176,9 @@ def check_entries(folder: Path) -> set[str]:
 
 
 class DataDirectory:
-    """A data directory that this process owns or inspects.
+    """A data directory that this process owns or inspects, with its manifest.
 
-    Attributes:
-        path: its path.
-        manifest: the manifest in force.
-        committed: the number in `committed` when it was opened.
+    `committed` is the number in the file of that name when it was opened.
     """
 
     def __init__(self, path: Path, files: Files) -> None:
@@ -206,32 +206,30 @@ class DataDirectory:
         which an existing directory must have; None accepts any, and gives a new directory a random id.
         """
         self = cls(path, files or Files())
-        try:
+        with self._usable():
             self._open(containers, held, cluster)
-        except OSError as error:
-            self.close()
-            raise DirectoryUnusable(path, error) from error
-        except BaseException:
-            self.close()
-            raise
         return self
 
     @classmethod
     def look(cls, path: Path) -> DataDirectory:
         """Locks a directory to inspect it; nothing is changed. Raises `DataError`."""
         self = cls(path, Files())
-        try:
+        with self._usable():
             if not self.is_one(path):
                 raise DirectoryForeign(path, f"{path} is not a data directory: it has no {MANIFEST_FILE}")
             self._take()
             self._read()
-        except OSError as error:
-            self.close()
-            raise DirectoryUnusable(path, error) from error
-        except BaseException:
-            self.close()
-            raise
         return self
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise DirectoryUnusable(self.path, error) from error
+            raise
 
     @staticmethod
     def is_one(path: Path) -> bool:
@@ -346,9 +344,10 @@ class DataDirectory:
             self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
             raise DirectoryDamaged(self.path, file, str(error)) from error
-        self._read_mark()
+        self.read_mark()
 
-    def _read_mark(self) -> None:
+    def read_mark(self) -> int:
+        """Reads the number in `committed`, also of a directory that is not open. Raises `DataError`, `OSError`."""
         file = self.path / COMMITTED_FILE
         if not file.exists():
             raise DirectoryDamaged(self.path, file, "it is missing")
@@ -356,10 +355,6 @@ class DataDirectory:
         if len(data) != _MARK.size or data[:8] != _MARK_MAGIC or crc32(data[:-4]) != int.from_bytes(data[-4:]):
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
         self.committed = _MARK.unpack(data)[1]
-
-    def committed_there(self) -> int:
-        """Returns the number in `committed` of a directory that is not open. Raises `DataError`, `OSError`."""
-        self._read_mark()
         return self.committed
 
     # --- manifest and mark ------------------------------------------------------------------------------------------
@@ -389,33 +384,26 @@ class DataDirectory:
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
         version = str(FORMAT).encode()
         files.remove(new)
-        descriptor = files.create(new)
-        try:
-            line = b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body))
-            files.write(descriptor, line + body)
-            files.sync(descriptor)
-        finally:
-            os.close(descriptor)
+        files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         files.replace(new, self.path / MANIFEST_FILE)
 
-    def remove_leftovers(self, keep: set[str]) -> list[str]:
-        """Removes files with our names that are not in `keep`; returns their names."""
+    def remove_leftovers(self, chunks: set[int]) -> list[str]:
+        """Removes what a crash left: all numbered files but those in the manifest, and chunk files with these numbers.
+
+        Returns their names.
+        """
+        found = self.manifest
+        keep = {chunk_files.file_name(each) for each in chunks}
+        if found.snapshot is not None:
+            keep.add(snapshot_name(found.snapshot.number))
+        for journal in found.journals:
+            keep.update(file_names(journal.number))
         gone = sorted(
             each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
         )
         for name in gone:
             self.files.remove(self.path / name)
         return gone
-
-    def names_in_force(self, chunks: set[int]) -> set[str]:
-        """Returns the names of the files in the manifest, and of chunk files with these numbers."""
-        found = self.manifest
-        names = {chunk_files.file_name(each) for each in chunks}
-        if found.snapshot is not None:
-            names.add(snapshot_name(found.snapshot.number))
-        for each in found.journals:
-            names.update(journal.file_names(each.number))
-        return names
 
 
 def _list(numbers: tuple[int, ...], between: str = ", ") -> str:

@@ -1,6 +1,6 @@
-"""Epochs of a container that several processes can open: the last to open it wins, the others find out.
+"""Containers that several processes can open: the last to open one wins, and the others find out.
 
-Each opening has a folder of its own, named by its epoch, in the container's folder:
+Each opening has a data directory of its own, named by its epoch, in the container's folder:
 
     containers/3/epoch-0000000007
 
@@ -9,8 +9,17 @@ no lock, so a stalled process blocks no other. An owner writes first, then check
 only then acknowledges or removes anything. So whatever an older owner has acknowledged was visible when the later one
 read, and what it writes afterwards is never acknowledged.
 
-Invariant: `check` returns only if no later epoch had started when it was called. Folders are removed in the order of
-their epochs, so two checks in the right order are enough.
+Files of a data directory do not change once they are written, so a new epoch's directory takes its predecessor's files
+as hard links, at no cost. Whatever an older owner does later affects only names in its own directory: it can neither
+replace the new owner's manifest nor remove a file that the new owner needs. It can still append to one file, the
+journal that it was writing, so the new manifest records where each inherited journal ends (`journals`).
+
+Invariants: `check` returns only if no later epoch had started when it was called. A directory gets its manifest only
+when all files that it names are in it and on disk; older directories are removed after that, in the order of their
+epochs, so two checks in the right order are enough.
+
+Refused: a directory of another cluster or of other containers, a corrupt one, as in `data_directory`; one whose
+predecessor is missing. A refused opening leaves an empty directory, whose epoch cannot be used again.
 
 The file system must show a process at once what another has written or created: one machine, or a cluster file system
 with that guarantee. NFS does not have it.
@@ -18,13 +27,34 @@ with that guarantee. NFS does not have it.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
+
+from segstore.server.durable.data_directory import (
+    MANIFEST_FILE,
+    DataDirectory,
+    DataError,
+    DirectoryDamaged,
+    DirectoryUnusable,
+    Manifest,
+    snapshot_name,
+)
+from segstore.server.durable.files import Files
+from segstore.server.durable.journal import file_names
+
+log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"epoch-(\d{10})")
+_CHUNK: Final = "chunk-"
+_LOOKS: Final = range(3, -1, -1)
+_number = attrgetter("number")
 
 
 class Fenced(OSError):
@@ -49,19 +79,12 @@ def epochs_of(folder: Path) -> list[int]:
 
 
 class Epoch:
-    """One opening of a container.
-
-    Attributes:
-        folder: the container's folder.
-        number: 1 for the first opening.
-        path: the folder of this opening.
-    """
+    """One opening of the container in `folder`, in a folder `path` of its own; `number` is 1 for the first opening."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
         self.number = number
-        self.path = _path(folder, number)
-        self._next = _path(folder, number + 1)
+        self.path, self._next = (folder / f"epoch-{each:010d}" for each in (number, number + 1))
 
     @classmethod
     def claim(cls, folder: Path) -> Epoch:
@@ -75,11 +98,7 @@ class Epoch:
                 continue
             break
         for each in (folder, folder.parent):
-            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            Files().sync_folder(each)
         return made
 
     @property
@@ -111,5 +130,115 @@ class Epoch:
             shutil.rmtree(each.path)
 
 
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"epoch-{number:010d}"
+def current(epochs: Sequence[Epoch]) -> Epoch | None:
+    """Returns the epoch that the next opening takes over; None if none was ever in force."""
+    return next((each for each in sorted(epochs, reverse=True, key=_number) if DataDirectory.is_one(each.path)), None)
+
+
+def lost(epochs: Sequence[Epoch]) -> Path | None:
+    """Returns the path of the missing manifest if none of these epochs has one; None if nothing was acknowledged."""
+    first = min(epochs, default=None, key=_number)
+    if first is None:
+        return None
+    # Only an opening with a manifest removes earlier folders, and commits need a manifest.
+    if first.number > 1:
+        return first.path / MANIFEST_FILE
+    with suppress(DataError, OSError):
+        if DataDirectory(first.path, Files()).read_mark():
+            return first.path / MANIFEST_FILE
+    return None
+
+
+class FencedDirectory(DataDirectory):
+    """The data directory of an epoch. It has no manifest until the first `put`."""
+
+    def __init__(self, epoch: Epoch, files: Files) -> None:
+        super().__init__(epoch.path, files)
+        self.epoch = epoch
+        self._is_new = True
+
+    @classmethod
+    def adopt(
+        cls, epoch: Epoch, *, containers: int, held: tuple[int, ...], cluster: str, files: Files | None = None
+    ) -> Self:
+        """Creates the directory of a newly claimed epoch from its predecessor's. Raises `DataError`, `Fenced`.
+
+        containers, held, cluster: as in `DataDirectory.open`.
+        """
+        self = cls(epoch, files or Files())
+        try:
+            self._adopt(Manifest(cluster, containers, held))
+        except BaseException as error:
+            self.abandon()
+            if isinstance(error, OSError) and not isinstance(error, Fenced):
+                epoch.check()
+                raise DirectoryUnusable(epoch.path, error) from error
+            raise
+        return self
+
+    def _adopt(self, new: Manifest) -> None:
+        self._take()
+        self.manifest = new
+        older = self.epoch.older()
+        before = current(older)
+        if before is not None:
+            self._take_over(before.path, new)
+        elif (missing := lost(older)) is not None:
+            raise DirectoryDamaged(missing.parent, missing, "it is missing")
+        self._make_mark()
+
+    def _take_over(self, before: Path, new: Manifest) -> None:
+        old = DataDirectory(before, self.files)
+        for left in _LOOKS:
+            try:
+                old.look_at()
+                break
+            except DirectoryDamaged:  # its owner may be writing `committed` at this moment
+                if not left:
+                    raise
+        old.check_owner(new.cluster, new.containers, new.held)
+        found = old.manifest
+        names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
+        for journal in found.journals:
+            names += file_names(journal.number)[:2]
+        for name in names:
+            try:
+                os.link(before / name, self.path / name)
+            except FileNotFoundError as error:
+                self.epoch.check()  # a later owner may have removed it
+                raise DirectoryDamaged(before, before / name, "it is missing") from error
+        for each in before.iterdir():
+            if each.name.startswith(_CHUNK):
+                try:
+                    os.link(each, self.path / each.name)
+                except FileNotFoundError:  # no longer in force; otherwise reading it reports that it is missing
+                    continue
+        self.manifest = found
+        self.committed = old.committed
+
+    def abandon(self) -> None:
+        """Closes the directory and removes its contents. It must not have a manifest."""
+        self.close()
+        with suppress(OSError):  # the next opening that succeeds removes it as a whole
+            for each in tuple(self.path.iterdir()):
+                each.unlink()
+
+    @property
+    def is_over(self) -> bool:
+        return self.epoch.is_known_over
+
+    def note(self, number: int) -> None:
+        super().note(number)
+        self.epoch.check()
+
+    def put(self, manifest: Manifest) -> None:
+        self.epoch.check()
+        super().put(manifest)
+        self.epoch.check()
+        if self._is_new:
+            self._is_new = False
+            self.files.sync_folder(self.path)
+            try:
+                self.epoch.remove_older()
+            except OSError as error:  # the next epoch tries again
+                log.warning("%s: what earlier epochs left is not removed: %s", self.epoch.folder, error)

@@ -49,6 +49,15 @@ class Files:
         while view:
             view = view[os.write(descriptor, view) :]
 
+    def write_new(self, path: Path, data: Buffer) -> None:
+        """Creates a file with this content, and waits until it is on disk."""
+        descriptor = self.create(path)
+        try:
+            self.write(descriptor, data)
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
         """Writes all of ``data`` at an offset."""
         view = memoryview(data)

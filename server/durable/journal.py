@@ -1,8 +1,8 @@
 """Journals: append-only files that make commit groups durable.
 
 A group contains the operations of all containers, and of the controller, that were executed while the previous group
-was written: bytes, and the numbers of the first and last batch. `Journal` is the interface that the committer writes
-to; `SqliteJournal` implements it with an SQLite database in WAL mode with `synchronous=FULL` and one row per group.
+was written: bytes, and the numbers of the first and last batch. A journal is an SQLite database in WAL mode with
+`synchronous=FULL` and one row per group.
 
 SQLite never checkpoints here: the database file stays as it was created, with the CRC recorded in the manifest, and the
 write-ahead log, whose frames SQLite checksums, is the journal. The log is filled with zeros before use, because
@@ -24,7 +24,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from segstore.server.durable.files import Files, open_regular, read_regular
@@ -79,30 +79,6 @@ class Group(NamedTuple):
 _BEGIN: Final = Group(-1, -1, b"")
 
 
-class Journal(Protocol):
-    """The interface that the committer writes to, from a thread of its own."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to switch to another journal."""
-        ...
-
-    def append(self, group: Group) -> None:
-        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
-        ...
-
-    def close(self) -> None:
-        """Closes the journal, whose content stays."""
-        ...
-
-
-class MadeJournal(Journal, Protocol):
-    """A journal in a new file. base_crc: argument for `read_journal`."""
-
-    @property
-    def base_crc(self) -> int: ...
-
-
 def file_names(number: int) -> tuple[str, str, str]:
     """Returns the names of the database, the write-ahead log and SQLite's shared memory, which can be discarded."""
     name = f"journal-{number:010d}.sqlite"
@@ -110,11 +86,9 @@ def file_names(number: int) -> tuple[str, str, str]:
 
 
 class SqliteJournal:
-    """A journal in a file of its own, created by this process.
+    """A journal in a file of its own, created by this process, which the committer's thread writes.
 
-    Attributes:
-        path: the database.
-        base_crc: CRC of the database file, which does not change.
+    `base_crc`, the CRC of the database file, which does not change, is an argument for `read_journal`.
     """
 
     def __init__(self, path: Path, files: Files, filled_bytes: int = 0) -> None:
@@ -151,10 +125,11 @@ class SqliteJournal:
 
     @property
     def is_full(self) -> bool:
-        """Whether approximately all of the pre-filled space is used."""
+        """Whether approximately all of the pre-filled space is used, so that it is time for another journal."""
         return self._room_bytes <= 0
 
     def append(self, group: Group) -> None:
+        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         size = len(group.payload)
         if size <= _PART_BYTES:
             self._insert(group, 1)

@@ -17,7 +17,6 @@ segments. The manifest has the CRC of the whole file; the caller of `read` has c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -126,10 +125,16 @@ class Saved(NamedTuple):
 class Image(NamedTuple):
     """A container in a snapshot."""
 
-    container_id: int
-    batch: int
     header: _Container
     segments: list[_Segment]
+
+
+class Snapshot(NamedTuple):
+    """A whole snapshot: the containers, batch and bytes of the controller's state, the chunk files by number."""
+
+    images: list[Image]
+    controller: tuple[int, bytes] | None
+    chunks: dict[int, ChunkFile]
 
 
 def sparse(containers: Iterable[Container]) -> set[int]:
@@ -185,11 +190,7 @@ def _take(segment: Segment, rewritten: set[int]) -> _Taken:
     if any(views):
         segment.cut_tail()
     table = segment.table
-    kind = Kind.STREAM
-    if segment.is_table:
-        kind = Kind.FIXED_KEY_TABLE if table is not None and table.is_fixed_key else Kind.TABLE
-    if segment.is_transient:
-        kind = Kind.TRANSIENT
+    kind = Kind.TRANSIENT if segment.is_transient else Kind.STREAM if table is None else Kind.TABLE
     image = _Segment(
         pack_name(segment.name),
         kind.value,
@@ -284,7 +285,7 @@ def save(
         records.append(_ENCODER.encode(_Other(*other)))
     first = _ENCODER.encode(_Files(tuple(file.info for file in used.values())))
     data = b"".join([_MAGIC, *(part for each in (first, *records) for part in (len(each).to_bytes(4), each))])
-    _write(files, path, data)
+    files.write_new(path, data)
     files.sync_folder(path.parent)
     return Saved(len(data), crc32(data), used, writer.stored)
 
@@ -301,22 +302,8 @@ def _finished(taken: _Taken, stored: Mapping[int, tuple[Piece, FileChunk]], used
         assert isinstance(source, ChunkFile)
         number = source.info.number
         used[number] = source
-        extent = _Extent(piece.start, piece.size, number, chunk.at + chunk.size - piece.size)
-        before = extents[-1] if extents else None
-        if before is not None and before.file == number and before.at + before.size == extent.at:
-            extents[-1] = _Extent(before.start, before.size + extent.size, number, before.at)
-        else:
-            extents.append(extent)
+        extents.append(_Extent(piece.start, piece.size, number, chunk.at + chunk.size - piece.size))
     return msgspec.structs.replace(taken.image, extents=tuple(extents))
-
-
-def _write(files: Files, path: Path, data: bytes) -> None:
-    descriptor = files.create(path)
-    try:
-        files.write(descriptor, data)
-        files.sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def install(captured: Iterable[Captured], saved: Saved) -> None:
@@ -332,10 +319,8 @@ def install(captured: Iterable[Captured], saved: Saved) -> None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def read(
-    data: bytes, folder: Path, cache: BlockCache
-) -> tuple[list[Image], tuple[int, bytes] | None, dict[int, ChunkFile]]:
-    """Returns a snapshot's containers, the controller's state, and the chunk files. Raises `ValueError`."""
+def read(data: bytes, folder: Path, cache: BlockCache) -> Snapshot:
+    """Decodes a snapshot. Raises `ValueError`."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise ValueError("it does not begin as a snapshot does")
     images: list[Image] = []
@@ -355,14 +340,14 @@ def read(
                     raise ValueError("a chunk file has an impossible number")
                 files = {info.number: ChunkFile(folder, info, cache) for info in record.files}
             case _Container():
-                images.append(Image(record.container_id, record.batch, record, []))
+                images.append(Image(record, []))
             case _Segments():
                 if not images:
                     raise ValueError("a segment comes before its container")
                 images[-1].segments.extend(record.segments)
             case _Other():
                 other = record.batch, record.data
-    return images, other, files
+    return Snapshot(images, other, files)
 
 
 def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) -> None:
@@ -394,6 +379,6 @@ def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFil
     segment.restore(image.start_offset, image.length, pieces)
     if segment.is_table:
         segment.table = TableSegment(name, segment, image.key_length)
-        segment.table.restore(image.positions, live_bytes=image.live_bytes)
+        segment.table.restore(image.positions, image.live_bytes)
         segment.charge(segment.table.index_bytes)
     return segment

@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-from zlib import crc32
 
-from segstore.server.durable import chunk_files, snapshot
-from segstore.server.durable.chunk_files import BlockCache
+from segstore.server.durable import chunk_files
+from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, snapshot_name
-from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import JournalDamaged, file_names, padding_fault, read_journal
+from segstore.server.durable.journal import JournalDamaged, file_names, padding_fault
+from segstore.server.durable.recovery import groups_of, read_snapshot
 from segstore.server.store import DataDamaged
 
 
@@ -54,16 +53,12 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
     found = directory.manifest.snapshot
     if found is not None:
         files += 1
-        file = directory.path / snapshot_name(found.number)
+        chunks: dict[int, ChunkFile] = {}
         try:
-            data = read_regular(file)
-            if len(data) != found.size or crc32(data) != found.crc:
-                raise ValueError("it does not have its checksum")
-            images, _, chunks = snapshot.read(data, directory.path, BlockCache(0))
+            images, _, chunks = read_snapshot(directory, BlockCache(0))
             segments = sum(len(image.segments) for image in images)
         except (OSError, ValueError) as error:
-            faults.append(f"{file} is damaged: {error}")
-            chunks = {}
+            faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
         for each in chunks.values():
             files += 1
             try:
@@ -76,11 +71,7 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
         base = directory.path / file_names(entry.number)[0]
         try:
             with TemporaryDirectory(prefix="segstore-verify-") as folder:
-                for group in read_journal(base, entry.base_crc, Path(folder)):
-                    if entry.last is not None and group.first > entry.last:
-                        break
-                    if group.first != batch + 1:
-                        raise JournalDamaged(base, f"batch {batch} is followed by batch {group.first}")
+                for group in groups_of(base, entry, batch, Path(folder)):
                     batch = group.last
             log = directory.path / file_names(entry.number)[1]
             at = padding_fault(log)

@@ -42,7 +42,7 @@ def refusal(action: Error, seen: Seen) -> Command:
         segment=seen.segments[0] if seen.segments else "",
         writer_id=seen.writer_id,
         number=seen.event_number if seen.event_number >= 0 else seen.offset,
-        said=seen.type_name,
+        message=seen.type_name,
     )
 
 

@@ -87,15 +87,26 @@ class Plan(msgspec.Struct, frozen=True):
     after: Wait = Wait()
 
 
+class NoSuchRule(KeyError):
+    """No rule has that name. Attributes: name, known (the names of existing rules)."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no rules"
+        return f"no rule has the name {self.name!r}; {there}"
+
+
 class _Rule:
     """A rule, its filter and its counts."""
-
-    __slots__ = ("counts", "draws", "enabled", "fired", "holds", "matched", "name", "rule", "waits")
 
     def __init__(self, rule: Rule, name: str) -> None:
         self.rule = rule
         self.name = name
-        self.holds = rule.filter
+        self.matches = rule.filter
         self.waits = all(isinstance(each, Delay | Hold) for each in rule.do)
         self.enabled = True
         self.matched = 0
@@ -108,80 +119,86 @@ class Decider:
     """Evaluates fault rules and keeps their counts.
 
     Attributes:
-        decisions: the last 64 MiB of decisions: 100,000 or more, unless names are long.
         forgotten_decisions: number of older decisions that were discarded.
+        looks_at_replies: whether an enabled rule matches replies.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.decisions: deque[Decision] = deque()
         self.forgotten_decisions = 0
+        self.looks_at_replies = False
+        self._log: deque[Decision] = deque()
         self._log_bytes = 0
-        self._rules: list[_Rule] = []
+        self._rules: dict[str, _Rule] = {}
         self._named = 0
 
     def add(self, rule: Rule) -> str:
         """Appends a rule and returns its name. Raises ValueError if the name is taken or there are too many rules."""
-        check_size([*(each.rule for each in self._rules), rule])
+        check_size([*(each.rule for each in self._rules.values()), rule])
         self._named += 1
-        while not rule.name and any(each.name == f"rule {self._named}" for each in self._rules):
+        while not rule.name and f"rule {self._named}" in self._rules:
             self._named += 1
         name = rule.name or f"rule {self._named}"
-        if any(each.name == name for each in self._rules):
+        if name in self._rules:
             raise ValueError(f"there is a rule with the name {name!r}")
-        self._rules.append(_Rule(rule, name))
+        self._rules[name] = _Rule(rule, name)
+        self._changed()
         return name
 
-    def remove(self, name: str | None = None) -> None:
-        """Removes one rule, or all. Raises KeyError."""
-        left = [] if name is None else [each for each in self._rules if each.name != name]
-        if name is not None and len(left) == len(self._rules):
-            raise KeyError(name)
-        self._rules = left
+    def clear(self, name: str | None = None) -> None:
+        """Removes one rule, or all. Raises NoSuchRule."""
+        if name is None:
+            self._rules.clear()
+        else:
+            del self._rules[self._rule(name).name]
+        self._changed()
 
-    def enable(self, name: str, *, on: bool) -> None:
-        """Enables or disables a rule. Raises KeyError."""
-        found = next((each for each in self._rules if each.name == name), None)
-        if found is None:
-            raise KeyError(name)
-        found.enabled = on
+    def disable(self, name: str) -> None:
+        """Disables a rule; its position and counts stay. Raises NoSuchRule."""
+        self._rule(name).enabled = False
+        self._changed()
 
-    def is_asked(self, name: str) -> bool:
-        """Whether the rule exists and is enabled."""
-        return any(each.enabled for each in self._rules if each.name == name)
+    def enable(self, name: str) -> None:
+        """Enables a disabled rule. Raises NoSuchRule."""
+        self._rule(name).enabled = True
+        self._changed()
+
+    def _rule(self, name: str) -> _Rule:
+        if name not in self._rules:
+            raise NoSuchRule(name, tuple(self._rules))
+        return self._rules[name]
+
+    def _changed(self) -> None:
+        self.looks_at_replies = any(each.rule.on == "reply" and each.enabled for each in self._rules.values())
 
     @property
-    def has_rules(self) -> bool:
-        return bool(self._rules)
+    def rules(self) -> list[str]:
+        """Names of the rules, in evaluation order."""
+        return list(self._rules)
 
     @property
-    def names(self) -> list[str]:
-        """Names of the rules, in order."""
-        return [each.name for each in self._rules]
+    def decisions(self) -> list[Decision]:
+        """The last 64 MiB of decisions, in order: 100,000 or more, unless names are long.
 
-    @property
-    def looks_at_replies(self) -> bool:
-        return any(each.rule.on == "reply" and each.enabled for each in self._rules)
-
-    def unmatched(self) -> list[tuple[str, Rule]]:
-        """Returns the rules that have not matched so far, with their names."""
-        return [(each.name, each.rule) for each in self._rules if not each.matched]
-
-    def unfired(self) -> list[tuple[str, Rule]]:
-        """Returns the rules that have matched but not fired."""
-        return [(each.name, each.rule) for each in self._rules if each.matched and not each.fired]
+        Without times, so that two runs can be compared.
+        """
+        return list(self._log)
 
     def tallies(self) -> list[Tally]:
-        """Returns the counts of each rule, in order."""
-        return [Tally(each.name, each.rule, each.matched, each.fired.total(), each.enabled) for each in self._rules]
+        """Returns the counts of each rule, in evaluation order: matches and firings."""
+        return [
+            Tally(each.name, each.rule, each.matched, each.fired.total(), each.enabled) for each in self._rules.values()
+        ]
 
     def decide(self, seen: Seen) -> Plan | None:
         """Decides about a request or a reply, counts and records; returns None if no rule fires."""
+        if not self._rules:
+            return None
         on = "reply" if seen.direction else "request"
         chosen: tuple[str, Action] | None = None
         before: list[tuple[str, Delay | Hold]] = []
         after: list[tuple[str, Delay | Hold]] = []
-        for each in self._rules:
+        for each in self._rules.values():
             if each.rule.on != on or not each.enabled or (chosen is not None and not each.waits):
                 continue
             action = self._asked(each, seen)
@@ -199,7 +216,7 @@ class Decider:
         rule = each.rule
         if rule.store is not None and rule.store != seen.store:
             return None
-        if each.holds is not None and not each.holds(seen):
+        if each.matches is not None and not each.matches(seen):
             return None
         key = _key(rule, seen)
         each.matched += 1
@@ -227,7 +244,7 @@ class Decider:
     def _record(self, name: str, action: Action, nth: int, seen: Seen) -> None:
         seen.faults = (*seen.faults, f"{name}: {action.word}")
         direction = "reply" if seen.direction else "request"
-        self.decisions.append(
+        self._log.append(
             Decision(
                 name,
                 action.word,
@@ -241,9 +258,9 @@ class Decider:
                 seen.request_id,
             )
         )
-        self._log_bytes += _cost(self.decisions[-1])
+        self._log_bytes += _cost(self._log[-1])
         while self._log_bytes > _LOG_BYTES:
-            self._log_bytes -= _cost(self.decisions.popleft())
+            self._log_bytes -= _cost(self._log.popleft())
             self.forgotten_decisions += 1
 
 

@@ -20,13 +20,13 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pydantic import ValidationError
 
-from segstore.server.faults.decisions import Decider, Decision, Plan, Tally, Wait
+from segstore.server.faults.decisions import Decider, Wait
 from segstore.server.faults.file import read_faults, rule_problem
-from segstore.server.faults.observe import Observer, Seen
+from segstore.server.faults.observe import Observed, Observer
 from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 from segstore.wire import COMMANDS
 
@@ -43,58 +43,42 @@ class NoFaults(RuntimeError):
         super().__init__("there are no faults here: the mock was made with watched=False, or the store without faults")
 
 
-class NoSuchRule(KeyError):
-    """No rule has that name. Attributes: name, known (the names of existing rules)."""
-
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(name, known)
-        self.name = name
-        self.known = known
-
-    def __str__(self) -> str:
-        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no rules"
-        return f"no rule has the name {self.name!r}; {there}"
-
-
 class Waiting:
-    """A pending wait: first a delay, then one hold after the other."""
+    """A pending wait: first a delay, then one hold after the other. It calls `resume` when it ends, possibly at once.
 
-    __slots__ = ("_faults", "_go_on", "_holds", "_timer")
+    pending: the waits of the same connection; this one is among them until it has ended or was cancelled.
+    """
 
-    def __init__(self, faults: Faults, wait: Wait, go_on: Callable[[], None]) -> None:
+    def __init__(self, faults: Faults, wait: Wait, resume: Callable[[], object], pending: set[Waiting]) -> None:
         self._faults = faults
         self._holds = list(wait.holds)
-        self._go_on: Callable[[], None] | None = go_on
+        self._resume = resume
+        self._pending = pending
         self._timer: TimerHandle | None = None
+        pending.add(self)
         if wait.seconds:
-            self._timer = faults.clock.call_later(wait.seconds, self._next)
+            self._timer = faults.clock.call_later(wait.seconds, self.advance)
         else:
-            self._next()
+            self.advance()
 
-    def _next(self) -> None:
-        self._timer = None
-        if self._go_on is None:
-            return
+    def advance(self) -> None:
+        """Continues with the next hold, or ends: the delay has passed, or a hold was released."""
         if self._holds:
             self._faults._hold(self._holds.pop(0), self)
-            return
-        go_on, self._go_on = self._go_on, None
-        go_on()
-
-    def released(self) -> None:
-        """Continues with the next hold, or calls back. Called when a hold is released."""
-        self._next()
+        elif self in self._pending:
+            self._pending.discard(self)
+            self._resume()
 
     def cancel(self) -> None:
         """Cancels the wait; nothing is called back."""
-        self._go_on = None
+        self._pending.discard(self)
+        self._holds.clear()
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._faults._forget(self)
 
 
-class Faults:
+class Faults(Decider):
     """The fault rules of a store or a cluster, their holds and the log of their decisions.
 
     Attributes:
@@ -106,18 +90,25 @@ class Faults:
     def __init__(
         self, clock: Clock, settings: FaultSettings | None = None, *, observer: Observer | None = None
     ) -> None:
-        settings = settings or FaultSettings()
+        super().__init__()
         self.clock = clock
         self.observer = observer
         self.started_s = clock.now_s()
-        self.round_trip_ms: float | Mapping[int, float] = settings.round_trip_ms
-        self._decider = Decider(settings.seed)
-        self._looks_at_replies = False
+        self.round_trip_ms: float | Mapping[int, float] = 0.0
         self._held: dict[str, list[Waiting]] = {}
         self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
         self._requests = 0
         self._connections = 0
-        self._add_all(settings.rules)
+        self.load(settings or FaultSettings())
+
+    @classmethod
+    def of_mock(cls, clock: Clock, settings: FaultSettings | None, *, watched: bool) -> Self | None:
+        """The fault rules of a mock that logs its requests; None for one that is not watched."""
+        if watched:
+            return cls(clock, settings, observer=Observer())
+        if settings is not None:
+            raise ValueError("faults need watched=True")
+        return None
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
@@ -138,60 +129,26 @@ class Faults:
             )
         except ValidationError as error:
             raise ValueError(rule_problem(error)) from error
-        name = self._decider.add(rule)
-        self._looks_at_replies = self._decider.looks_at_replies
-        return name
+        return super().add(rule)
 
     def load(self, source: Path | str | FaultSettings) -> None:
         """Adds the rules of a fault file and replaces the seed and round-trip times. Raises FaultFileError."""
         settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))
-        self._decider.seed = settings.seed
+        self.seed = settings.seed
         self.round_trip_ms = settings.round_trip_ms
-        self._add_all(settings.rules)
-
-    def _add_all(self, rules: Sequence[Rule]) -> None:
-        for each in rules:
+        for each in settings.rules:
             self.add(each)
 
     def clear(self, name: str | None = None) -> None:
         """Removes one rule, or all, and releases what it holds. Raises NoSuchRule."""
-        if name is not None:
-            self._known(name)
-        self._decider.remove(name)
-        self._looks_at_replies = self._decider.looks_at_replies
+        super().clear(name)
         for each in [name] if name is not None else list(self._held):
             self._release(each)
 
     def disable(self, name: str) -> None:
         """Disables a rule and releases what it holds; its position and counts stay. Raises NoSuchRule."""
-        self._enable(name, on=False)
+        super().disable(name)
         self._release(name)
-
-    def enable(self, name: str) -> None:
-        """Enables a disabled rule. Raises NoSuchRule."""
-        self._enable(name, on=True)
-
-    def _enable(self, name: str, *, on: bool) -> None:
-        self._known(name)
-        self._decider.enable(name, on=on)
-        self._looks_at_replies = self._decider.looks_at_replies
-
-    def _known(self, name: str) -> None:
-        if name not in self._decider.names:
-            raise NoSuchRule(name, tuple(self._decider.names))
-
-    @property
-    def rules(self) -> list[str]:
-        """Names of the rules, in evaluation order."""
-        return self._decider.names
-
-    def tallies(self) -> list[Tally]:
-        """Returns the counts of each rule: matches and firings."""
-        return self._decider.tallies()
-
-    @property
-    def seed(self) -> int:
-        return self._decider.seed
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
@@ -204,13 +161,13 @@ class Faults:
 
         Raises NoSuchRule.
         """
-        self._known(name)
+        self._rule(name)
         return self._release(name)
 
     def _release(self, name: str) -> int:
         waiting = self._held.pop(name, [])
         for each in waiting:
-            each.released()
+            each.advance()
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
@@ -218,7 +175,7 @@ class Faults:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
         self._holding.append(entry)
-        self._tell_held()
+        self._notify_held()
         try:
             async with asyncio.timeout(timeout_s):
                 await done
@@ -227,17 +184,17 @@ class Faults:
         finally:
             self._holding.remove(entry)
 
-    def _tell_held(self) -> None:
+    def _notify_held(self) -> None:
         for name, count, done in self._holding:
             if self.held(name) >= count and not done.done():
                 done.set_result(None)
 
     def _hold(self, name: str, waiting: Waiting) -> None:
-        if not self._decider.is_asked(name):
-            waiting.released()  # the rule was cleared or disabled while this waited for something else
+        if name not in self._rules or not self._rules[name].enabled:
+            waiting.advance()  # the rule was cleared or disabled while this waited for something else
             return
         self._held.setdefault(name, []).append(waiting)
-        self._tell_held()
+        self._notify_held()
 
     def _forget(self, waiting: Waiting) -> None:
         for name, those in list(self._held.items()):
@@ -248,18 +205,19 @@ class Faults:
 
     # --- what has happened ------------------------------------------------------------------------------------------
 
-    @property
-    def decisions(self) -> list[Decision]:
-        """The last 64 MiB of decisions, in order; without times, so that two runs can be compared."""
-        return list(self._decider.decisions)
-
     def unmatched(self) -> list[str]:
         """Returns one line for each rule that never matched, or that matched but never fired."""
+        tallies = self.tallies()
         never = [
-            f"fault {name!r} has matched nothing: {_said(rule)}{_hint(rule)}"
-            for name, rule in self._decider.unmatched()
+            f"fault {each.name!r} has matched nothing: {_described(each.rule)}{_hint(each.rule)}"
+            for each in tallies
+            if not each.matched
         ]
-        idle = [f"fault {name!r} has matched, but never fired: {_said(rule)}" for name, rule in self._decider.unfired()]
+        idle = [
+            f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
+            for each in tallies
+            if each.matched and not each.fired
+        ]
         return never + idle
 
     def report(self) -> None:
@@ -269,18 +227,11 @@ class Faults:
 
     # --- for connections --------------------------------------------------------------------------------------------
 
-    @property
-    def looks_at_replies(self) -> bool:
-        """Whether an enabled rule matches replies."""
-        return self._looks_at_replies
-
     def next_connection(self) -> int:
-        """Returns the number of a new connection."""
         self._connections += 1
         return self._connections
 
     def next_request(self) -> int:
-        """Returns the number of a new request."""
         self._requests += 1
         return self._requests
 
@@ -289,13 +240,20 @@ class Faults:
         given = self.round_trip_ms
         return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
 
-    def decide(self, seen: Seen) -> Plan | None:
-        """Returns what rules do with a request or a reply; None if no rule fires."""
-        return self._decider.decide(seen) if self._decider.has_rules else None
 
-    def wait(self, wait: Wait, go_on: Callable[[], None]) -> Waiting:
-        """Calls `go_on` when the wait ends, possibly at once."""
-        return Waiting(self, wait, go_on)
+class WithFaults(Observed):
+    """A server with fault rules and a log of its requests. rules: None if it has neither."""
+
+    def __init__(self, rules: Faults | None) -> None:
+        self.rules = rules
+        self.observer = None if rules is None else rules.observer
+
+    @property
+    def faults(self) -> Faults:
+        """The fault rules. Raises NoFaults."""
+        if self.rules is None:
+            raise NoFaults
+        return self.rules
 
 
 _REPLIES = {
@@ -314,7 +272,7 @@ def _hint(rule: Rule) -> str:
     return f"; {replies[0]} is a reply, and replies are matched with on: reply" if replies else ""
 
 
-def _said(rule: Rule) -> str:
+def _described(rule: Rule) -> str:
     """Returns the rule's non-default fields, for messages."""
     return ", ".join(
         f"{name} {value!r}" for name, value in rule.model_dump(exclude_defaults=True).items() if name != "do"

@@ -7,7 +7,6 @@ can make a small file large.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from segstore.server.config import first_error, unknown_name
 from segstore.server.faults import rules as fault_rules
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
@@ -100,15 +100,15 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise FaultFileError(source, 1, "", f"an object is needed with the keys {_names(FaultSettings)}")
+        raise FaultFileError(
+            source, 1, "", f"an object is needed with the keys {', '.join(FaultSettings.model_fields)}"
+        )
     try:
         return FaultSettings.model_validate(given)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        # A wrong key comes first: a missing key is often the one that was misspelt.
-        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+        first = first_error(error)
         if first["loc"][:1] == ("round_trip_ms",) and isinstance(given["round_trip_ms"], dict):
-            first = found[-1]  # the error in the object, not that it is not a number
+            first = error.errors(include_url=False)[-1]  # the error in the object, not that it is not a number
         line, path = _place(root, first["loc"])
         raise FaultFileError(source, line, path, _reason(first)) from error
 
@@ -119,8 +119,7 @@ def _what(error: Exception) -> str:
 
 def rule_problem(error: ValidationError) -> str:
     """Returns what is wrong with a rule made in Python: the path in it, and a sentence."""
-    found = error.errors(include_url=False)
-    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    first = first_error(error)
     parts = [part for part in first["loc"] if not str(part).startswith("<")]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     reason = _reason({**first, "loc": ("rules", 0, *first["loc"])})
@@ -138,12 +137,7 @@ def _reason(found: Any) -> str:
             model = fault_rules.Rule
         elif isinstance(part, str) and part.startswith("<"):
             model = getattr(fault_rules, part[1:-1])
-    near = difflib.get_close_matches(str(found["loc"][-1]), model.model_fields, 1)
-    return "there is no such key" + (f" ({near[0]}?)" if near else f"; there are {_names(model)}")
-
-
-def _names(model: type[BaseModel]) -> str:
-    return ", ".join(model.model_fields)
+    return unknown_name("key", str(found["loc"][-1]), model.model_fields)
 
 
 def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]:

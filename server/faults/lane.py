@@ -5,7 +5,7 @@ forwarding them to a store. Observation (`Observer`) happens here, too, so both 
 
     for effect in lane.request(item):
         match effect:
-            case Execute(item, raw, asked): ...  # then lane.reply(frames, asked), or lane.await_reply(item, asked)
+            case Execute(): ...  # then lane.reply(frames, effect), or lane.await_reply(effect)
             case Send(data, seen): ...  # then lane.sent(seen)
             case Forget(segment, writer_id): ...
             case Finish(why): ...
@@ -29,7 +29,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
@@ -66,35 +66,34 @@ _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP
 _WriterKey = tuple[str, bytes]
 
 
-class Execute(NamedTuple):
+class Execute(Asked):
     """Execute a request. raw: its frames as they came, if the host gave them."""
 
     item: Command | Append
     raw: bytes
-    asked: Asked
 
 
-class Send(NamedTuple):
+class Send(msgspec.Struct):
     """Write frames, or parts of frames, to the client; then report the requests that they answer to `Lane.sent`."""
 
     data: bytes
     seen: Sequence[Seen] = ()
 
 
-class Forget(NamedTuple):
+class Forget(msgspec.Struct):
     """A rule refused the writer: a store drops it, so that it has to be set up again. A tap cannot."""
 
     segment: str
     writer_id: UUID
 
 
-class Finish(NamedTuple):
+class Finish(msgspec.Struct):
     """Execute no more requests, and call `Lane.end` once all that were executed are answered."""
 
     why: str
 
 
-class End(NamedTuple):
+class End(msgspec.Struct):
     """Close the connection once the queued replies have left (`Lane.is_drained`); reset it at once if `reset`."""
 
     why: str
@@ -113,27 +112,6 @@ class Lane:
         is_deaf: whether no more requests are executed.
         requests_bytes: size of the requests that wait, with overhead.
     """
-
-    __slots__ = (
-        "_encode",
-        "_faults",
-        "_has_ended",
-        "_hidden",
-        "_instead",
-        "_numbers_are_wrong",
-        "_on_effects",
-        "_outgoing",
-        "_pending",
-        "_refused",
-        "_remote",
-        "_store",
-        "_waiting",
-        "_waits",
-        "is_blocked",
-        "is_deaf",
-        "number",
-        "requests_bytes",
-    )
 
     def __init__(
         self,
@@ -166,7 +144,7 @@ class Lane:
         """Writers of which a rule refused an append, with the error, or the set-up (None)."""
         self._hidden: dict[_WriterKey, tuple[int, Error]] = {}
         """The first event number of the refused appends that the store may have executed all the same."""
-        self._instead: deque[tuple[int, bytes, Asked, bool]] = deque()
+        self._instead: deque[tuple[int, bytes, Seen, Plan, bool]] = deque()
         """Replies in place of the store's, each behind the replies to the requests before the mark."""
 
     @property
@@ -209,28 +187,30 @@ class Lane:
         if faults.observer is not None:
             faults.observer.add(seen)
         plan = faults.decide(seen) or _NO_PLAN
+        if plan is _NO_PLAN and not self._refused:  # nearly all requests
+            return [Execute(seen, plan, item, raw)]
         wait = plan.before
         if not wait:
-            return self._act(item, raw, Asked(seen, plan))
+            return self._act(Execute(seen, plan, item, raw))
         kept, size = owned(item)
         cost = WAITING_BYTES + (len(raw) or size)
         self.requests_bytes += cost
         self._waiting += 1
         self.is_blocked = self.is_blocked or not wait.overtake
-        self._waits.add(wait, partial(self._go_on, kept, raw, Asked(seen, plan), cost))
+        self._waits.add(wait, partial(self._go_on, Execute(seen, plan, kept, raw), cost))
         return []
 
-    def _go_on(self, item: Command | Append, raw: bytes, asked: Asked, cost: int) -> None:
+    def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""
         self.requests_bytes -= cost
         self._waiting -= 1
-        if not asked.plan.before.overtake:
+        if not request.plan.before.overtake:
             self.is_blocked = False
-        self._on_effects([] if self.is_deaf else self._act(item, raw, asked))
+        self._on_effects([] if self.is_deaf else self._act(request))
 
-    def _act(self, item: Command | Append, raw: bytes, asked: Asked) -> list[Effect]:
+    def _act(self, request: Execute) -> list[Effect]:
         """Does what the plan says in place of the execution of a request, or has it executed."""
-        seen, plan = asked
+        item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
         if type(item) is Append and self._refused and not _replaces_request(action):
             key = item.segment, item.writer_id.bytes
@@ -238,10 +218,10 @@ class Lane:
                 error = self._refused[key]
                 if error is None:
                     return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
-                return self._refuse(asked, error, ask_rules=True)
+                return self._refuse(request, error, ask_rules=True)
         match action:
             case Error(at="before"):
-                return self._refuse(asked, action, ask_rules=False)
+                return self._refuse(request, action, ask_rules=False)
             case Drop(drop="request"):
                 return []
             case Close(close="before", reset=False):
@@ -253,14 +233,14 @@ class Lane:
         if isinstance(item, SetupAppend):
             self._refused.pop((item.segment, item.writer_id.bytes), None)
         twice = isinstance(action, Duplicate) and action.duplicate == "request"
-        return [Execute(item, raw, asked)] * (2 if twice else 1)
+        return [request] * (2 if twice else 1)
 
     def _refuse(self, asked: Asked, error: Error, *, ask_rules: bool) -> list[Effect]:
         """Answers a request in place of the store, behind all that the store has yet to answer."""
         effects: list[Effect] = []
         frame = self._error(asked.seen, error, effects)
         self._note(asked.seen, [frame])
-        self._instead.append((self._pending.mark(), frame, asked, ask_rules))
+        self._instead.append((self._pending.mark(), frame, asked.seen, asked.plan, ask_rules))
         self.is_deaf = self.is_deaf or self._numbers_are_wrong
         self._answer_instead(effects)
         return self._leave(effects)
@@ -269,8 +249,8 @@ class Lane:
         """Queues the replies in place of the store's whose turn has come."""
         instead = self._instead
         while instead and (all_of_them or self._pending.all_answered(instead[0][0])):
-            _, frame, asked, ask_rules = instead.popleft()
-            self._deliver([frame], (asked.seen,), asked.plan, effects, ask_rules=ask_rules)
+            _, frame, seen, plan, ask_rules = instead.popleft()
+            self._deliver([frame], (seen,), plan, effects, ask_rules=ask_rules)
         if self._numbers_are_wrong and not instead:
             effects += self._finish("a fault rule refused a writer's event number")
 
@@ -289,9 +269,9 @@ class Lane:
                 self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
         return self._encode(reply)
 
-    def await_reply(self, item: Command | Append, asked: Asked) -> bool:
+    def await_reply(self, request: Execute) -> bool:
         """A request was executed and its reply comes later. Returns False if earlier requests were forgotten for it."""
-        return self._pending.add(item, asked)
+        return self._pending.add(request.item, Asked(request.seen, request.plan))
 
     def nothing_in_flight(self) -> None:
         """Everything that was received is executed: later appends did not come with a refused one."""
@@ -314,31 +294,30 @@ class Lane:
         frames: whole; none if the request was executed and has no reply. asked: the request that they answer, if the
         host knows; else it is found among those of `await_reply`. command: the first frame decoded, if the host has it.
         """
-        answered: Sequence[Asked]
-        if (
-            asked is not None
-            and asked.plan is _NO_PLAN
-            and not (self._hidden or self._instead or self._has_ended or self._faults.looks_at_replies)
-        ):  # nearly all replies of a store: nothing is planned for them
-            self._note(asked.seen, frames)
-            self._outgoing.add(frames, (asked.seen,), _NO_WAIT)
-            return self._leave([])
-        effects: list[Effect] = []
+        answered: Sequence[Asked] = ()
         if asked is not None:
             answered = (asked,)
-        else:
-            answered = self._pending.answered_by(command or decode(frames[0])) if len(self._pending) else ()
+        elif len(self._pending):
+            answered = self._pending.answered_by(command or decode(frames[0]))
+        seen: list[Seen] = []
+        is_planned = False  # of nearly all replies
         for each in answered:
+            seen.append(each.seen)
             self._note(each.seen, frames)
+            is_planned = is_planned or each.plan is not _NO_PLAN
         if self._has_ended:
             return []
+        is_planned = is_planned or self._faults.looks_at_replies or self._numbers_are_wrong
+        if frames and not (is_planned or self._hidden or self._instead) and self._outgoing.is_open:
+            return [Send(b"".join(frames), seen)]
+        effects: list[Effect] = []
         if frames and self._hidden and _code(frames[0])[0] == AppendSetup.code:
             set_up: Any = command or decode(frames[0])
             self._hidden.pop((set_up.segment, set_up.writer_id.bytes), None)
         plan = answered[0].plan if len(answered) == 1 else _together([each.plan for each in answered])
         if frames and not isinstance(plan.action, Close) and any(map(self._instead_of, answered)):
             frames = self._replaced(frames[0], answered, effects)
-        self._deliver(frames, tuple([each.seen for each in answered]), plan, effects, ask_rules=True)
+        self._deliver(frames, seen, plan, effects, ask_rules=True)
         if self._instead or self._numbers_are_wrong:
             self._answer_instead(effects)
         return self._leave(effects)
@@ -394,7 +373,7 @@ class Lane:
         return [self._encode(msgspec.structs.replace(reply, **numbers))]
 
     def _deliver(
-        self, frames: list[bytes], seen: tuple[Seen, ...], plan: Plan, effects: list[Effect], *, ask_rules: bool
+        self, frames: list[bytes], seen: Sequence[Seen], plan: Plan, effects: list[Effect], *, ask_rules: bool
     ) -> None:
         """Queues the reply to requests as is planned for them, and as the rules on replies say."""
         action = plan.action
@@ -409,7 +388,7 @@ class Lane:
         for frame in frames:
             self._ask_rules(frame, seen, plan.after, effects)
 
-    def _ask_rules(self, frame: bytes, seen: tuple[Seen, ...], after: Wait, effects: list[Effect]) -> None:
+    def _ask_rules(self, frame: bytes, seen: Sequence[Seen], after: Wait, effects: list[Effect]) -> None:
         """Asks the rules on replies about a frame, and queues what they leave of it."""
         if self._has_ended:
             return
@@ -443,7 +422,7 @@ class Lane:
             return
         cls = COMMANDS.get(_code(frames[0])[0]) if frames else None
         failure = cls is not None and cls.is_failure
-        observer.carried_out(seen, self._faults.clock.now_s(), None if cls is None else cls.type_name, failure=failure)
+        observer.executed(seen, self._faults.clock.now_s(), None if cls is None else cls.type_name, failure=failure)
 
     def _leave(self, effects: list[Effect]) -> list[Effect]:
         """Adds the replies that may leave now."""

@@ -34,8 +34,6 @@ _APPEND_FRAMES_BYTES: Final = 24 + 52
 
 
 class Stage(Enum):
-    """The stage that a request has reached."""
-
     RECEIVED = "received"
     APPLIED = "applied"
     REFUSED = "refused"
@@ -92,7 +90,6 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
         return round((self.received_s - self.started_s) * 1e9)
 
     def reached(self, stage: Stage) -> bool:
-        """Whether the request has reached a stage."""
         match stage:
             case Stage.APPLIED:
                 return self.applied_s is not None
@@ -186,8 +183,6 @@ class NotObserved(RuntimeError):
 class _Waiter:
     """Counts matching requests that reach a stage."""
 
-    __slots__ = ("done", "found", "holds", "stage", "wanted")
-
     def __init__(self, stage: Stage, holds: Callable[[Subject], bool], wanted: int, done: asyncio.Future[Seen]) -> None:
         self.stage = stage
         self.holds = holds
@@ -202,82 +197,29 @@ class _Waiter:
                 self.done.set_result(seen)
 
 
-class Observer:
-    """Keeps the most recent requests and notifies waiters.
+class Observed:
+    """Queries about requests. observer: keeps the requests; None if they are not recorded.
 
-    max_bytes: approximate memory limit; the oldest requests are discarded. forgotten: number of discarded requests.
+    All raise NotObserved if they are not recorded.
     """
 
-    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
-        if max_bytes < _SEEN_BYTES:
-            raise ValueError(f"max_bytes must be at least {_SEEN_BYTES}, not {max_bytes}")
-        self.max_bytes = max_bytes
-        self.forgotten = 0
-        self._seen: deque[Seen] = deque()
-        self._bytes = 0
-        self._waiters: list[_Waiter] = []
-        self._looking = asyncio.Lock()
+    observer: Observer | None
 
-    def add(self, seen: Seen) -> None:
-        """Adds a received request."""
-        self._seen.append(seen)
-        self._bytes += _cost(seen)
-        while self._bytes > self.max_bytes and len(self._seen) > 1:
-            self._bytes -= _cost(self._seen.popleft())
-            self.forgotten += 1
-        self.tell(seen, Stage.RECEIVED)
-
-    def carried_out(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
-        """Records that a request was executed; `reply` is the type name of its reply."""
-        seen.reply = seen.reply or reply
-        seen.failure = failure
-        if failure:
-            seen.refused_s = now_s
-            self.tell(seen, Stage.REFUSED)
-        else:
-            seen.applied_s = now_s
-            self.tell(seen, Stage.APPLIED)
-
-    def replied(self, seen: Seen, now_s: float) -> None:
-        """Records that a reply to a request was written to the socket."""
-        if seen.replied_s is None:
-            seen.replied_s = now_s
-            self.tell(seen, Stage.REPLIED)
-
-    def tell(self, seen: Seen, stage: Stage) -> None:
-        """Notifies waiters that a request has reached a stage."""
-        for waiter in self._waiters:
-            if waiter.stage is stage:
-                waiter.take(seen)
+    @property
+    def _log(self) -> Observer:
+        if self.observer is None:
+            raise NotObserved
+        return self.observer
 
     def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
         """Returns the matching requests that have reached a stage, oldest first. Raises FilterError."""
         holds, wanted = _predicate(match), Stage(stage)
-        return [each for each in self._seen if each.reached(wanted) and holds(each)]
-
-    async def latest(
-        self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
-    ) -> list[Seen]:
-        """Returns the last `limit` requests that match, newest first. Raises FilterError.
-
-        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
-        """
-        holds = _predicate(match)
-        slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
-        found: list[Seen] = []
-        async with self._looking:  # one slice per tick, however many callers there are
-            for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
-                if each.number <= after or len(found) == limit:
-                    break
-                if holds(each):
-                    found.append(each)
-                if looked_at % slice_length == 0:
-                    await asyncio.sleep(0)
-        return found
+        return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
 
     def mark(self) -> int:
         """Returns the number of the last request, for `wait_for(since=…)`."""
-        return self._seen[-1].number if self._seen else 0
+        log = self._log
+        return log._seen[-1].number if log._seen else 0
 
     async def wait_for(
         self,
@@ -300,51 +242,89 @@ class Observer:
         def holds(seen: Any) -> bool:
             return seen.number > since and matches(seen)
 
+        log = self._log
         waiter = _Waiter(wanted, holds, count, asyncio.get_running_loop().create_future())
-        for each in sorted((each for each in self._seen if each.reached(wanted)), key=lambda each: _when(each, wanted)):
+        for each in sorted((each for each in log._seen if each.reached(wanted)), key=lambda each: _when(each, wanted)):
             waiter.take(each)
-        self._waiters.append(waiter)
+        log._waiters.append(waiter)
         try:
             async with asyncio.timeout(timeout_s):
                 return await waiter.done
         except TimeoutError as error:
-            last = self._seen[-1] if self._seen else None
+            last = log._seen[-1] if log._seen else None
             text = match if isinstance(match, str) else match.text
             raise NotSeen(text, wanted, count, waiter.found, timeout_s, last) from error
         finally:
-            self._waiters.remove(waiter)
+            log._waiters.remove(waiter)
 
 
-class Observed:
-    """Queries about a mock's requests. observer: keeps the requests; None if they are not recorded."""
+class Observer(Observed):
+    """Keeps the most recent requests and notifies waiters.
 
-    observer: Observer | None
+    max_bytes: approximate memory limit; the oldest requests are discarded. forgotten: number of discarded requests.
+    """
 
-    @property
-    def _kept(self) -> Observer:
-        if self.observer is None:
-            raise NotObserved
-        return self.observer
+    def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
+        if max_bytes < _SEEN_BYTES:
+            raise ValueError(f"max_bytes must be at least {_SEEN_BYTES}, not {max_bytes}")
+        self.observer = self
+        self.max_bytes = max_bytes
+        self.forgotten = 0
+        self._seen: deque[Seen] = deque()
+        self._bytes = 0
+        self._waiters: list[_Waiter] = []
+        self._looking = asyncio.Lock()
 
-    def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
-        """As `Observer.requests`. Raises FilterError, NotObserved."""
-        return self._kept.requests(match, stage)
+    def add(self, seen: Seen) -> None:
+        self._seen.append(seen)
+        self._bytes += _cost(seen)
+        while self._bytes > self.max_bytes and len(self._seen) > 1:
+            self._bytes -= _cost(self._seen.popleft())
+            self.forgotten += 1
+        self._notify(seen, Stage.RECEIVED)
 
-    def mark(self) -> int:
-        """As `Observer.mark`."""
-        return self._kept.mark()
+    def executed(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
+        """Records that a request was executed; `reply` is the type name of its reply."""
+        seen.reply = seen.reply or reply
+        seen.failure = failure
+        if failure:
+            seen.refused_s = now_s
+            self._notify(seen, Stage.REFUSED)
+        else:
+            seen.applied_s = now_s
+            self._notify(seen, Stage.APPLIED)
 
-    async def wait_for(
-        self,
-        match: str | Filter = "",
-        *,
-        count: int = 1,
-        stage: StageName | Stage = "applied",
-        timeout_s: float = 5.0,
-        since: int = 0,
-    ) -> Seen:
-        """As `Observer.wait_for`: waits until `count` matching requests have reached a stage."""
-        return await self._kept.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+    def replied(self, seen: Seen, now_s: float) -> None:
+        """Records that a reply to a request was written to the socket."""
+        if seen.replied_s is None:
+            seen.replied_s = now_s
+            self._notify(seen, Stage.REPLIED)
+
+    def _notify(self, seen: Seen, stage: Stage) -> None:
+        """Notifies waiters that a request has reached a stage."""
+        for waiter in self._waiters:
+            if waiter.stage is stage:
+                waiter.take(seen)
+
+    async def latest(
+        self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
+    ) -> list[Seen]:
+        """Returns the last `limit` requests that match, newest first. Raises FilterError.
+
+        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        """
+        holds = _predicate(match)
+        slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
+        found: list[Seen] = []
+        async with self._looking:  # one slice per tick, however many callers there are
+            for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
+                if each.number <= after or len(found) == limit:
+                    break
+                if holds(each):
+                    found.append(each)
+                if looked_at % slice_length == 0:
+                    await asyncio.sleep(0)
+        return found
 
 
 def _cost(seen: Seen) -> int:

@@ -27,9 +27,7 @@ _QUEUED_BYTES: Final = 256
 class _Outgoing:
     """A frame, or what is left of it."""
 
-    __slots__ = ("cost", "data", "ready", "seen")
-
-    def __init__(self, data: bytes, seen: tuple[Seen, ...], *, ready: bool) -> None:
+    def __init__(self, data: bytes, seen: Sequence[Seen], *, ready: bool) -> None:
         self.data = data
         self.cost = len(data) + (_QUEUED_BYTES if ready else WAITING_BYTES)
         self.seen = seen
@@ -46,88 +44,64 @@ class OutgoingReplies:
         held_bytes: size of what is queued, with overhead.
     """
 
-    __slots__ = (
-        "_faults",
-        "_late",
-        "_leaving",
-        "_leaving_seen",
-        "_on_ready",
-        "_queue",
-        "_store",
-        "_waits",
-        "held_bytes",
-    )
-
     def __init__(self, faults: Faults, store: int, waits: FaultWaits, on_ready: Callable[[], object]) -> None:
         self.held_bytes = 0
         self._faults = faults
         self._store = store
         self._waits = waits
         self._on_ready = on_ready
-        self._leaving: list[bytes] = []
-        self._leaving_seen: list[Seen] = []
         self._queue: deque[_Outgoing] = deque()
-        self._late = 0
+        self._overtakable = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is queued and nothing waits to be queued."""
-        return not self._queue and not self._late
+        return not self._queue and not self._overtakable
 
-    def add(self, frames: list[bytes], seen: tuple[Seen, ...], wait: Wait) -> None:
-        """Queues frames, if there are any, that may leave when a wait has ended; the round-trip time is part of it."""
-        if not frames:
-            return
-        seconds = wait.seconds + self._faults.round_trip_s(self._store)
-        if seconds or wait.holds:
-            wait = Wait(seconds, wait.holds, wait.overtake)
-        elif not self._queue:
-            self._leaving += frames
-            self._leaving_seen += seen
-            return
+    @property
+    def is_open(self) -> bool:
+        """Whether a reply for which no rule has planned a wait leaves at once."""
+        return not self._queue and not self._faults.round_trip_s(self._store)
+
+    def add(self, frames: Sequence[bytes], seen: Sequence[Seen], wait: Wait) -> None:
+        """Queues frames that may leave when a wait has ended; the round-trip time is part of it."""
+        wait = Wait(wait.seconds + self._faults.round_trip_s(self._store), wait.holds, wait.overtake)
         for frame in frames:
             reply = _Outgoing(frame, seen, ready=not wait)
             if wait.overtake:
-                self._late += 1
+                self._overtakable += 1
             else:
                 self._queue.append(reply)
             self.held_bytes += reply.cost
             if wait:
-                self._waits.add(wait, partial(self._is_ready, reply, late=wait.overtake))
+                self._waits.add(wait, partial(self._is_ready, reply, overtakable=wait.overtake))
 
     def put(self, data: bytes) -> None:
         """Queues bytes that wait for nothing but those before them."""
-        if not self._queue:
-            self._leaving.append(data)
-            return
         reply = _Outgoing(data, (), ready=True)
         self._queue.append(reply)
         self.held_bytes += reply.cost
 
-    def _is_ready(self, reply: _Outgoing, *, late: bool) -> None:
-        """late: others could overtake it, so it leaves behind all that are queued."""
+    def _is_ready(self, reply: _Outgoing, *, overtakable: bool) -> None:
+        """overtakable: others could overtake it, so it leaves behind all that are queued."""
         reply.ready = True
-        if late:
-            self._late -= 1
+        if overtakable:
+            self._overtakable -= 1
             self._queue.append(reply)
         self._on_ready()
 
     def take(self) -> tuple[bytes, Sequence[Seen]]:
         """Removes and returns the frames that may leave now, joined, and the requests that they answer."""
-        queue, leaving, seen = self._queue, self._leaving, self._leaving_seen
+        queue, leaving = self._queue, []
+        seen: list[Seen] = []
         while queue and queue[0].ready:
             reply = queue.popleft()
             self.held_bytes -= reply.cost
             leaving.append(reply.data)
             seen += reply.seen
-        if not leaving:
-            return b"", ()
-        data = leaving[0] if len(leaving) == 1 else b"".join(leaving)
-        self._leaving, self._leaving_seen = [], []
-        return data, seen
+        return b"".join(leaving), seen
 
     def clear(self) -> None:
         """Drops everything; the owner of the waits clears them."""
-        self._leaving, self._leaving_seen = [], []
         self._queue.clear()
-        self._late = self.held_bytes = 0
+        self._overtakable = self.held_bytes = 0

@@ -6,22 +6,24 @@ remembered; one more drops them all, and no rule is asked about their replies.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from segstore.server.faults.decisions import Plan
+from segstore.server.faults.observe import Seen
 from segstore.wire import ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import Requests
 
 if TYPE_CHECKING:
-    from segstore.server.faults.decisions import Plan
-    from segstore.server.faults.observe import Seen
     from segstore.wire import Command
 
 _MANY: Final = 4096
 _MOST_PENDING: Final = 4 * _MANY
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct):
     """An executed request and the plan for its reply."""
 
     seen: Seen
@@ -29,10 +31,6 @@ class Asked(NamedTuple):
 
 
 class PendingRequests:
-    """The pending requests of one connection."""
-
-    __slots__ = ("_count", "_prompt", "_requests")
-
     def __init__(self) -> None:
         self._requests: Requests[tuple[int, Asked]] = Requests(_MOST_PENDING)
         self._prompt: dict[int, None] = {}

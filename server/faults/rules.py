@@ -70,12 +70,12 @@ class Error(_Action):
     @model_validator(mode="after")
     def _can_be_made(self) -> Error:
         try:
-            self.reply(request_id=0, segment="", writer_id=None, number=-1, said="")
+            self.reply(request_id=0, segment="", writer_id=None, number=-1, message="")
         except WireError as error:
             raise ValueError(str(error)) from error
         return self
 
-    def reply(self, *, request_id: int, segment: str, writer_id: UUID | None, number: int, said: str) -> Command:
+    def reply(self, *, request_id: int, segment: str, writer_id: UUID | None, number: int, message: str) -> Command:
         """Returns the reply to a request. number: the offset of a read, the last event number of an append."""
         cls = reply_class(self.error)
         known = {
@@ -85,8 +85,8 @@ class Error(_Action):
             "offset": number,
             "event_number": number,
             "start_offset": 0,
-            "operation_name": said,
-            "message": said,
+            "operation_name": message,
+            "message": message,
             "correct_host": "",
             "error_code": "UNSPECIFIED",
         }
@@ -172,31 +172,17 @@ class Close(_Action):
 
 
 _KEYS: Final[dict[str, type[_Action]]] = {
-    "ok": Ok,
-    "error": Error,
-    "delay_ms": Delay,
-    "hold": Hold,
-    "drop": Drop,
-    "duplicate": Duplicate,
-    "corrupt": Corrupt,
-    "truncate": Truncate,
-    "close": Close,
+    next(iter(cls.model_fields)): cls for cls in (Ok, Error, Delay, Hold, Drop, Duplicate, Corrupt, Truncate, Close)
 }
-_WORDS: Final[dict[str, dict[str, Any]]] = {
-    "ok": {"ok": True},
-    "hold": {"hold": "before"},
-    "hold before": {"hold": "before"},
-    "hold after": {"hold": "after"},
-    "drop": {"drop": "request"},
-    "drop request": {"drop": "request"},
-    "drop reply": {"drop": "reply"},
-    "duplicate": {"duplicate": "request"},
-    "duplicate request": {"duplicate": "request"},
-    "duplicate reply": {"duplicate": "reply"},
-    "close": {"close": "before"},
-    "close before": {"close": "before"},
-    "close after": {"close": "after"},
-}
+_WORDS: Final[dict[str, dict[str, Any]]] = {"ok": {"ok": True}}
+for _key, *_values in (
+    ("hold", "before", "after"),
+    ("drop", "request", "reply"),
+    ("duplicate", "request", "reply"),
+    ("close", "before", "after"),
+):
+    _WORDS[_key] = {_key: _values[0]}
+    _WORDS.update({f"{_key} {each}": {_key: each} for each in _values})
 _REPLIES: Final = {
     name.casefold(): cls for cls in COMMANDS.values() if cls.is_reply for name in (cls.__name__, cls.type_name)
 }

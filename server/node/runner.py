@@ -11,15 +11,15 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.config import StoreOptions, StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, Listening, StoreService
+from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
-from segstore.server.faults import Faults, FaultSettings, NoFaults, Observed, Observer
+from segstore.server.faults import Faults, FaultSettings, WithFaults
 from segstore.server.net import Endpoint, listening_on
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
 
@@ -40,9 +40,7 @@ _AT_ONCE = 256
 class SegmentStoreServer:
     """One segment store with its data port and, where set, its admin port.
 
-    Attributes:
-        settings, store, service, hub, faults: its parts, for inspection.
-        address, admin_address: set by `start`; None before, and for an admin port that is not served.
+    `address` and `admin_address` are set by `start`; None before, and for an admin port that is not served.
     """
 
     def __init__(
@@ -58,11 +56,10 @@ class SegmentStoreServer:
     ) -> None:
         """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
-        number: the store's number in its cluster; fault rules may name it.
-        stores: number of stores in this process, which share its connections.
-        pool: the chunks and the memory account shared by all stores of this process; None for its own.
-        durability: the data directory of the store's containers; None for memory. The caller opens it, recovers it
-        into `store.containers` and starts it before starting this server, and closes it after stopping this server.
+        number: the store's number in its cluster; fault rules may name it. stores: number of stores in this process,
+        which share its connections and `pool`. durability: the data directory of the store's containers;
+        None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting this
+        server, and closes it after stopping this server.
         """
         self.settings = settings
         self.faults = faults
@@ -82,7 +79,7 @@ class SegmentStoreServer:
         )
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
-        self.hub = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
+        self.hub: ConnectionHub[Connection] = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
         self.address: Endpoint | None = None
         self.admin_address: Endpoint | None = None
         self._listening: list[Listening] = []
@@ -184,13 +181,11 @@ class SegmentStoreServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
-class MockSegmentStore(Observed):
+class MockSegmentStore(WithFaults):
     """A segment store for a test, on free ports of this machine.
 
         async with MockSegmentStore() as mock:
@@ -218,23 +213,13 @@ class MockSegmentStore(Observed):
         **settings: Unpack[StoreOptions],
     ) -> None:
         clock = clock or LoopClock()
-        if faults is not None and not watched:
-            raise ValueError("faults need watched=True")
-        self.observer = Observer() if watched else None
-        made = Faults(clock, faults, observer=self.observer) if watched else None
+        super().__init__(Faults.of_mock(clock, faults, watched=watched))
         self.server = SegmentStoreServer(
-            StoreSettings.model_validate({"port": 0, **settings}), clock=clock, faults=made
+            StoreSettings.model_validate({"port": 0, **settings}), clock=clock, faults=self.rules
         )
         self._http_port = http_port
         self._http_token_file = http_token_file
         self._control_api: ControlApi | None = None
-
-    @property
-    def faults(self) -> Faults:
-        """The fault rules. Raises NoFaults."""
-        if self.server.faults is None:
-            raise NoFaults
-        return self.server.faults
 
     @property
     def host(self) -> str:
@@ -275,7 +260,7 @@ class MockSegmentStore(Observed):
         if self._http_port is not None:
             from segstore.server.control_api import ControlApi, Controlled  # needs a web library
 
-            controlled = Controlled([self.server], self.server.faults)
+            controlled = Controlled([self.server], self.rules)
             self._control_api = ControlApi(
                 controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
             )
@@ -286,11 +271,9 @@ class MockSegmentStore(Observed):
                 raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._control_api is not None:
             await self._control_api.stop()
         await self.server.stop(drain_s=1.0)
-        if self.server.faults is not None:
-            self.server.faults.report()
+        if self.rules is not None:
+            self.rules.report()

@@ -38,8 +38,6 @@ class Batch(NamedTuple):
 class _Run:
     """The remaining appends of one writer to one segment, and the progress in the first of them."""
 
-    __slots__ = ("done_bytes", "done_number", "steps")
-
     def __init__(self) -> None:
         self.steps: deque[Step] = deque()
         self.done_bytes = 0
@@ -47,8 +45,6 @@ class _Run:
 
 
 class Batches:
-    """The appends of a trace, by writer and segment."""
-
     def __init__(self, steps: Iterable[Step]) -> None:
         self._runs: dict[tuple[bytes, str], _Run] = {}
         for step in steps:
@@ -131,11 +127,11 @@ def as_acknowledged(batch: Batch, item: Append, translate: Callable[[bytes], byt
     """
     found = []
     for each in batch.last.replies:
-        said = decode(translate(each.frame))
-        assert isinstance(said, DataAppended)
-        offset = said.current_segment_write_offset
+        recorded = decode(translate(each.frame))
+        assert isinstance(recorded, DataAppended)
+        offset = recorded.current_segment_write_offset
         ack = msgspec.structs.replace(
-            said,
+            recorded,
             event_number=item.event_number,
             previous_event_number=item.event_number - item.event_count,
             current_segment_write_offset=offset - batch.left if offset >= batch.left else offset,

@@ -24,7 +24,8 @@ from segstore.server.controller import (
     StreamConfig,
     wall_clock_ms,
 )
-from segstore.server.controller.state import TABLE_SUFFIX, ScopeCreated, State, StreamCreated
+from segstore.server.controller.state import TABLE_SUFFIX, State
+from segstore.server.controller.state import operations as op
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -77,8 +78,10 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
             continue
         made += number
         if scope not in state.scopes:
-            ScopeCreated(scope, now_ms).apply(state)
-        StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(state)
+            op.ScopeCreated(scope, now_ms).apply(state)
+        op.StreamCreated(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=number)), 0, now_ms).apply(
+            state
+        )
     known = [each.int & (1 << 96) - 1 for each in transactions]
     others = count(1 + max((each & (1 << 64) - 1 for each in known), default=0))
     segments = ReplayedSegments(Endpoint(host, port), _lengths(steps))

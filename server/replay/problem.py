@@ -34,18 +34,20 @@ class Problem(NamedTuple):
     hint: str = ""
 
     def __str__(self) -> str:
-        return self._said() + (f"; {self.hint}" if self.hint else "")
+        return self._sentence() + (f"; {self.hint}" if self.hint else "")
 
-    def _said(self) -> str:
+    def _sentence(self) -> str:
         if self.expected is None:
             return f"connection {self.connection}: {self.request} is not in the trace"
         if self.expected != self.request:
             return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
         shown = [each for each in self.fields if not each.secret]
-        said = ", ".join(f"{each.field} is {each.left!r} and not {each.right!r}" for each in shown[:_FIELDS_SHOWN])
+        differences = ", ".join(
+            f"{each.field} is {each.left!r} and not {each.right!r}" for each in shown[:_FIELDS_SHOWN]
+        )
         if len(shown) > _FIELDS_SHOWN:  # each event of an append is a field
-            said += f", and {len(shown) - _FIELDS_SHOWN} more"
-        return f"connection {self.connection}: {self.request} differs from the trace: {said}"
+            differences += f", and {len(shown) - _FIELDS_SHOWN} more"
+        return f"connection {self.connection}: {self.request} differs from the trace: {differences}"
 
 
 def problem(

@@ -1,38 +1,19 @@
-"""A trace as a script: maps each request of a client to the replies that the trace has for it.
+"""A trace as a script: the requests of its clients, each with its replies.
 
 Appends are reassembled as in a store, so it does not matter how a client splits them into frames. A reply belongs to
-the last request that it answers; one that answers none, or does not decode, belongs to the request before it. A request
-of the client matches one of the trace if all fields are equal except those that differ from run to run: request ids and
-delegation tokens, and, after translation, writer ids and names of transient segments. In the mode "match" the batching
-of events does not matter either (`segstore.server.replay.batches`). Replies are translated back.
-
-Pure: frames in, replies out. Invariants: a request of the trace is used once, except Hello and KeepAlive in the mode
-"match"; writers of the client and of the trace are paired one to one; replies without anything to translate are the
-bytes of the trace. If the trace has no Hello, for instance because it was trimmed by hand, a Hello is answered as a
-current store does.
+the last request that it answers; one that answers none, or does not decode, belongs to the request before it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
-from uuid import UUID
+from typing import Any, NamedTuple
 
-import msgspec
-
-from segstore.server.replay.batches import Batches, as_acknowledged
-from segstore.wire import Command, CreateTransientSegment, Hello, KeepAlive, SegmentCreated, WireError, decode, encode
+from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
-from segstore.wire.protocol import HELLO, Requests
+from segstore.wire.protocol import Requests
 from segstore.wire.trace import Direction, Exchange, Record, RecordKind, unpack_data
-
-Mode = Literal["strict", "match"]
-
-_REPEATABLE: Final = (Hello, KeepAlive)
-_NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
 
 
 class ScriptedReply(NamedTuple):
@@ -49,13 +30,11 @@ class Step:
         store closed the connection after it. used: how often it was matched.
     """
 
-    __slots__ = ("closes", "connection", "item", "key", "number", "replies", "ts_ns", "used")
-
     def __init__(self, number: int, connection: int, item: Command | Append, ts_ns: int) -> None:
         self.number = number
         self.connection = connection
         self.item = item
-        self.key = _key(item, {})
+        self.key = key_of(item, {})
         self.ts_ns = ts_ns
         self.replies: list[ScriptedReply] = []
         self.closes = False
@@ -66,20 +45,12 @@ class Step:
         return type_of(self.item)
 
 
-class Answer(NamedTuple):
-    """The answer to a request. replies: frames, each with its delay (ns) in the trace."""
-
-    step: Step
-    replies: tuple[ScriptedReply, ...]
-    closes: bool
-
-
 def type_of(item: Command | Append) -> str:
     """The type name of a request; an append is APPEND_BLOCK_END, whichever frames it came in."""
     return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
 
 
-def _key(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
+def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
     """The key that matching requests share, without writers. names: of transient segments, translated."""
     secrets = item.secrets if isinstance(item, Command) else frozenset()
     fields = []
@@ -169,145 +140,3 @@ class _Script:
             self.steps.append(reading.last)
             reading.requests.add(item, reading.last)
         return True
-
-
-class Ids:
-    """Translation between a trace and the client, both ways: writers and names of transient segments."""
-
-    def __init__(self) -> None:
-        self._live: dict[bytes, UUID] = {}
-        self._traced: dict[bytes, UUID] = {}
-        self.names: dict[str, str] = {}
-        self._traced_names: dict[str, str] = {}
-
-    def fits(self, traced: UUID | None, live: UUID | None) -> bool:
-        """Whether a writer of the trace matches one of the client: they are paired, or neither is."""
-        if traced is None or live is None:
-            return traced is live
-        return self._live.get(traced.bytes, live) == live and self._traced.get(live.bytes, traced) == traced
-
-    def traced(self, live: UUID) -> UUID:
-        """The writer of the trace paired with one of the client; itself if there is none."""
-        return self._traced.get(live.bytes, live)
-
-    def pair(self, traced: UUID | None, live: UUID | None) -> None:
-        """Pairs a writer of the trace with one of the client."""
-        if traced is not None and live is not None:
-            self._live[traced.bytes], self._traced[live.bytes] = live, traced
-
-    def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
-        """Translates a reply of the trace for the client. request: that of the trace; live: the client's.
-
-        A reply that does not decode is returned unchanged.
-        """
-        try:
-            command = decode(frame)
-        except WireError:
-            return frame
-        changes: dict[str, Any] = {}
-        for name in command.__struct_fields__:
-            value = getattr(command, name)
-            if name == "request_id" and value == getattr(request, "request_id", None):
-                changes[name] = live.request_id
-            elif name == "writer_id":
-                changes[name] = self._live.get(value.bytes, value)
-            elif name in _NAMES and isinstance(value, str):
-                changes[name] = self._name(value, request, command)
-        changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
-        return encode(msgspec.structs.replace(command, **changes)) if changes else frame
-
-    def _name(self, traced: str, request: Any, reply: Command) -> str:
-        known = self._traced_names.get(traced)
-        if known is not None:
-            return known
-        if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
-            writer = self._live.get(request.writer_id.bytes, request.writer_id)
-            live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
-            self.names[live], self._traced_names[traced] = traced, live
-            return live
-        return traced
-
-
-class Replay:
-    """A replay of a trace: which requests were used, and which ids are paired.
-
-    mode: "strict": each connection of the client is one of the trace, in the order of their first requests, and its
-    requests come in the order of the trace. "match": a request may be anywhere in the trace.
-    left_out: records of the trace's clients that make no request, see `read_script`.
-    """
-
-    def __init__(self, records: Iterable[Record], mode: Mode = "strict") -> None:
-        self.mode = mode
-        self.left_out: list[Record] = []
-        self.steps = read_script(records, self.left_out)
-        self.ids = Ids()
-        self._batches = Batches(self.steps)
-        self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
-        self._connections: deque[deque[Step]] = deque()
-        self._by_key: dict[Any, list[Step]] = {}  # unused steps, and repeatable ones
-        order: dict[int, deque[Step]] = {}
-        for step in self.steps:
-            if step.connection not in order:
-                self._connections.append(order.setdefault(step.connection, deque()))
-            order[step.connection].append(step)
-            self._by_key.setdefault(step.key, []).append(step)
-
-    def connection(self) -> deque[Step]:
-        """The expected requests of the client's next connection, in order.
-
-        Empty in the mode "match" and after all connections of the trace.
-        """
-        return self._connections.popleft() if self.mode == "strict" and self._connections else deque()
-
-    def greeting(self, item: Command | Append, expected: deque[Step] | None) -> ScriptedReply | None:
-        """The answer to a Hello that the trace lacks; None for another request, or if the trace has a Hello.
-
-        expected: as for `answer`; None while the client's connection is not yet one of the trace.
-        """
-        if not isinstance(item, Hello):
-            return None
-        lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
-        return ScriptedReply(encode(HELLO), 0) if lacking else None
-
-    def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:
-        """The answer to a request; None if it is not the expected one, or is not in the trace."""
-        key = _key(item, self.ids.names)
-        live = getattr(item, "writer_id", None)
-        candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
-        step = again = None
-        for each in candidates:
-            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live):
-                if not each.used:
-                    step = each
-                    break
-                again = each
-        step = step or again
-        if step is None:
-            return self._batched(item) if self.mode == "match" and isinstance(item, Append) else None
-        if self.mode == "match" and not isinstance(item, _REPEATABLE):
-            self._by_key[key].remove(step)
-            self._batches.used(step)
-        if expected and expected[0] is step:
-            expected.popleft()
-        step.used += 1
-        self.ids.pair(getattr(step.item, "writer_id", None), live)
-        replies = tuple(
-            ScriptedReply(self.ids.translate(each.frame, step.item, item), each.delay_ns) for each in step.replies
-        )
-        return Answer(step, replies, step.closes and not (self.mode == "match" and step.used > 1))
-
-    def _batched(self, item: Append) -> Answer | None:
-        """The answer to an append whose events are batched differently in the trace."""
-        writer_id = self.ids.traced(item.writer_id)
-        batch = self._batches.take(item, writer_id, self.ids.names.get(item.segment, item.segment))
-        if batch is None:
-            return None
-        for each in batch.finished:
-            each.used += 1
-            self._by_key[each.key].remove(each)
-        frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
-        return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
-
-    def unused(self) -> Counter[str]:
-        """The requests of the trace that no client has made, counted by command."""
-        return Counter(step.type_name for step in self.steps if not step.used)

@@ -19,15 +19,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, Literal, TypedDict, cast
 from uuid import UUID
 
-from segstore.server.connection import stop_accepting
+from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.net import listening_on
+from segstore.server.replay.matching import Mode, Replay
 from segstore.server.replay.problem import Problem, problem
-from segstore.server.replay.script import Mode, Replay, ScriptedReply, Step, type_of
+from segstore.server.replay.script import ScriptedReply, Step, type_of
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -157,15 +157,11 @@ class TraceServer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
 class _Conversation(asyncio.Protocol):
-    """A connection of one client."""
-
     def __init__(self, server: TraceServer) -> None:
         self._server = server
         self._decoder = FrameDecoder(unknown="keep")
@@ -305,9 +301,9 @@ class _Conversation(asyncio.Protocol):
             self._pass().send(item)
         else:
             segment = getattr(item, "segment", "")
-            said = f"{type_of(item)} is not in the trace"
+            message = f"{type_of(item)} is not in the trace"
             request_id = getattr(item, "request_id", 0)
-            self._write(encode(ErrorMessage(request_id, segment, said, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
+            self._write(encode(ErrorMessage(request_id, segment, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
 
     def _greet(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
@@ -379,7 +375,6 @@ class _Passing:
         self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
     def send(self, item: Command | Append) -> None:
-        """Forwards a request."""
         if isinstance(item, Hello):
             self._hello_hidden = False
             return  # the connection begins with a Hello anyway; from now on its answer is returned

@@ -18,8 +18,6 @@ from segstore.wire.names import container_of
 
 
 class LocalSegments(SegmentAdmin):
-    """`SegmentAdmin` for stores in this process."""
-
     def __init__(self, servers: Sequence[SegmentStoreServer], public_host: str) -> None:
         self._servers = servers
         self._public_host = public_host
@@ -63,14 +61,12 @@ class LocalSegments(SegmentAdmin):
 class _LocalSession(Session):
     """A session that needs no token, has the default limits, and returns replies as they are."""
 
-    __slots__ = ("_appends", "_replied", "_requests", "server")
-
     def __init__(self, server: SegmentStoreServer) -> None:
         self.server = server
         self._requests = server.service.unguarded()
         self._appends = AppendBlockDecoder()
         self._replied: Command | None = None
-        super().__init__(self._requests, "the controller", admin=False, on_reply=_no_op, blocks=self._appends)
+        super().__init__(self._requests, "the controller", admin=False, on_reply=lambda: None, blocks=self._appends)
 
     def ask(self, request: Command) -> Command | None:
         """The reply; None if the session ends without one."""
@@ -86,7 +82,3 @@ class _LocalSession(Session):
 
     def reply(self, command: Command) -> None:
         self._replied = command
-
-
-def _no_op() -> None:
-    """Replies need no notice: `ask` looks for its own."""

@@ -21,8 +21,8 @@ from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from segstore.server.connection import Recorder
     from segstore.server.controller import Endpoint
+    from segstore.server.recording import Recorder
     from segstore.wire import Command
 
 ROLE: Final = "controller"

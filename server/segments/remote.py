@@ -89,8 +89,6 @@ class StoreConnection:
 
 
 class RemoteSegments(SegmentAdmin):
-    """`SegmentAdmin` for stores in processes of their own."""
-
     def __init__(
         self,
         owners: Owners,

@@ -12,7 +12,6 @@ controller that belongs to no session.
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from contextlib import suppress
@@ -62,7 +61,7 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
     try:
         known = await _known(session, where)
         await _check_nodes(session, where)
-        found = _read(path)
+        found = read_identity(path)
         if found is None:
             if known is not None:
                 raise DirectoryForeign(
@@ -70,7 +69,7 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
                     f"{path} holds nothing of cluster {known.cluster}, which ZooKeeper at {where} knows; choose its "
                     "directory, or give the new cluster a name of its own: HOST:PORT/NAME",
                 )
-            found = _make(path, _Identity(str(uuid.uuid4()), containers))
+            found = _make(SharedFolder(path, str(uuid.uuid4()), containers))
         # The process that wrote the file may have been killed before its name was on disk.
         files = Files()
         files.make_folder(path)
@@ -83,25 +82,13 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
             f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
             f"start it with --containers {found.containers}, or choose another directory",
         )
-    await _agree(session, where, path, found, known)
-    return SharedFolder(path, found.cluster, containers)
-
-
-def read_identity(path: Path) -> SharedFolder | None:
-    """Returns a folder's identity; None if it is empty or does not exist. Raises `DataError`."""
-    found = _read(path)
-    return None if found is None else SharedFolder(path, found.cluster, found.containers)
+    await confirm(session, where, found)
+    return found
 
 
 async def confirm(session: CoordinationSession, where: str, folder: SharedFolder) -> None:
-    """Records the cluster in another coordination service, too. Raises as `identify` does."""
-    ours = _Identity(folder.cluster, folder.containers)
-    await _agree(session, where, folder.path, ours, await _known(session, where))
-
-
-async def _agree(
-    session: CoordinationSession, where: str, path: Path, ours: _Identity, known: _Identity | None
-) -> None:
+    """Records the cluster in a coordination service, or checks that it is there. Raises as `identify` does."""
+    ours, known = _Identity(folder.cluster, folder.containers), await _known(session, where)
     if known is None:
         with suppress(NodeExists):  # created by a concurrent process; whether it has the same folder is checked below
             await session.create(CLUSTER, _ENCODER.encode(ours))
@@ -109,9 +96,9 @@ async def _agree(
     if known != ours:
         there = "no cluster any more" if known is None else f"cluster {known.cluster}"
         raise DirectoryForeign(
-            path,
-            f"{path} belongs to cluster {ours.cluster}, and ZooKeeper at {where} knows {there}; choose that one's "
-            "directory, or give this one a name of its own: HOST:PORT/NAME",
+            folder.path,
+            f"{folder.path} belongs to cluster {folder.cluster}, and ZooKeeper at {where} knows {there}; choose that "
+            "one's directory, or give this one a name of its own: HOST:PORT/NAME",
         )
 
 
@@ -140,8 +127,8 @@ async def _check_nodes(session: CoordinationSession, where: str) -> None:
             )
 
 
-def _read(path: Path) -> _Identity | None:
-    """Reads the folder's identity; None if it is empty or does not exist."""
+def read_identity(path: Path) -> SharedFolder | None:
+    """Returns a folder's identity; None if it is empty or does not exist. Raises `DataError`."""
     if not path.exists():
         return None
     if not path.is_dir():
@@ -159,7 +146,7 @@ def _read(path: Path) -> _Identity | None:
         if not others:
             return None
         if file.exists():  # created meanwhile
-            return _read(path)
+            return read_identity(path)
         if others[0] in _FOLDERS:
             raise DirectoryDamaged(path, file, "it is missing") from None
         raise DirectoryForeign(
@@ -171,9 +158,10 @@ def _read(path: Path) -> _Identity | None:
     if int(first[1]) != FORMAT:
         raise DirectoryNewer(path, int(first[1]))
     try:
-        return _DECODER.decode(data[first.end() :])
+        found = _DECODER.decode(data[first.end() :])
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(path, file, str(error)) from error
+    return SharedFolder(path, found.cluster, found.containers)
 
 
 def _is_begun(path: Path) -> bool:
@@ -183,22 +171,16 @@ def _is_begun(path: Path) -> bool:
     return path.name.startswith(f"{CLUSTER_FILE}.")
 
 
-def _make(path: Path, identity: _Identity) -> _Identity:
+def _make(folder: SharedFolder) -> SharedFolder:
     """Writes the folder's identity, or reads it if another process was first."""
-    files = Files()
-    SharedFolder(path, identity.cluster, identity.containers).make()
+    folder.make()
     version = str(FORMAT).encode()
-    body = json.dumps(msgspec.to_builtins(identity)).encode() + b"\n"
-    new, file = path / f"{CLUSTER_FILE}.{identity.cluster}", path / CLUSTER_FILE
+    body = json.dumps({"cluster": folder.cluster, "containers": folder.containers}).encode() + b"\n"
+    new, file = folder.path / f"{CLUSTER_FILE}.{folder.cluster}", folder.path / CLUSTER_FILE
     try:
-        descriptor = files.create(new)
-        try:
-            files.write(descriptor, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
-            files.sync(descriptor)
-        finally:
-            os.close(descriptor)
+        Files().write_new(new, b"segstore cluster %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         with suppress(FileExistsError):  # a concurrent process was first
             file.hardlink_to(new)
     finally:
         new.unlink(missing_ok=True)
-    return _read(path) or identity
+    return read_identity(folder.path) or folder

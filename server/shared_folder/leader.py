@@ -11,20 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
 import msgspec
 
-from segstore.server.coordination import (
-    BadVersion,
-    CoordinationSession,
-    Disconnected,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    backoff_s,
-)
+from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
 from segstore.server.net import Endpoint
 
 log = logging.getLogger(__name__)
@@ -44,12 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(_Leader)
 
 
 class Candidate:
-    """One process in the election.
-
-    Attributes:
-        leads: whether it is this one.
-        leader: where the leader is, as far as is known.
-    """
+    """One process in the election. leads: whether it is the leader. leader: the address of another one, if known."""
 
     def __init__(
         self,
@@ -83,20 +72,8 @@ class Candidate:
 
     async def run(self, session: CoordinationSession) -> None:
         """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable ones."""
-        failed = 0
         try:
-            while True:
-                changed = self._poke = asyncio.Event()
-                try:
-                    if await self._look(session, changed):
-                        failed = 0
-                        await changed.wait()
-                except Disconnected as error:
-                    log.info("who leads is not known: %s; asking again", error)
-                    await asyncio.sleep(backoff_s(failed, self._random))
-                    failed += 1
-        except SessionExpired:
-            return
+            await follow(partial(self._look, session), "the leader is unknown", self._random)
         finally:
             self._know(None)
             await self._stop()
@@ -108,6 +85,7 @@ class Candidate:
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node's current state; returns False if it must be read again at once."""
+        self._poke = changed
         if self._lost:
             await self._stop()
         node = await session.get(CONTROLLER, changed.set)
@@ -152,11 +130,7 @@ class Candidate:
 
 
 class Present:
-    """The running processes: each has a node named by the address of its controller's port.
-
-    Attributes:
-        all: the addresses of all, in the order of their nodes' names.
-    """
+    """The running processes: each has a node named by its controller's address. all: these addresses, in order."""
 
     def __init__(self, where: Endpoint, random: Random | None = None) -> None:
         self.all: list[Endpoint] = [where]
@@ -165,25 +139,17 @@ class Present:
 
     async def run(self, session: CoordinationSession) -> None:
         """Registers this process and watches the others, until the session ends."""
-        failed, own = 0, f"{self._where.host}:{self._where.port}"
-        while True:
-            changed = asyncio.Event()
-            try:
-                names = await session.children(_PRESENT, changed.set)
-                if own not in names:  # otherwise it is ours, of this or an older session
-                    await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
-                    continue
-                self.all = [found for each in names if (found := _endpoint(each)) is not None]
-                failed = 0
-                await changed.wait()
-            except NodeExists:
-                continue
-            except SessionExpired:
-                return
-            except Disconnected as error:
-                log.info("which controllers there are is not known: %s; asking again", error)
-                await asyncio.sleep(backoff_s(failed, self._random))
-                failed += 1
+        await follow(partial(self._look, session), "the other controllers are unknown", self._random)
+
+    async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
+        own = f"{self._where.host}:{self._where.port}"
+        names = await session.children(_PRESENT, changed.set)
+        if own not in names:  # otherwise it is ours, of this or an older session
+            with suppress(NodeExists):
+                await session.create(f"{_PRESENT}/{own}", b"", ephemeral=True)
+            return False
+        self.all = [found for each in names if (found := _endpoint(each)) is not None]
+        return True
 
 
 def _endpoint(name: str) -> Endpoint | None:

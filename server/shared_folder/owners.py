@@ -9,73 +9,39 @@ nothing is known until the next one has read the nodes. A client that is sent to
 from __future__ import annotations
 
 import asyncio
-import logging
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
 import msgspec
 
-from segstore.server.coordination import (
-    CONTAINERS,
-    CoordinationSession,
-    Disconnected,
-    LoadReport,
-    SessionExpired,
-    backoff_s,
-    container_path,
-    store_path,
-)
+from segstore.server.coordination import CONTAINERS, CoordinationSession, LoadReport, container_path, follow, store_path
 from segstore.server.net import Endpoint
-
-log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_S: Final = 0.1
 
 
 class Owners:
-    """Containers and the addresses of their owners."""
-
     def __init__(self, containers: int, random: Random | None = None) -> None:
         self._count = containers
         self._random = random or Random()
         self._names: dict[int, str] = {}
         self._locations: dict[str, Endpoint] = {}
-        self._changed: list[asyncio.Future[None]] = []
 
     def of(self, container_id: int) -> Endpoint | None:
-        """Where a container is; None while nobody is known to have it."""
+        """Returns the address of a container's owner; None while it is not known."""
         return self._locations.get(self._names.get(container_id, ""))
-
-    async def until_changed(self) -> None:
-        """Waits for the next change."""
-        changed = asyncio.get_running_loop().create_future()
-        self._changed.append(changed)
-        await changed
 
     async def run(self, session: CoordinationSession) -> None:
         """Watches the nodes until the session ends."""
-        failed = 0
         try:
-            while True:
-                changed = asyncio.Event()
-                try:
-                    all_located = await self._look(session, changed)
-                    failed = 0
-                    async with asyncio.timeout(None if all_located else _LOOK_AGAIN_S):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
-                except Disconnected as error:
-                    log.info("who owns which container is not known: %s; asking again", error)
-                    await asyncio.sleep(backoff_s(failed, self._random))
-                    failed += 1
-        except SessionExpired:
-            return
+            await follow(partial(self._look, session), "the owners of containers are unknown", self._random)
         finally:
-            self._know({}, {})
+            self._names, self._locations = {}, {}
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
-        """Reads all nodes; returns whether every owner's address is known."""
+        """Reads all nodes, and again soon if an owner's address is not known."""
         names: dict[int, str] = {}
         for child in await session.children(CONTAINERS, changed.set):
             if child.isdecimal() and int(child) < self._count:
@@ -87,8 +53,13 @@ class Owners:
             known = self._locations.get(name) or await self._locate(session, name)
             if known is not None:
                 locations[name] = known
-        self._know(names, locations)
-        return len(locations) == len(set(names.values()))
+        self._names, self._locations = names, locations
+        if len(locations) == len(set(names.values())):
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                await changed.wait()
+        return False
 
     @staticmethod
     async def _locate(session: CoordinationSession, name: str) -> Endpoint | None:
@@ -102,10 +73,3 @@ class Owners:
         except msgspec.MsgspecError:
             return None
         return Endpoint(report.host, report.port)
-
-    def _know(self, names: dict[int, str], locations: dict[str, Endpoint]) -> None:
-        self._names, self._locations = names, locations
-        waiting, self._changed = self._changed, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)

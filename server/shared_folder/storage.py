@@ -77,7 +77,6 @@ class SharedFolder(NamedTuple):
     containers: int
 
     def container(self, container_id: int) -> Path:
-        """Returns the folder of a container."""
         return self.path / "containers" / str(container_id)
 
     def make(self) -> None:
@@ -87,7 +86,6 @@ class SharedFolder(NamedTuple):
 
     @property
     def controller(self) -> Path:
-        """The folder of the controller."""
         return self.path / "controller"
 
     def check(self, folder: Path) -> None:
@@ -185,19 +183,23 @@ class _Open(NamedTuple):
 
 
 class FolderStorage:
-    """The containers of a shared folder (`ContainerStorage`), for one store.
+    """The containers of a shared folder (`ContainerStorage`), for one store, with the gate of all its replies."""
 
-    Attributes:
-        gate: releases replies of all open containers when their changes are durable.
-        on_failure: called with one sentence when a container that this store owns can no longer be written to.
-        on_lost: called with the number of a container that another store has opened, after `fenced`.
-        before_loss: called before `fenced`: replies to all executed requests must be handed to the gate.
-    """
-
-    def __init__(self, folder: SharedFolder, make: Callable[[int, Durability], Container], memory_bytes: int | None):
+    def __init__(
+        self,
+        folder: SharedFolder,
+        make: Callable[[int, Durability], Container],
+        memory_bytes: int | None,
+        *,
+        on_failure: Callable[[str], None],
+        before_loss: Callable[[], None],
+    ) -> None:
         """make: creates an empty container that writes to a journal. memory_bytes: for all containers; None: 512 MiB.
+        on_failure: called with one sentence when a container that this store owns can no longer be written to.
+        before_loss: called before the `fenced` of a container that another store has opened: replies to all executed
+        requests must be handed to the gate.
 
-        Raises ValueError for less than each container needs.
+        Raises ValueError for less memory than each container needs.
         """
         least = MIN_MEMORY_BYTES * folder.containers
         total = max(MEMORY_BYTES, least) if memory_bytes is None else memory_bytes
@@ -206,9 +208,8 @@ class FolderStorage:
                 f"memory_bytes must be at least {least} for {folder.containers} containers, not {memory_bytes}"
             )
         self.gate = Committers()
-        self.on_failure: Callable[[str], None] = _ignore
-        self.on_lost: Callable[[int], None] = _ignore
-        self.before_loss: Callable[[], None] = _nothing
+        self._on_failure = on_failure
+        self._before_loss = before_loss
         self._folder = folder
         self._make = make
         self._memory_bytes = total // folder.containers
@@ -247,8 +248,7 @@ class FolderStorage:
         self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)
         try:
-            await durability.start()
-            durability.on_failure = lambda why: self._failed(container_id, made, why)
+            await durability.start(lambda why: self._failed(container_id, made, why))
             self.gate.add(durability.committer)
             await asyncio.sleep(_SERVED_AFTER_S)
         except BaseException as error:
@@ -327,29 +327,30 @@ class FolderStorage:
                     self._lost(container_id, made)
             except OSError as error:
                 why = f"{made.epoch.folder} cannot be read, so it may belong to another store now: {error}"
-                self.gate.fail(why)
-                self.on_failure(why)
+                self._fail(why)
                 return
 
     # --- the end of an opening --------------------------------------------------------------------------------------
 
     def _failed(self, container_id: int, made: _Open, why: str) -> None:
         if self._open.get(container_id) is not made:  # it was closed before it had written everything
-            self.before_loss()
+            self._before_loss()
             self.gate.remove(made.durability.committer, why)
             return
-        if not made.epoch.is_known_over:
-            self.gate.fail(why)
-            self.on_failure(why)
-            return
-        self._lost(container_id, made)
+        if made.epoch.is_known_over:
+            self._lost(container_id, made)
+        else:
+            self._fail(why)
+
+    def _fail(self, why: str) -> None:
+        self.gate.fail(why)
+        self._on_failure(why)
 
     def _lost(self, container_id: int, made: _Open) -> None:
         log.warning("container %d now belongs to another store: epoch %d has ended", container_id, made.epoch.number)
-        self.before_loss()
+        self._before_loss()
         made.fenced()
         self._end(container_id)
-        self.on_lost(container_id)
 
     def _end(self, container_id: int) -> None:
         made = self._open.pop(container_id, None)
@@ -371,11 +372,3 @@ class FolderStorage:
                 self.gate.remove(committer, f"container {container_id} now belongs to another store")
 
         self._begin(container_id, end(), f"closing container {container_id}")
-
-
-def _ignore(_: object) -> None:
-    """No-op, the default callback."""
-
-
-def _nothing() -> None:
-    """No-op, the default callback."""

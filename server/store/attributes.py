@@ -43,7 +43,6 @@ INDEX_ENTRY_SIZE: Final = core_id(16)
 
 
 def is_core(attribute_id: UUID) -> bool:
-    """Whether the attribute is a core attribute."""
     return attribute_id.int >> 64 == _CORE_PREFIX
 
 

@@ -40,7 +40,6 @@ class ChunkSource(Protocol):
 
     def views(self, at: int, size: int) -> list[memoryview]:
         """Returns ``size`` bytes from ``at``. Raises ``DataDamaged`` if they are corrupt."""
-        ...
 
 
 class FileChunk:
@@ -81,7 +80,6 @@ class ChunkPool:
     ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
-        memory: the memory account of the segments in this pool.
         recycled: number of times a chunk was reused.
         busy: number of times an idle chunk was skipped because a view of it was held.
     """
@@ -175,12 +173,7 @@ _NO_CHUNKS: Final[list[Chunk]] = []
 
 
 class SegmentData:
-    """The bytes of one segment, from ``start_offset`` to ``length``.
-
-    Attributes:
-        start_offset: offset of the first byte that is kept.
-        length: offset after the last byte; the next write goes there.
-    """
+    """The bytes of one segment, from ``start_offset`` to ``length``."""
 
     __slots__ = ("_chunks", "_pool", "_starts", "_tail", "_tail_size", "_tail_used", "length", "start_offset")
 
@@ -283,12 +276,6 @@ class SegmentData:
         self.start_offset = 0
         self.length = 0
 
-    def restart_at(self, offset: int) -> None:
-        """Starts an empty segment at ``offset``, as after a truncation."""
-        self._release_chunks()
-        self.start_offset = offset
-        self.length = offset
-
     @property
     def allocated_bytes(self) -> int:
         """Bytes of all chunks in memory, used or not."""
@@ -298,7 +285,6 @@ class SegmentData:
 
     @property
     def in_files(self) -> bool:
-        """Whether any of its chunks is in a file."""
         return any(isinstance(chunk, FileChunk) for chunk in self._chunks)
 
     def pieces(self) -> list[Piece]:

@@ -2,8 +2,7 @@
 
 A request is first decided against the state (errors are raised here and nothing has changed), then expressed as
 operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
-a container does all day, goes without an operation unless a journal needs one: its effect is ``Segment.append`` then,
-too.
+a container does all day, goes without an operation: its effect is ``Segment.append``, in recovery, too.
 
 Invariant: nothing here waits, performs I/O or reads a clock; the time comes with the request. What a request raises
 leaves the state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a
@@ -18,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
+from segstore.server.store import operations as op
 from segstore.server.store.attributes import (
     CREATION_EPOCH,
     CREATION_TIME,
@@ -52,21 +52,9 @@ from segstore.server.store.errors import (
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
-from segstore.server.store.operations import (
-    Appended,
-    AppendItem,
-    AttributesUpdated,
-    IndexAppended,
-    Operation,
-    Sealed,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentMerged,
-    TableKeysForgotten,
-    Truncated,
-)
+from segstore.server.store.operations import AppendItem, OperationJournal
 from segstore.server.store.results import ChunkInfo, ReadResult
-from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, Token, has_field
+from segstore.server.store.segment import Gate, Kind, Segment, SegmentInfo, has_field
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
     TableSegment,
@@ -75,7 +63,7 @@ from segstore.server.store.tables import (
     check_key_versions,
     table_attributes,
 )
-from segstore.server.store.waiting import Waiters
+from segstore.server.store.waiting import Token, Waiters
 from segstore.wire.names import SegmentName, index_name, is_transient, transient_name
 
 MAX_ATTRIBUTES: Final = 1_000_000
@@ -91,34 +79,11 @@ def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
     return [row for row, end in zip(rows, ends, strict=True) if end <= size]
 
 
-class Peers(Protocol):
-    """The containers among which one lives. containers: those that are owned here, by number."""
-
-    containers: dict[int, Container]
-
-    def container_id_of(self, name: str) -> int:
-        """The number of a segment's container, owned here or not."""
-
-
-class _Alone:
-    """Peers of a container that has none: all segments are its own."""
-
-    def __init__(self, container: Container) -> None:
-        self.containers = {container.container_id: container}
-        self._container_id = container.container_id
-
-    def container_id_of(self, name: str) -> int:
-        return self._container_id
-
-
 class Container(ContainerState):
     """One container, alive.
 
-    ``journal`` is called with each operation after it was applied; without one, appends make no operation. ``peers``
-    has the container of an index segment, which need not be this one, if it is owned here.
-
-    Attributes:
-        container_id: its number.
+    ``journal`` gets each change after it was made. ``peer_of`` returns the container of a segment, None if it is not
+    owned here; without ``peer_of``, index segments are in this container.
     """
 
     def __init__(
@@ -127,22 +92,22 @@ class Container(ContainerState):
         *,
         pool: ChunkPool | None = None,
         waiters: Waiters | None = None,
-        journal: Callable[[Operation], None] | None = None,
-        peers: Peers | None = None,
+        journal: OperationJournal | None = None,
+        peer_of: Callable[[str], Container | None] | None = None,
         reuse_names: bool = False,
         strict_transient_attributes: bool = False,
         max_attributes: int = MAX_ATTRIBUTES,
     ) -> None:
         super().__init__(pool=pool, waiters=waiters, journal=journal, reuse_names=reuse_names)
         self.container_id = container_id
-        self._peers: Peers = _Alone(self) if peers is None else peers
+        self._peer_of = peer_of
         self._strict_transient_attributes = strict_transient_attributes
         self._max_attributes = max_attributes
 
-    def move(self, waiters: Waiters, peers: Peers) -> None:
+    def move(self, waiters: Waiters, peer_of: Callable[[str], Container | None]) -> None:
         """Move to another store of the same cluster. There must be no waiters."""
         self.waiters = waiters
-        self._peers = peers
+        self._peer_of = peer_of
 
     # Creating and deleting
 
@@ -189,10 +154,9 @@ class Container(ContainerState):
         Raises ``NoSuchSegment``.
         """
         segment = self.segment(name)
-        self._commit(SegmentDeleted(name, segment.mapped or segment.length > 0))
+        self._commit(op.SegmentDeleted(name, segment.mapped or segment.length > 0))
 
     def transients(self) -> tuple[str, ...]:
-        """The names of all transient segments."""
         return tuple(self._transients)
 
     def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
@@ -269,7 +233,7 @@ class Container(ContainerState):
         segment.mapped = True
         if segment.sealed:
             raise SegmentSealed(name)
-        self._commit(Sealed(name, now_ms))
+        self._commit(op.Sealed(name, now_ms))
 
     def truncate_segment(self, name: str, offset: int) -> None:
         """Forget what lies before ``offset``, also of a sealed segment.
@@ -283,7 +247,7 @@ class Container(ContainerState):
             raise Unmapped(f"a truncation at offset {offset}", segment=name)
         if not segment.start_offset <= offset <= segment.length:
             raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
-        self._commit(Truncated(name, offset))
+        self._commit(op.Truncated(name, offset))
 
     def update_policy(self, name: str, *, scale_type: int, target_rate: int, now_ms: int) -> None:
         """Set the scaling policy. Raises ``NoSuchSegment``, ``SegmentSealed``."""
@@ -307,7 +271,7 @@ class Container(ContainerState):
         segment.mapped = True
         if segment.sealed:
             raise SegmentSealed(name)
-        self._commit(AttributesUpdated(name, self._decide(segment, tuple(updates), now_ms), now_ms))
+        self._commit(op.AttributesUpdated(name, self._decide(segment, tuple(updates), now_ms), now_ms))
 
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
@@ -324,7 +288,7 @@ class Container(ContainerState):
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):
             self._check_attribute_count(segment, writer_id)
-            self._commit(AttributesUpdated(name, ((writer_id, NULL_VALUE),), segment.last_modified_ms))
+            self._commit(op.AttributesUpdated(name, ((writer_id, NULL_VALUE),), segment.last_modified_ms))
         return NULL_VALUE if value is None else value
 
     def append(
@@ -370,12 +334,8 @@ class Container(ContainerState):
         finally:
             if segment.gate:
                 self._pass_gate(segment, start, writer)
-            if self._append_journal is not None:  # a batch is durable as a whole: one record is enough
-                if rows:
-                    self._append_journal.appended(name, rows, now_ms, writer)
-            elif self._journal is not None and rows:
-                data, events = b"".join([row[2] for row in rows]), sum(row[1] for row in rows)
-                self._journal(Appended(name, data, events, now_ms, UUID(bytes=writer), rows[-1][0]))
+            if self._journal is not None and rows:  # a batch is durable as a whole: one record is enough
+                self._journal.appended(name, rows, now_ms, writer)
         return start
 
     def merge(
@@ -415,16 +375,16 @@ class Container(ContainerState):
         if now_ms >= target.index_due_ms:
             self._note_for_index(target, now_ms)
         if source.length == 0:
-            self._commit(AttributesUpdated(target_name, values, now_ms))
-            home._commit(SegmentDeleted(source_name, retired=True))
+            self._commit(op.AttributesUpdated(target_name, values, now_ms))
+            home._commit(op.SegmentDeleted(source_name, retired=True))
             if is_transient(source_name):
                 raise NoSuchSegment(source_name)
         elif home is self:
-            self._commit(SegmentMerged(target_name, source_name, values, now_ms))
+            self._commit(op.SegmentMerged(target_name, source_name, values, now_ms))
         else:
             data = source.read_bytes(0, source.length)
-            self._commit(SegmentMerged(target_name, source_name, values, now_ms, data))
-            home._commit(SegmentDeleted(source_name, retired=True))
+            self._commit(op.SegmentMerged(target_name, source_name, values, now_ms, data))
+            home._commit(op.SegmentDeleted(source_name, retired=True))
         return target.length
 
     # Tables
@@ -497,13 +457,10 @@ class Container(ContainerState):
         known = index.event_count
         if known is None or event_count > known:
             entry = pack_entry(length, event_count, now_ms)
-            if self._journal is None and index.waiters is None:
-                # As `_apply_index_entry` does it; where appends are rare each of them brings an entry.
-                index.write(entry, decided=True)
-                index.event_count = event_count
-                index.last_modified_ms = now_ms
+            if self._journal is None:  # where appends are rare, each of them brings an entry
+                self._apply_index_entry(index, entry, event_count, now_ms)
             else:
-                self._commit(IndexAppended(name, entry, event_count, now_ms))
+                self._commit(op.IndexAppended(name, entry, event_count, now_ms))
 
     # Inside
 
@@ -518,7 +475,7 @@ class Container(ContainerState):
             self.pool.memory.check(SEGMENT_BYTES + name_bytes(name))
         # Tables are the only kind without a creation time in the reference.
         created = () if kind & Kind.TABLE else ((CREATION_TIME, now_ms),)
-        self._commit(SegmentCreated(name, kind.value, (*values, *created, (SEGMENT_TYPE, kind.value)), now_ms))
+        self._commit(op.SegmentCreated(name, kind.value, (*values, *created, (SEGMENT_TYPE, kind.value)), now_ms))
 
     @staticmethod
     def _map(segment: Segment, offset: int, refusal: str) -> None:
@@ -531,14 +488,14 @@ class Container(ContainerState):
 
     def _write_table(self, name: str, write: TableWrite, now_ms: int) -> None:
         if write.data:
-            self._commit(Appended(name, write.data, 0, now_ms))
+            self._commit(op.Appended(name, write.data, 0, now_ms))
         if write.forgotten:
-            self._commit(TableKeysForgotten(name, write.forgotten, now_ms))
+            self._commit(op.TableKeysForgotten(name, write.forgotten, now_ms))
         compaction = self.table(name).plan_compaction()
         if compaction is not None:
             if compaction.data:
-                self._commit(Appended(name, compaction.data, 0, now_ms))
-            self._commit(Truncated(name, compaction.offset))
+                self._commit(op.Appended(name, compaction.data, 0, now_ms))
+            self._commit(op.Truncated(name, compaction.offset))
 
     def _decide(
         self, segment: Segment, updates: tuple[AttributeUpdate, ...], now_ms: int
@@ -554,7 +511,7 @@ class Container(ContainerState):
             absent = tuple((each, NULL_VALUE) for key, each in unknown.items() if key not in segment.attributes)
             if not absent:
                 raise
-            self._commit(AttributesUpdated(segment.name, absent, segment.last_modified_ms))
+            self._commit(op.AttributesUpdated(segment.name, absent, segment.last_modified_ms))
             return tuple(evaluate(segment.name, segment.attribute, updates))
 
     def _check_attribute_count(self, segment: Segment, *attribute_ids: UUID) -> None:
@@ -611,11 +568,7 @@ class Container(ContainerState):
         segment.index_due_ms = now_ms + INDEX_DELAY_MS
 
     def _write_index_entry(self, segment: Segment) -> None:
-        place = segment.index_place
-        if place is None:
-            name = index_name(segment.name)
-            place = segment.index_place = (name, self._peers.container_id_of(name))
-        name, container_id = place
-        home = self._peers.containers.get(container_id)
+        name = index_name(segment.name)
+        home = self if self._peer_of is None else self._peer_of(name)
         if home is not None:
             home.append_index_entry(name, segment.length, segment.event_count or 0, segment.index_due_ms)

@@ -28,6 +28,7 @@ The facts are attributes, so that the table that maps errors to replies never pa
 
 from __future__ import annotations
 
+from typing import ClassVar
 from uuid import UUID
 
 
@@ -45,34 +46,31 @@ class StoreError(Exception):
         self.segment = segment
 
 
-class SegmentExists(StoreError):
+class _OfSegment(StoreError):
+    text: ClassVar[str]
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(self.text.format(segment), segment=segment)
+
+
+class SegmentExists(_OfSegment):
     """The name cannot be given to a new segment: it is in use, or belonged to a segment that had data or was merged."""
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"segment {segment!r} exists already or its name is used up", segment=segment)
+    text = "segment {!r} exists already or its name is used up"
 
 
-class NoSuchSegment(StoreError):
+class NoSuchSegment(_OfSegment):
     """The segment does not exist: never created, deleted, or merged into another."""
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"segment {segment!r} does not exist", segment=segment)
+    text = "segment {!r} does not exist"
 
 
-class SegmentSealed(StoreError):
-    """The segment is sealed."""
-
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"segment {segment!r} is sealed", segment=segment)
+class SegmentSealed(_OfSegment):
+    text = "segment {!r} is sealed"
 
 
 class SegmentTruncated(StoreError):
-    """The segment does not have the offset.
-
-    Attributes:
-        start_offset: the first offset that the segment has.
-        offset: the requested offset.
-    """
+    """The segment does not have the requested ``offset``; its first one is ``start_offset``."""
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
         super().__init__(f"segment {segment!r} starts at {start_offset} and has no offset {offset}", segment=segment)
@@ -80,23 +78,17 @@ class SegmentTruncated(StoreError):
         self.offset = offset
 
 
-class IndexTruncated(StoreError):
+class IndexTruncated(_OfSegment):
     """The search in an index segment needed an entry whose first bytes were truncated.
 
     ``segment`` is the indexed segment. The reference answers this with a SegmentTruncated *reply*.
     """
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"the index of segment {segment!r} is truncated inside an entry", segment=segment)
+    text = "the index of segment {!r} is truncated inside an entry"
 
 
 class BadOffset(StoreError):
-    """The segment's length is not the one that a conditional append or table update expected.
-
-    Attributes:
-        expected: the length that the request named.
-        actual: the length that the segment has.
-    """
+    """The segment's ``actual`` length is not the one that a conditional append or table update ``expected``."""
 
     def __init__(self, segment: str, *, expected: int, actual: int) -> None:
         super().__init__(f"segment {segment!r} is {actual} bytes long, not {expected}", segment=segment)
@@ -105,12 +97,7 @@ class BadOffset(StoreError):
 
 
 class BadAttribute(StoreError):
-    """An attribute does not have the value that an update is conditional on.
-
-    Attributes:
-        attribute_id: the attribute.
-        previous: its value, -2^63 if it has none.
-    """
+    """An attribute has ``previous``, -2^63 if none, and not the value that an update is conditional on."""
 
     def __init__(self, segment: str, *, attribute_id: UUID, previous: int) -> None:
         super().__init__(f"attribute {attribute_id} of segment {segment!r} is {previous}", segment=segment)
@@ -119,11 +106,7 @@ class BadAttribute(StoreError):
 
 
 class NotOwner(StoreError):
-    """The container that the segment maps to is not owned by this store.
-
-    Attributes:
-        container: its number.
-    """
+    """The segment's container, with the number ``container``, is not owned by this store."""
 
     def __init__(self, segment: str, *, container: int) -> None:
         super().__init__(f"container {container} of segment {segment!r} is not owned here", segment=segment)
@@ -135,10 +118,8 @@ class IllegalArgument(StoreError):
 
 
 class Unsupported(StoreError):
-    """The operation does not exist for this kind of segment.
-
-    Attributes:
-        operation: its name, such as ``delete_table_segment``; "" to use the caller's.
+    """The operation, such as ``delete_table_segment``, does not exist for this kind of segment; "" stands for the
+    request that was made.
     """
 
     def __init__(self, message: str, *, segment: str = "", operation: str = "") -> None:
@@ -146,25 +127,20 @@ class Unsupported(StoreError):
         self.operation = operation
 
 
-class TableNotEmpty(StoreError):
-    """The table segment still has entries."""
-
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"table segment {segment!r} is not empty", segment=segment)
+class TableNotEmpty(_OfSegment):
+    text = "table segment {!r} is not empty"
 
 
-class KeyMissing(StoreError):
+class KeyMissing(_OfSegment):
     """A conditional update or removal named a key that the table does not have."""
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"a key that an update is conditional on is not in table {segment!r}", segment=segment)
+    text = "a key that an update is conditional on is not in table {!r}"
 
 
-class KeyBadVersion(StoreError):
+class KeyBadVersion(_OfSegment):
     """A conditional update or removal named another version than the key has."""
 
-    def __init__(self, segment: str) -> None:
-        super().__init__(f"a key in table segment {segment!r} has another version", segment=segment)
+    text = "a key in table segment {!r} has another version"
 
 
 class Unanswered(StoreError):
@@ -176,11 +152,7 @@ class Unmapped(StoreError):
 
 
 class AttributeLimit(Unmapped):
-    """A segment has the maximum number of attributes.
-
-    Attributes:
-        limit: the maximum number of attributes; for a transient segment, before an update.
-    """
+    """A segment has ``limit`` attributes, the maximum; for a transient segment, before an update."""
 
     def __init__(self, segment: str, *, limit: int) -> None:
         super().__init__(f"segment {segment!r} cannot have more than {limit} attributes", segment=segment)
@@ -188,12 +160,7 @@ class AttributeLimit(Unmapped):
 
 
 class StoreFull(Unmapped):
-    """A request needs more memory than the stores of this process may use.
-
-    Attributes:
-        used: bytes in use.
-        limit: bytes that may be used.
-    """
+    """A request needs more memory than the stores of this process may use: ``used`` of ``limit`` bytes are in use."""
 
     def __init__(self, *, used: int, limit: int) -> None:
         super().__init__(f"the store is full: it uses {used} of {limit} bytes of memory; delete or truncate segments")
@@ -202,12 +169,7 @@ class StoreFull(Unmapped):
 
 
 class DataDamaged(Unmapped):
-    """A file of the data directory is corrupt or cannot be read.
-
-    Attributes:
-        path: the file.
-        offset: the offset at which the corrupt part begins; -1 for the whole file.
-    """
+    """A file of the data directory is corrupt from ``offset`` on, -1 for all of it, or cannot be read."""
 
     def __init__(self, path: str, what: str, *, offset: int = -1) -> None:
         where = f" at byte {offset}" if offset >= 0 else ""

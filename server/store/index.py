@@ -25,7 +25,6 @@ INDEX_DELAY_MS: Final = 10
 
 
 def pack_entry(length: int, event_count: int, now_ms: int) -> bytes:
-    """Returns the bytes of one entry."""
     return _ENTRY.pack(length, event_count, now_ms)
 
 

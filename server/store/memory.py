@@ -29,12 +29,7 @@ def name_bytes(name: str) -> int:
 
 
 class MemoryAccount:
-    """An account of memory.
-
-    Attributes:
-        limit: maximum number of bytes; None for unlimited.
-        used: bytes charged now.
-    """
+    """An account of memory, of which ``used`` bytes are charged now; ``limit`` None for unlimited."""
 
     __slots__ = ("_whole", "limit", "used")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 from uuid import UUID
 
 import msgspec
@@ -51,8 +51,6 @@ class Appended(_Operation, frozen=True, array_like=True, tag="appended"):
 
 
 class AttributesUpdated(_Operation, frozen=True, array_like=True, tag="attributes"):
-    """These attributes were set to these values."""
-
     values: Values
     now_ms: int
 
@@ -123,7 +121,6 @@ _DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(Op
 
 
 def encode(operation: Operation) -> bytes:
-    """Returns one operation as msgpack bytes."""
     segment = operation.segment
     if segment[:1] == _ESCAPE or not segment.isascii() or type(operation) is SegmentMerged:
         operation = _with_names(operation, pack_name)
@@ -138,17 +135,14 @@ def decode(data: bytes | bytearray | memoryview) -> Operation:
     return operation
 
 
-@runtime_checkable
-class AppendJournal(Protocol):
-    """A journal that records appends without an operation object for each."""
+class OperationJournal(Protocol):
+    """A journal of one container."""
 
     def __call__(self, operation: Operation) -> None:
-        """Records an executed operation."""
-        ...
+        """Records an operation, after it was applied."""
 
     def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
         """As for one ``Appended`` of all rows, by the writer with these bytes as its id; they are free at return."""
-        ...
 
 
 _ARRAY_OF_7: Final = b"\x97"
@@ -173,7 +167,7 @@ class AppendedCoder:
         self._heads: dict[str, tuple[Callable[..., bytes], bytes, int]] = {}
 
     def encode(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
-        """One record of all rows, as ``AppendJournal.appended``; their data are copied once."""
+        """One record of all rows, as ``OperationJournal.appended``; their data are copied once."""
         pack, begin, around = self._heads.get(segment) or self._head(segment)
         parts = [row[2] for row in rows]
         size, events = sum(map(len, parts)), sum([row[1] for row in rows])

@@ -18,14 +18,10 @@ def read_length(suggested: int) -> int:
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """Bytes of a segment.
+    """``length`` bytes of a segment from ``offset``, in pieces.
 
-    Attributes:
-        offset: offset of the first byte.
-        data: the bytes, in pieces.
-        length: total number of bytes.
-        at_tail: the read reached the end of the data, and the segment is open.
-        end_of_segment: the read reached the end of the data, and the segment is sealed.
+    If the read reached the end of the data, ``at_tail`` is set for an open segment, else
+    ``end_of_segment``.
     """
 
     offset: int

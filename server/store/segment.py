@@ -10,9 +10,9 @@ Follows ``StreamSegmentMetadata`` and ``SegmentType``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntFlag
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,6 @@ from segstore.server.store.attributes import (
     CREATION_TIME,
     EVENT_COUNT,
     INDEX_ENTRY_SIZE,
-    NULL_VALUE,
     ROLLOVER_SIZE,
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
@@ -32,12 +31,7 @@ from segstore.server.store.chunks import ChunkPool, SegmentData
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_bytes
 from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
-
-if TYPE_CHECKING:
-    from segstore.server.store.waiting import TailReaders
-
-Token = Hashable
-"""What a waiting reader is known by; the caller's choice, unique among those that wait."""
+from segstore.server.store.waiting import TailReaders
 
 NEVER: Final = 1 << 63
 """A time that does not come."""
@@ -105,7 +99,6 @@ class Segment(SegmentData):
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
-        index_place: the name of its index segment and the number of that one's container, once they were needed.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
         mapped: whether a request worked on it since it was created. Those that look at its state alone do not count.
@@ -120,7 +113,6 @@ class Segment(SegmentData):
         "gate",
         "index_due_ms",
         "index_entry_size",
-        "index_place",
         "is_table",
         "is_transient",
         "kind",
@@ -153,7 +145,6 @@ class Segment(SegmentData):
         self.rollover_size: int | None = None
         self.index_entry_size: int | None = None
         self.index_due_ms = 0 if indexed else NEVER
-        self.index_place: tuple[str, int] | None = None
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
         self.charged = 0
@@ -198,6 +189,11 @@ class Segment(SegmentData):
                 attributes[writer] = number
                 self.event_count = (self.event_count or 0) + events
 
+    def watch(self, readers: TailReaders | None) -> None:
+        """Set the readers that wait for data; None if there are none."""
+        self.waiters = readers
+        self.gate = self.gate & ~Gate.WAITERS.value if readers is None else self.gate | Gate.WAITERS.value
+
     def seal(self) -> None:
         """Take no more changes."""
         self.sealed = True
@@ -213,7 +209,6 @@ class Segment(SegmentData):
         return None if value is None else wrap_int64(value)
 
     def set_attribute(self, attribute_id: UUID, value: int) -> None:
-        """Set an attribute, core or extended."""
         field = _CORE_FIELDS.get(attribute_id)
         if field is not None:
             setattr(self, field, value)
@@ -235,11 +230,5 @@ class Segment(SegmentData):
         """How many attributes there are, those with the value -2^63 included, as the reference counts them."""
         return len(self.attributes) + sum(getattr(self, field) is not None for field in _CORE_FIELDS.values())
 
-    def last_event_number(self, writer_id: UUID) -> int:
-        """The number of the writer's last event, or -2^63."""
-        value = self.attribute(writer_id)
-        return NULL_VALUE if value is None else value
-
     def info(self) -> SegmentInfo:
-        """The current properties of the segment."""
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)

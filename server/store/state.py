@@ -9,27 +9,16 @@ but for its waiting readers and for appends that an index does not know of yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
+from segstore.server.store import operations as op
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
 from segstore.server.store.chunks import Buffer, ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
-from segstore.server.store.operations import (
-    Appended,
-    AppendJournal,
-    AttributesUpdated,
-    IndexAppended,
-    Operation,
-    Sealed,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentMerged,
-    TableKeysForgotten,
-    Truncated,
-)
+from segstore.server.store.operations import Operation, OperationJournal
 from segstore.server.store.segment import Gate, Segment, has_field
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
@@ -43,10 +32,9 @@ deleted ones included, and evicts those that are not used for a while (``Contain
 class ContainerState:
     """The state of one container.
 
-    ``journal`` is called with each operation after it was applied; an ``AppendJournal`` receives appends as such.
-
     Attributes:
         segments: all that exist, by name; for reading only.
+        pool: where the chunks of its segments come from.
         waiters: readers that wait at a tail, and those to be answered; shared among the containers of a store.
     """
 
@@ -55,14 +43,13 @@ class ContainerState:
         *,
         pool: ChunkPool | None = None,
         waiters: Waiters | None = None,
-        journal: Callable[[Operation], None] | None = None,
+        journal: OperationJournal | None = None,
         reuse_names: bool = False,
     ) -> None:
         self.segments: dict[str, Segment] = {}
         self.waiters = Waiters() if waiters is None else waiters
-        self._pool = ChunkPool() if pool is None else pool
+        self.pool = ChunkPool() if pool is None else pool
         self._journal = journal
-        self._append_journal = journal if isinstance(journal, AppendJournal) else None
         self._reuse_names = reuse_names
         self._retired: dict[str, None] = {}
         # Time at which each transient segment was last set up; None: before a recovery.
@@ -72,28 +59,28 @@ class ContainerState:
 
     def apply(self, operation: Operation) -> None:
         """Make a change that was decided before, here or by the container whose journal this is read from."""
-        if not isinstance(operation, SegmentCreated | SegmentDeleted):
+        if not isinstance(operation, op.SegmentCreated | op.SegmentDeleted):
             self.segments[operation.segment].mapped = True
         match operation:
-            case Appended():
+            case op.Appended():
                 self._apply_append(operation)
-            case AttributesUpdated(name, values, now_ms):
+            case op.AttributesUpdated(name, values, now_ms):
                 segment = self.segments[name]
                 self._set(segment, values, now_ms)
-            case IndexAppended(name, data, event_count, now_ms):
+            case op.IndexAppended(name, data, event_count, now_ms):
                 self._apply_index_entry(self.segments[name], data, event_count, now_ms)
-            case SegmentCreated(name, kind, values, now_ms):
+            case op.SegmentCreated(name, kind, values, now_ms):
                 self._apply_create(name, kind, values, now_ms)
-            case Sealed(name, now_ms):
+            case op.Sealed(name, now_ms):
                 segment = self.segments[name]
                 segment.seal()
                 segment.last_modified_ms = now_ms
                 self.waiters.wake(segment, WakeReason.SEALED)
-            case Truncated(name, offset):
+            case op.Truncated(name, offset):
                 segment = self.segments[name]
                 segment.truncate(offset)
                 self.waiters.wake(segment, WakeReason.TRUNCATED, below=offset)
-            case SegmentMerged(name, source_name, values, now_ms, data):
+            case op.SegmentMerged(name, source_name, values, now_ms, data):
                 segment = self.segments[name]
                 before = segment.length
                 if data is None:
@@ -102,12 +89,12 @@ class ContainerState:
                 else:
                     segment.write(data, decided=True)
                 if segment.table is not None:
-                    self._tell_table(segment, before, segment.read_bytes(before, segment.length - before))
+                    self._update_table(segment, before, segment.read_bytes(before, segment.length - before))
                 self._set(segment, values, now_ms)
                 self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-            case SegmentDeleted(name, retired):
+            case op.SegmentDeleted(name, retired):
                 self._remove(name, retired=retired)
-            case TableKeysForgotten(name, keys, now_ms):
+            case op.TableKeysForgotten(name, keys, now_ms):
                 segment = self.segments[name]
                 if (table := segment.table) is not None:
                     before = table.index_bytes
@@ -145,14 +132,9 @@ class ContainerState:
         self.dismiss_readers()
         for segment in self.segments.values():
             segment.discard()
-        self._pool.memory.charge(-sum(map(name_bytes, self._retired)))
+        self.pool.memory.charge(-sum(map(name_bytes, self._retired)))
         for held in (self.segments, self._transients, self._unindexed, self._retired):
             held.clear()
-
-    @property
-    def pool(self) -> ChunkPool:
-        """Where the chunks of its segments come from."""
-        return self._pool
 
     @property
     def retired_names(self) -> tuple[str, ...]:
@@ -160,7 +142,6 @@ class ContainerState:
         return tuple(self._retired)
 
     def is_retired(self, name: str) -> bool:
-        """Whether a name cannot be used again."""
         return name in self._retired
 
     @property
@@ -182,7 +163,7 @@ class ContainerState:
             self.waiters.wake(index, WakeReason.DATA, below=index.length)
 
     def _apply_create(self, name: str, kind: int, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
-        segment = Segment(name, kind, self._pool, now_ms, indexed=is_user_stream_segment(name))
+        segment = Segment(name, kind, self.pool, now_ms, indexed=is_user_stream_segment(name))
         for attribute_id, value in values:
             segment.set_attribute(attribute_id, value)
         if segment.is_table:
@@ -191,7 +172,7 @@ class ContainerState:
             self._transients[name] = now_ms
         self.segments[name] = segment
 
-    def _apply_append(self, operation: Appended) -> None:
+    def _apply_append(self, operation: op.Appended) -> None:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
         if writer_id is not None and has_field(writer_id):
             segment.gate |= Gate.CORE_WRITER.value
@@ -204,7 +185,7 @@ class ContainerState:
     def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
         """What one append from ``start`` on does beside its ``Segment.append``."""
         if segment.table is not None:
-            self._tell_table(segment, start, segment.read_bytes(start, segment.length - start))
+            self._update_table(segment, start, segment.read_bytes(start, segment.length - start))
         if segment.gate & Gate.WAITERS:
             self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
         if segment.gate & Gate.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
@@ -226,14 +207,14 @@ class ContainerState:
     def _retire(self, name: str) -> None:
         if name not in self._retired:
             self._retired[name] = None
-            self._pool.memory.charge(name_bytes(name))
+            self.pool.memory.charge(name_bytes(name))
             if len(self._retired) > MAX_RETIRED_NAMES:
                 oldest = next(iter(self._retired))
                 del self._retired[oldest]
-                self._pool.memory.charge(-name_bytes(oldest))
+                self.pool.memory.charge(-name_bytes(oldest))
 
     @staticmethod
-    def _tell_table(segment: Segment, offset: int, data: Buffer) -> None:
+    def _update_table(segment: Segment, offset: int, data: Buffer) -> None:
         """Update the table in a segment, if it has one, after bytes were written at ``offset``."""
         if (table := segment.table) is not None:
             before = table.index_bytes

@@ -18,7 +18,7 @@ from itertools import islice
 from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
-from segstore.server.store.chunks import Buffer, ChunkPool
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.container import MAX_ATTRIBUTES, Container
 from segstore.server.store.errors import (
     IllegalArgument,
@@ -30,11 +30,11 @@ from segstore.server.store.errors import (
     Unmapped,
 )
 from segstore.server.store.index import locate, truncation_point
-from segstore.server.store.operations import Operation
+from segstore.server.store.operations import OperationJournal
 from segstore.server.store.results import ChunkInfo, ReadResult
-from segstore.server.store.segment import Segment, SegmentInfo, Token
+from segstore.server.store.segment import Segment, SegmentInfo
 from segstore.server.store.tables import TableSegment
-from segstore.server.store.waiting import Waiters, Woken
+from segstore.server.store.waiting import Waiters
 from segstore.wire.names import container_of, index_name, is_index, is_user_stream_segment
 
 _METADATA_PREFIX = "_system/containers/metadata_"
@@ -62,7 +62,7 @@ class SegmentStore:
         owned: Iterable[int] | None = None,
         *,
         pool: ChunkPool | None = None,
-        journal: Callable[[int], Callable[[Operation], None] | None] | None = None,
+        journal: Callable[[int], OperationJournal] | None = None,
         reuse_names: bool = False,
         strict_transient_attributes: bool = False,
         max_attributes: int = MAX_ATTRIBUTES,
@@ -94,22 +94,27 @@ class SegmentStore:
         if container_id in self.containers:
             raise ValueError(f"container {container_id} is owned already")
         if container is None:
-            container = Container(
-                container_id,
-                pool=self.pool,
-                waiters=self.waiters,
-                journal=None if self._journal is None else self._journal(container_id),
-                peers=self,
-                reuse_names=self._reuse_names,
-                strict_transient_attributes=self._strict_transient_attributes,
-                max_attributes=self._max_attributes,
-            )
+            journal = None if self._journal is None else self._journal(container_id)
+            container = self.new_container(container_id, self.pool, journal)
         else:
-            container.move(self.waiters, self)
+            container.move(self.waiters, self._peer)
             if (memory := container.pool.memory) is not self.pool.memory:
                 memory.join(self.pool.memory)
         self.containers[container_id] = container
         return container
+
+    def new_container(self, container_id: int, pool: ChunkPool, journal: OperationJournal | None) -> Container:
+        """An empty container with the store's settings, which it does not own yet."""
+        return Container(
+            container_id,
+            pool=pool,
+            waiters=self.waiters,
+            journal=journal,
+            peer_of=self._peer,
+            reuse_names=self._reuse_names,
+            strict_transient_attributes=self._strict_transient_attributes,
+            max_attributes=self._max_attributes,
+        )
 
     def release(self, container_id: int) -> Container:
         """Answer for a container no more, and wake its readers. It still holds its state: ``own`` it again or
@@ -119,10 +124,6 @@ class SegmentStore:
         container.dismiss_readers()
         container.pool.memory.leave()
         return container
-
-    def container_id_of(self, name: str) -> int:
-        """The number of a segment's container, owned here or not."""
-        return container_of(name, self.container_count)
 
     def container_for(self, name: str) -> Container:
         """The container of a segment, which need not exist. Raises ``NotOwner``."""
@@ -162,18 +163,6 @@ class SegmentStore:
         except NotOwner as error:
             raise NotOwner(name, container=error.container) from error
 
-    def create_transient_segment(self, parent: str, writer_id: UUID, random_hex32: str, *, now_ms: int) -> str:
-        """A new transient segment, whose name is returned. Raises ``NotOwner``, ``SegmentExists``."""
-        # Both names map to one container.
-        container = self.container_for(parent)
-        return container.create_transient_segment(parent, writer_id, random_hex32, now_ms=now_ms)
-
-    def create_table_segment(self, name: str, *, key_length: int = 0, rollover_size: int = 0, now_ms: int) -> None:
-        """As ``Container.create_table_segment``; raises ``NotOwner`` too."""
-        self.container_for(name).create_table_segment(
-            name, key_length=key_length, rollover_size=rollover_size, now_ms=now_ms
-        )
-
     def delete_segment(self, name: str) -> None:
         """Delete a segment and its index.
 
@@ -211,10 +200,6 @@ class SegmentStore:
             self._settle(name, now_ms)
         return self.container_for(name).segment_info(name)
 
-    def get_attribute(self, name: str, attribute_id: UUID) -> int:
-        """An attribute's value, -2^63 if it has none. Raises ``NotOwner``, ``NoSuchSegment``."""
-        return self.container_for(name).get_attribute(name, attribute_id)
-
     def read(
         self, name: str, offset: int, max_length: int, *, woken: bool = False, now_ms: int | None = None
     ) -> ReadResult | None:
@@ -222,18 +207,6 @@ class SegmentStore:
         if is_index(name):
             self._settle(name, now_ms)
         return self.container_for(name).read(name, offset, max_length, woken=woken)
-
-    def wait(self, name: str, offset: int, token: Token) -> None:
-        """Let ``token`` wait for the byte at ``offset``; see ``Container.wait``."""
-        self.container_for(name).wait(name, offset, token)
-
-    def cancel_wait(self, token: Token) -> bool:
-        """Forget a waiting reader: its connection is closed or its time is up. Whether it still waited."""
-        return self.waiters.cancel(token)
-
-    def take_woken(self) -> list[Woken]:
-        """Readers to be answered now. Drain it after each batch of requests."""
-        return self.waiters.take_woken()
 
     def locate_offset(self, name: str, target: int, *, now_ms: int | None = None) -> int:
         """The smallest indexed offset that is at least ``target``, else the segment's length.
@@ -266,10 +239,6 @@ class SegmentStore:
 
     # Changing
 
-    def seal_segment(self, name: str, *, now_ms: int) -> None:
-        """Raises ``NotOwner``, ``NoSuchSegment``, ``SegmentSealed``."""
-        self.container_for(name).seal_segment(name, now_ms=now_ms)
-
     def truncate_segment(self, name: str, offset: int, *, now_ms: int | None = None) -> None:
         """Truncate a segment, and its index at the last entry that is not above ``offset``.
 
@@ -292,15 +261,6 @@ class SegmentStore:
             except SegmentTruncated as error:
                 raise SegmentTruncated(name, start_offset=error.start_offset, offset=offset) from error
 
-    def update_policy(self, name: str, *, scale_type: int, target_rate: int, now_ms: int) -> None:
-        """Raises ``NotOwner``, ``NoSuchSegment``, ``SegmentSealed``."""
-        container = self.container_for(name)
-        container.update_policy(name, scale_type=scale_type, target_rate=target_rate, now_ms=now_ms)
-
-    def update_attribute(self, name: str, attribute_id: UUID, new: int, expected: int, *, now_ms: int) -> None:
-        """As ``Container.update_attribute``; raises ``NotOwner`` too."""
-        self.container_for(name).update_attribute(name, attribute_id, new, expected, now_ms=now_ms)
-
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote; a user's segment gets its index if it has
         none. Works on sealed segments too.
@@ -310,25 +270,9 @@ class SegmentStore:
         """
         last = self.container_for(name).setup_append(name, writer_id, now_ms=now_ms)
         if is_user_stream_segment(name):
-            self._ensure_index(index_name(name), now_ms)
+            index = index_name(name)
+            self._ensure_index(self.container_for(index), index, now_ms)
         return last
-
-    def append(
-        self,
-        name: str,
-        writer_id: UUID,
-        event_number: int,
-        event_count: int,
-        data: Buffer,
-        *,
-        last_event_number: int,
-        now_ms: int,
-        expected_offset: int = -1,
-    ) -> int:
-        """One append as ``Container.append``; returns the new length. Raises ``NotOwner`` too."""
-        rows = ((event_number, event_count, data, 0),)
-        container = self.container_for(name)
-        return container.append(name, writer_id.bytes, rows, last_event_number, now_ms, expected_offset) + len(data)
 
     def merge(self, target: str, source: str, updates: Iterable[AttributeUpdate] = (), *, now_ms: int) -> int:
         """Merge ``source`` into ``target`` and return the target's new length.
@@ -344,7 +288,9 @@ class SegmentStore:
         length = container.merge(target, source, updates, now_ms=now_ms, source_container=home)
         self._merged[index_name(source)] = now_ms
         if is_user_stream_segment(target):
-            self._try_to_ensure_index(index_name(target), now_ms)
+            index = index_name(target)
+            if (index_home := self._peer(index)) is not None and not index_home.is_retired(index):
+                self._ensure_index(index_home, index, now_ms)
         return length
 
     def merge_batch(self, target: str, sources: Sequence[str], *, now_ms: int) -> list[int]:
@@ -378,27 +324,9 @@ class SegmentStore:
         """Write all index entries that are due, of a container at most ``most``; see ``Container.settle_index``."""
         return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
 
-    # Tables
-
     def table(self, name: str) -> TableSegment:
         """The table in a segment, for reading. Raises ``NotOwner``, ``NoSuchSegment``, ``Unmapped``."""
         return self.container_for(name).table(name)
-
-    def update_table(
-        self, name: str, entries: Iterable[tuple[Buffer, Buffer, int]], *, offset: int = -1, now_ms: int
-    ) -> list[int]:
-        """As ``Container.update_table``; raises ``NotOwner`` too."""
-        return self.container_for(name).update_table(name, entries, offset=offset, now_ms=now_ms)
-
-    def remove_table_keys(
-        self, name: str, keys: Iterable[tuple[Buffer, int]], *, offset: int = -1, now_ms: int
-    ) -> None:
-        """As ``Container.remove_table_keys``; raises ``NotOwner`` too."""
-        self.container_for(name).remove_table_keys(name, keys, offset=offset, now_ms=now_ms)
-
-    def delete_table_segment(self, name: str, *, must_be_empty: bool) -> None:
-        """As ``Container.delete_table_segment``; raises ``NotOwner`` too."""
-        self.container_for(name).delete_table_segment(name, must_be_empty=must_be_empty)
 
     # Inside
 
@@ -417,17 +345,8 @@ class SegmentStore:
         if container is not None:
             container.settle_index(segment, now_ms)
 
-    def _ensure_index(self, index: str, now_ms: int) -> None:
-        container = self.container_for(index)
-        if (found := container.segments.get(index)) is None:
-            container.create_index_segment(index, now_ms=now_ms)
-        else:
-            found.mapped = True
-
-    def _try_to_ensure_index(self, index: str, now_ms: int) -> None:
-        container = self._peer(index)
-        if container is None or container.is_retired(index):
-            return
+    @staticmethod
+    def _ensure_index(container: Container, index: str, now_ms: int) -> None:
         if (found := container.segments.get(index)) is None:
             container.create_index_segment(index, now_ms=now_ms)
         else:

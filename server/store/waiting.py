@@ -4,7 +4,7 @@ A read that finds no data is registered under the caller's token. A change of th
 ``woken``, with the reason; the caller takes their tokens from there, some at a time, and answers them. There are no
 callbacks, so a change never runs other code before it is complete.
 
-Invariants: a token is registered at most once; a segment's gate has the WAITERS bit exactly while a reader waits there.
+Invariant: a token is registered at most once, and a segment is watched exactly while a reader waits there.
 
 Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.triggerFutureReads``.
 """
@@ -12,14 +12,24 @@ Follows ``FutureReadResultEntryCollection`` and ``StreamSegmentReadIndex.trigger
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from segstore.server.store.segment import Gate, Segment, Token
+Token = Hashable
+"""What a waiting reader is known by; the caller's choice, unique among those that wait."""
 
 _SPARE: Final = 16
+
+
+class Watched(Protocol):
+    """A segment. waiters: the readers at its tail, None for none; `watch` sets them."""
+
+    waiters: TailReaders | None
+
+    def watch(self, readers: TailReaders | None) -> None: ...
 
 
 class WakeReason(Enum):
@@ -55,8 +65,8 @@ class TailReaders:
 
     __slots__ = ("_arrivals", "_heap", "below", "offsets", "segment")
 
-    def __init__(self, segment: Segment) -> None:
-        self.segment: Segment | None = segment
+    def __init__(self, segment: Watched) -> None:
+        self.segment: Watched | None = segment
         self.offsets: dict[Token, tuple[int, int]] = {}
         self.below: int | None = None
         self._heap: list[tuple[int, int, Token]] = []
@@ -97,27 +107,26 @@ class Waiters:
     Waking takes constant time, whatever the number of readers: they are looked up when they are taken.
 
     Attributes:
-        woken: (tail, reason, whether all of its readers), in order, for tails with readers to be answered;
-            ``take_woken`` returns the readers.
+        woken: (tail, reason), in order, for tails with readers to be answered; ``take_woken`` returns the readers.
     """
 
     __slots__ = ("_readers", "woken")
 
     def __init__(self) -> None:
         self._readers: dict[Token, TailReaders] = {}
-        self.woken: deque[tuple[TailReaders, WakeReason, bool]] = deque()
+        self.woken: deque[tuple[TailReaders, WakeReason]] = deque()
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    def add(self, segment: Segment, offset: int, token: Token) -> None:
+    def add(self, segment: Watched, offset: int, token: Token) -> None:
         """Registers ``token`` to wait for the byte at ``offset``. Raises ``ValueError`` if it waits already."""
         if token in self._readers:
             raise ValueError(f"{token!r} waits already")
         readers = segment.waiters
         if readers is None:
-            readers = segment.waiters = TailReaders(segment)
-            segment.gate |= Gate.WAITERS.value
+            readers = TailReaders(segment)
+            segment.watch(readers)
         self._readers[token] = readers
         readers.add(offset, token)
 
@@ -135,38 +144,33 @@ class Waiters:
         most = len(self._readers) if most is None else most
         taken: list[Woken] = []
         while self.woken:
-            readers, reason, everyone = self.woken[0]
-            below = None if everyone else readers.below
-            for token in readers.take(below, most - len(taken)):
+            readers, reason = self.woken[0]
+            for token in readers.take(readers.below, most - len(taken)):
                 del self._readers[token]
                 taken.append(Woken(token, reason))
             self._keep(readers)
-            if readers.has(below):
+            if readers.has(readers.below):
                 break
             readers.below = None
             self.woken.popleft()
         return taken
 
-    def wake(self, segment: Segment, reason: WakeReason, *, below: int | None = None) -> None:
+    def wake(self, segment: Watched, reason: WakeReason, *, below: int | None = None) -> None:
         """Wakes the readers that wait for an offset below ``below``, or all."""
         readers = segment.waiters
         if readers is None:
             return
         if below is None:
-            self.woken.append((readers, reason, True))
-            self._part(segment)
+            self.woken.append((readers, reason))
+            segment.watch(None)
             readers.segment = None
         elif readers.below is not None:
             readers.below = max(below, readers.below)
         elif readers.has(below):
             readers.below = below
-            self.woken.append((readers, reason, False))
+            self.woken.append((readers, reason))
 
     def _keep(self, readers: TailReaders) -> None:
         if not readers.offsets and readers.segment is not None:
-            self._part(readers.segment)
-
-    @staticmethod
-    def _part(segment: Segment) -> None:
-        segment.waiters = None
-        segment.gate &= ~Gate.WAITERS.value
+            readers.segment.watch(None)
+            readers.segment = None  # later readers have a tail of their own

@@ -16,18 +16,17 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from segstore.server.controller.api import InFlight, listen, new_server, trailing_of
+from segstore.server.controller.api import Handler, InFlight, listen, new_server, sent_metadata, trailing_of
 from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 
 log = logging.getLogger(__name__)
 
-_OF_THE_TRANSPORT: Final = ("grpc-", ":")
 _MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 """The limit of segstore's client; gRPC's default is 4 MiB."""
 _CHANNEL: Final = (
@@ -43,13 +42,8 @@ _UNARY: Final = f"/{SERVICE}/"
 _STORE: Final = METHODS["getURI"].path
 _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
-if TYPE_CHECKING:
-    _Handler = grpc.GenericRpcHandler[Any, Any]
-else:
-    _Handler = grpc.GenericRpcHandler  # not generic when it runs
 
-
-class ControllerFront(_Handler):
+class ControllerFront(Handler):
     """The proxy. Created by `start`.
 
     Attributes:
@@ -120,8 +114,7 @@ class ControllerFront(_Handler):
 
     def _forwarder(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            metadata = context.invocation_metadata() or ()
-            kept = tuple((key, value) for key, value in metadata if not key.startswith(_OF_THE_TRANSPORT))
+            kept = sent_metadata(context)
             if method.startswith(_UNARY):
                 # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
                 # might end with gRPC's own failure instead of the status.

@@ -18,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
 from segstore.server.tap.frames import Frames
+from segstore.server.tap.states import LinkState
 from segstore.wire import WireError, encode
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.trace import Direction
@@ -29,8 +30,9 @@ from segstore.wire.trace import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from segstore.server.fair_queue import FairQueue
     from segstore.server.faults import Effect, Faults, Seen
-    from segstore.server.tap.link import Link, Side
+    from segstore.server.tap.side import Side
     from segstore.wire import Command
 
 log = logging.getLogger(__name__)
@@ -41,14 +43,34 @@ _STEP: Final = 64
 _LINGER_S: Final = 2.0
 """Time for the store to answer earlier requests when a rule closes the connection before a request."""
 _HELD: Final = "held by fault rules"
+_ENDING: Final = (LinkState.DRAINING, LinkState.CLOSING, LinkState.CLOSED)
+
+
+class Inspected(Protocol):
+    """The link whose traffic is inspected."""
+
+    state: LinkState
+    client: Side
+    store: Side
+    peer: str
+
+    def hold(self, size: int) -> None: ...
+    def pass_end(self, side: Side) -> None: ...
+    def end_by(self, side: Side, exc: Exception | None) -> None: ...
+    def cut(self, why: str) -> None: ...
+    def log_end(self, why: str) -> None: ...
 
 
 class Inspection:
-    """The lane of one link, with the decoders that feed it."""
+    """The lane of one link, with the decoders that feed it.
 
-    def __init__(self, link: Link, faults: Faults) -> None:
+    store: number of the store. queue: gives the links with rules their turns.
+    """
+
+    def __init__(self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue) -> None:
         self._link = link
-        self._lane = Lane(faults, store=link.door.number, encode=encode, on_effects=self._wait_ended, remote=True)
+        self._queue = queue
+        self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True)
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
@@ -58,15 +80,17 @@ class Inspection:
         self._answered: list[Seen] = []
         self._when_drained: list[Callable[[], object]] = []
         self._linger: asyncio.TimerHandle | None = None
-        self._is_closing = False
-        self._is_over = False
         self._reported: set[Direction] = set()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._link.state in _ENDING
 
     # --- input ------------------------------------------------------------------------------------------------------
 
     def take(self, side: Side, data: bytes) -> None:
         """Processes data received from a side, for one slice; the rest is processed in turn with other links."""
-        queue = self._link.door.queue
+        queue = self._queue
         queue.begin()
         self._take_some(side, data)
         left = self.advance()
@@ -76,7 +100,7 @@ class Inspection:
 
     def advance(self) -> bool:
         """Processes data from both sides, for one slice; returns whether there is more."""
-        link, is_over = self._link, self._link.door.queue.is_over
+        link, is_over = self._link, self._queue.is_over
         while self._requests.has_more or self._replies.has_more:
             if is_over():
                 return True
@@ -90,32 +114,32 @@ class Inspection:
         link = self._link
         from_client = side is link.client
         frames = self._requests if from_client else self._replies
-        if self._is_over or self._is_closing or (from_client and self._lane.is_deaf):
+        if self._is_ending or (from_client and self._lane.is_deaf):
             frames.has_more = False
             return
         pieces = frames.feed(data, _STEP)
         if from_client:
             for piece in pieces:
-                self._queue(piece.data, piece.command)
+                self._add(piece.data, piece.command)
         else:
             for raw, command in pieces:
-                if not self._is_closing:
+                if not self._is_ending:
                     self._apply(
                         self._lane.forward(raw) if command is None else self._lane.reply([raw], command=command)
                     )
         self._report(side, frames.problem)
         self._go_through()
-        if not self._is_over:
-            link.door.hold(link, self._requests.held + self._replies.held + sum(map(len, self._block)))
+        if link.state not in (LinkState.CLOSING, LinkState.CLOSED):
+            link.hold(self._requests.held + self._replies.held + sum(map(len, self._block)))
 
     def _report(self, side: Side, problem: str) -> None:
         if problem and side.direction not in self._reported:
             self._reported.add(side.direction)
-            self._link.noted(side, f"{problem}; it is forwarded unchanged")
+            side.warn(f"{problem}; it is forwarded unchanged")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _queue(self, raw: bytes, command: Command | None) -> None:
+    def _add(self, raw: bytes, command: Command | None) -> None:
         """Queues a piece; an append once it is complete."""
         if command is None or self._blocks is None:
             self._backlog.append((raw, None))
@@ -177,7 +201,7 @@ class Inspection:
             link.store.write(b"".join(out))
         if self._to_client:
             out, self._to_client = self._to_client, []
-            link.send(link.store, b"".join(out))
+            link.store.forward(b"".join(out))
             self._lane.sent(self._answered)
             self._answered.clear()
 
@@ -193,13 +217,13 @@ class Inspection:
                 case Send(data, seen):
                     self._to_client.append(data)
                     self._answered += seen
-                case Execute(item, raw, asked):
-                    if not self._lane.await_reply(item, asked):
+                case Execute():
+                    if not self._lane.await_reply(effect):
                         log.warning(
                             "connection from %s: too many requests await a reply; all of them are forgotten",
                             self._link.peer,
                         )
-                    self._to_store.append(raw)
+                    self._to_store.append(effect.raw)
                 case Finish(why):
                     self._finish(why)
                 case End(why, reset):
@@ -208,23 +232,21 @@ class Inspection:
     def _finish(self, why: str) -> None:
         """Sends EOF to the store, which answers what it has received and closes."""
         link = self._link
-        if link.client.end_passed or self._is_closing or self._is_over:
+        if self._is_ending or link.state is LinkState.CLIENT_ENDED:
             return
         self._backlog.clear()
-        link.say(why)
-        link.client.end_passed = True
+        link.log_end(why)
         self._flush()
-        link.store.end_writing()
         self._linger = asyncio.get_running_loop().call_later(_LINGER_S, lambda: self._wait_ended(self._lane.end(why)))
+        link.pass_end(link.client)  # after the store's EOF, this closes both: all its replies were sent before that
 
     def _close(self, why: str, *, reset: bool) -> None:
         """Closes the store's side after the forwarded requests, the client's side after the queued replies."""
         link = self._link
-        if self._is_closing or self._is_over:
+        if self._is_ending:
             return
-        self._is_closing = True
+        link.cut(why)
         self._backlog.clear()
-        link.say(why)
         self._flush()
         link.store.close()
         if reset:
@@ -245,7 +267,7 @@ class Inspection:
         link, lane = self._link, self._lane
         if self._backlog or lane.has_waiting_requests or self._requests.has_more:
             return
-        if self._is_over or self._is_closing or link.client.end_passed:
+        if self._is_ending or link.state is LinkState.CLIENT_ENDED:
             return
         if not lane.is_deaf:
             self._to_store += [*self._block, self._requests.rest()]
@@ -267,32 +289,27 @@ class Inspection:
         self._when_drained.append(lambda: link.pass_end(side))
         self._go_through()
 
-    def lost(self, side: Side, exc: Exception | None) -> bool:
-        """Handles the loss of a socket. Returns whether the link ends now, else it ends after the queued replies."""
+    def store_lost(self, exc: Exception | None) -> bool:
+        """Handles the loss of the store's socket. Returns whether the link ends now, else after the queued replies."""
         link = self._link
-        if side is link.client:
-            self.close()
-            return True
         self._take_all_replies()
         if exc is not None or self._lane.is_drained:
             return True
-        self._when_drained.append(lambda: link.end_by(side, None))
+        self._when_drained.append(lambda: link.end_by(link.store, None))
         return False
 
     def _take_all_replies(self) -> None:
         """Processes everything pending from the store, before its end is forwarded."""
-        while self._replies.has_more and not (self._is_over or self._is_closing):
+        while self._replies.has_more and not self._is_ending:
             self._take_some(self._link.store, b"")
 
     def close(self) -> None:
         """Drops everything that waits; nothing is executed afterwards."""
-        self._is_over = True
         if self._linger is not None:
             self._linger.cancel()
         self._lane.drop_waiting()
         self._backlog.clear()
         self._when_drained.clear()
-        link = self._link
-        link.door.hold(link, 0)
+        self._link.hold(0)
         self._requests.has_more = self._replies.has_more = False
-        link.door.queue.discard(self)
+        self._queue.discard(self)

@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.server.connection import stop_accepting
+from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
-from segstore.server.faults import Faults, NoFaults, Observed
+from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import Endpoint, TlsFiles, listening_on, public_host
-from segstore.server.tap.link import Link, Side
+from segstore.server.tap.link import Door, Link
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from segstore.server.connection import Recorder
+    from segstore.server.recording import Recorder
     from segstore.server.tap.controller_front import ControllerFront
+    from segstore.server.tap.side import Side
 
 log = logging.getLogger(__name__)
 
@@ -95,63 +96,7 @@ class TapSettings(BaseModel):
         return self.published_host or public_host(self.host, tls=self.tls_cert is not None)
 
 
-class _Door:
-    """The tap's port for one store."""
-
-    def __init__(self, tap: TapServer, store: Endpoint, number: int) -> None:
-        self.store = store
-        self.number = number
-        self.context = tap.upstream_context
-        self.recorder = tap.recorder
-        self.connect_timeout_s = tap.settings.connect_timeout_s
-        self.queue = tap.queue
-        self.faults = tap.rules
-        self.address = Endpoint("", 0)
-        self.server: asyncio.Server | None = None
-        self.is_tap = False
-        self._tap = tap
-
-    @property
-    def closing(self) -> bool:
-        return self._tap.closing
-
-    def link(self) -> Link:
-        return Link(self)
-
-    def began(self, link: Link) -> None:
-        self._tap.links.add(link)
-
-    def over(self, link: Link) -> None:
-        self._tap.over(link)
-
-    def made(self, side: Side) -> bool:
-        sockets = self._tap.sockets
-        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
-        met = sockets.setdefault(side.ends, (self, side))
-        if met[1] is side:
-            return True
-        door = self if side.direction is Direction.REPLY else met[0]
-        if not door.is_tap:
-            door.is_tap = True
-            log.error("the store %s is the tap itself: nothing is forwarded to it", door.store)
-        return False
-
-    def lost(self, side: Side) -> None:
-        if self._tap.sockets.get(side.ends, (self, None))[1] is side:
-            del self._tap.sockets[side.ends]
-
-    def hold(self, link: Link, size: int) -> None:
-        tap = self._tap
-        tap.held_bytes += size - link.held
-        link.held = size
-        while tap.held_bytes > MOST_HELD_BYTES:
-            largest = max(tap.links, key=lambda each: each.held)
-            why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
-            log.warning("connection from %s closed: %s", largest.peer, why)
-            largest.abort(why)
-
-
-class TapServer(Observed):
+class TapServer(WithFaults):
     """A tap that listens until it is stopped.
 
     Attributes:
@@ -169,17 +114,17 @@ class TapServer(Observed):
     def __init__(
         self, settings: TapSettings, *, recorder: Recorder | None = None, faults: Faults | None = None
     ) -> None:
+        super().__init__(faults)
         self.settings = settings
+        self.connect_timeout_s = settings.connect_timeout_s
         self.recorder = recorder
-        self.rules = faults
-        self.observer = None if faults is None else faults.observer
         self.links: set[Link] = set()
         self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
-        self.sockets: dict[frozenset[object], tuple[_Door, Side]] = {}
+        self.sockets: dict[frozenset[object], tuple[Door, Side]] = {}
         self.held_bytes = 0
-        self._doors: dict[Endpoint, _Door] = {}
+        self._doors: dict[Endpoint, Door] = {}
         self._learning = asyncio.Lock()
         self._front: ControllerFront | None = None
         self._own_context: ssl.SSLContext | None = None
@@ -191,7 +136,7 @@ class TapServer(Observed):
     @property
     def address(self) -> Endpoint | None:
         """The tap's address for the first store; None while no store is known."""
-        return next((Endpoint(self.settings.public_host, each.address.port) for each in self._doors.values()), None)
+        return next(iter(self.addresses.values()), None)
 
     @property
     def addresses(self) -> dict[Endpoint, Endpoint]:
@@ -203,13 +148,6 @@ class TapServer(Observed):
     def controller_address(self) -> Endpoint | None:
         """The tap's address for the controller; None without a controller and before the start."""
         return None if self._front is None else Endpoint(self.settings.public_host, self._front.port)
-
-    @property
-    def faults(self) -> Faults:
-        """The fault rules. Raises NoFaults."""
-        if self.rules is None:
-            raise NoFaults
-        return self.rules
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
@@ -256,13 +194,13 @@ class TapServer(Observed):
             if door is None:
                 if len(self._doors) >= MOST_STORES:
                     raise TooManyStores(store)
-                door = _Door(self, store, len(self._doors))
+                door = Door(store, len(self._doors))
                 await self._open(door)
                 self._doors[store] = door
                 log.info("the store %s is reached at %s", store, door.address)
         return Endpoint(self.settings.public_host, door.address.port)
 
-    async def _open(self, door: _Door) -> None:
+    async def _open(self, door: Door) -> None:
         settings = self.settings
         host, port = settings.host, settings.port + door.number if settings.port else 0
         with listening_on(host, port):
@@ -271,15 +209,9 @@ class TapServer(Observed):
             if port > 65535:
                 raise OSError(errno.EADDRNOTAVAIL, "there is no such port")
             door.server = await asyncio.get_running_loop().create_server(
-                lambda: door.link().client, host, port, backlog=_BACKLOG, ssl=self._own_context
+                lambda: Link(self, door).client, host, port, backlog=_BACKLOG, ssl=self._own_context
             )
         door.address = Endpoint(*door.server.sockets[0].getsockname()[:2])
-
-    def over(self, link: Link) -> None:
-        """Removes a closed link."""
-        self.links.discard(link)
-        if not self.links:
-            self._empty.set()
 
     def cut(self) -> int:
         """Resets all connections at once, as a failing network does; returns their number."""
@@ -331,3 +263,36 @@ class TapServer(Observed):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop(drain_s=1.0)
+
+    # --- what a link asks -------------------------------------------------------------------------------------------
+
+    def over(self, link: Link) -> None:
+        self.links.discard(link)
+        if not self.links:
+            self._empty.set()
+
+    def made(self, door: Door, side: Side) -> bool:
+        """Registers a new socket; returns False if its other end belongs to the tap, too."""
+        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
+        met_door, met = self.sockets.setdefault(side.ends, (door, side))
+        if met is side:
+            return True
+        door = door if side.direction is Direction.REPLY else met_door
+        if not door.is_tap:
+            door.is_tap = True
+            log.error("the store %s is the tap itself: nothing is forwarded to it", door.store)
+        return False
+
+    def lost(self, side: Side) -> None:
+        if self.sockets.get(side.ends, (None, None))[1] is side:
+            del self.sockets[side.ends]
+
+    def hold(self, link: Link, size: int) -> None:
+        """Records how many bytes of frames a link holds. If all hold too many, those with the most are closed."""
+        self.held_bytes += size - link.held
+        link.held = size
+        while self.held_bytes > MOST_HELD_BYTES:
+            largest = max(self.links, key=lambda each: each.held)
+            why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
+            log.warning("connection from %s closed: %s", largest.peer, why)
+            largest.abort(why)

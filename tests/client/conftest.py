@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -18,6 +19,8 @@ from tests.client.support import settings
 _ON_BOTH = frozenset(
     {
         "test_blocks.py",
+        "test_ended_writers.py",
+        "test_large_events.py",
         "test_machine.py",
         "test_pool.py",
         "test_raw.py",
@@ -43,9 +46,9 @@ def _is_watched(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[MockSegmentStore]:
+async def store(mock_settings: dict[str, Any], request: pytest.FixtureRequest) -> AsyncIterator[MockSegmentStore]:
     """A store without a controller."""
-    async with MockSegmentStore(watched=_is_watched(request)) as opened:
+    async with MockSegmentStore(watched=_is_watched(request), **mock_settings) as opened:
         yield opened
 
 
@@ -57,9 +60,11 @@ async def pool() -> AsyncIterator[ConnectionPool]:
 
 
 @pytest.fixture
-async def mock(grpc_runs: None, request: pytest.FixtureRequest) -> AsyncIterator[MockCluster]:
-    """A store and a controller."""
-    async with MockCluster(watched=_is_watched(request)) as opened:
+async def mock(
+    grpc_runs: None, mock_settings: dict[str, Any], request: pytest.FixtureRequest
+) -> AsyncIterator[MockCluster]:
+    """A store, or several, and a controller."""
+    async with MockCluster(watched=_is_watched(request), **mock_settings) as opened:
         yield opened
 
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Self
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Endpoint
 from segstore.client.errors import ClientError
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
-from segstore.server.connection import stop_accepting
+from segstore.server.accepting import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
-from tests.server.support import until
+from tests.server.support import FakeClock, until
 
-__all__ = ["FAST", "FakeTimers", "Recorder", "ScriptedPeer", "ScriptedStore", "create", "endpoint", "settings", "until"]
+__all__ = [
+    "FAST",
+    "AddedUp",
+    "FakeTimers",
+    "Listener",
+    "Recorder",
+    "ScriptedPeer",
+    "ScriptedStore",
+    "create",
+    "endpoint",
+    "settings",
+    "until",
+]
 
 OURS = Hello(17, 5)
 FAST = Backoff(initial_ms=1, max_ms=5, jitter=0)
@@ -70,24 +83,56 @@ def _say_nothing(peer: ScriptedPeer, command: Command) -> None:
     """Lets whatever comes be."""
 
 
-class ScriptedStore:
-    """Listens, answers Hello as it is told, and hands each command to a script. Payloads are the command's own."""
+class Listener(ABC):
+    """Listens at `endpoint`; each connection is served by a task, and none is left at the end."""
+
+    def __init__(self) -> None:
+        self.endpoint = Endpoint("127.0.0.1", 0)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection, which is cut when this returns."""
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self.start(self.serve(reader, writer))
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it ends before it has begun
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a task that ends with the listener."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = Endpoint(*self._server.sockets[0].getsockname()[:2])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        await stop_accepting(self._server)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+
+class ScriptedStore(Listener):
+    """Answers Hello as it is told, and hands each command to a script. Payloads are the command's own."""
 
     def __init__(self, script: Script = _say_nothing, *, hello: Hello | None = OURS) -> None:
+        super().__init__()
         self.peers: list[ScriptedPeer] = []
         self.script = script
         self.hello = hello
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.endpoint = Endpoint("127.0.0.1", 0)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = ScriptedPeer(writer)
         self.peers.append(peer)
-        try:
+        with suppress(ConnectionError):  # the client may cut
             while data := await reader.read(1 << 20):
                 for command in FrameDecoder().feed(await self._whole(reader, data)):
                     peer.got.append(command)
@@ -96,11 +141,6 @@ class ScriptedStore:
                             peer.send(self.hello)
                     else:
                         self.script(peer, command)
-        except (ConnectionError, asyncio.CancelledError):
-            pass  # the client may cut, and the end of the test does
-        finally:
-            writer.transport.abort()
-            self._tasks.discard(task)
 
     @staticmethod
     async def _whole(reader: asyncio.StreamReader, data: bytes) -> bytes:
@@ -120,55 +160,24 @@ class ScriptedStore:
     def open_peers(self) -> int:
         return len(self._tasks)
 
-    async def __aenter__(self) -> ScriptedStore:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.endpoint = Endpoint(*self._server.sockets[0].getsockname()[:2])
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        await stop_accepting(self._server)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-
-class FakeTimers:
+class FakeTimers(FakeClock):
     """A clock and timers as a loop has them; time passes when a test says so."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._timers: list[_FakeTimer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], Any]) -> _FakeTimer:
-        timer = _FakeTimer(self.now + delay, callback)
-        self._timers.append(timer)
-        return timer
-
-    def advance(self, seconds: float) -> None:
-        until_s = self.now + seconds
-        while due := [each for each in self._timers if not each.cancelled and each.at <= until_s]:
-            timer = min(due, key=lambda each: each.at)
-            self._timers.remove(timer)
-            self.now = max(self.now, timer.at)
-            timer.callback()
-        self.now = until_s
+    time = FakeClock.now_s
 
 
-class _FakeTimer:
-    def __init__(self, at: float, callback: Callable[[], Any]) -> None:
-        self.at = at
-        self.callback = callback
-        self.cancelled = False
+class AddedUp:
+    """Rules of a state that is what was added to it, one after another."""
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def create(self, initial: bytes) -> bytes:
+        return initial
+
+    def apply(self, state: bytes, update: bytes) -> bytes:
+        return state + update
+
+    def compact(self, state: bytes) -> bytes:
+        return state
 
 
 def create(segment: str, request_id: int = 1) -> CreateSegment:

@@ -95,7 +95,7 @@ async def test_a_refusal_of_a_store_is_the_last_word_only_where_no_controller_ca
     assert 5 < ends[2] <= 10
 
 
-async def test_another_failure_between_refusals_shows_that_somebody_is_there() -> None:
+async def test_another_failure_between_refusals_shows_that_a_peer_is_there() -> None:
     clock = Clock()
     attempts = Attempts(DEFAULTS, "it", call=True, may_move=False, now_s=clock)
     no_store = ConnectFailed("nobody listens", endpoint="s:1")
@@ -125,7 +125,7 @@ async def test_the_error_says_what_was_asked_how_often_how_long_and_what_to_do()
     assert isinstance(error.__cause__, NoNodeAvailable)
 
 
-async def test_an_attempt_under_way_is_cut_off_when_the_time_for_all_is_over() -> None:
+async def test_a_pending_attempt_is_cancelled_when_the_total_time_is_used_up() -> None:
     attempts = Attempts(settings(call_timeout_ms=5, request_timeout_ms=5), "it", call=True)
     with pytest.raises(RetriesExhausted, match=r"it failed once in .* s: there was no answer within 5 ms") as caught:
         async with attempts.one():
@@ -141,7 +141,7 @@ async def test_a_timeout_of_what_is_tried_is_not_taken_for_the_end_of_the_attemp
             raise TimeoutError("its own")
 
 
-async def test_after_progress_all_bounds_count_anew() -> None:
+async def test_progress_resets_all_bounds() -> None:
     clock = Clock()
     attempts = Attempts(settings(retry=Backoff(initial_ms=1, max_ms=1, max_attempts=2)), "it", now_s=clock)
     for _ in range(5):

@@ -230,7 +230,7 @@ async def test_an_event_above_the_limit_is_refused_with_its_size(mock: MockClust
             assert (caught.value.actual, caught.value.limit, caught.value.stream) == (101, 100, "a/s")
 
 
-async def test_a_writer_is_held_back_while_too_much_is_in_flight_and_goes_on(mock: MockCluster) -> None:
+async def test_a_writer_waits_while_too_much_is_in_flight_and_continues(mock: MockCluster) -> None:
     async with client(mock, max_in_flight_bytes=10_000) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:

@@ -65,7 +65,7 @@ def test_every_failure_reply_of_the_protocol_is_known() -> None:
     assert known == {command for command in COMMANDS.values() if command.is_failure}
 
 
-def test_a_reply_that_fits_nothing_is_a_violation() -> None:
+def test_a_reply_that_answers_nothing_is_a_violation() -> None:
     assert isinstance(errors.failure(COMMANDS[100]()), errors.ProtocolViolation)
 
 

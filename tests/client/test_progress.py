@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.controller import Controller, ControllerChannels, name_of
@@ -50,7 +51,7 @@ from segstore.wire import (
 )
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
-from tests.client.support import ScriptedPeer, ScriptedStore, settings, until
+from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 
 ATTEMPTS = 5
 FEW = settings(retry=Backoff(initial_ms=1, max_ms=1, jitter=0, max_attempts=ATTEMPTS), read_timeout_ms=60_000)
@@ -138,7 +139,7 @@ User = Callable[[ConnectionPool, Controller, FixedStore], Awaitable[None]]
 
 
 async def write(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    writer = EventWriter(pool, controller, store, "a", "s", lazy_start=True)
+    writer = EventWriter(Cluster(pool, controller, store), "a", "s", lazy_start=True)
     try:
         await writer.open()
         await writer.write(b"x")
@@ -147,7 +148,7 @@ async def write(pool: ConnectionPool, controller: Controller, store: FixedStore)
 
 
 async def read(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with EventReader(pool, controller, store, "a", "s") as reader:
+    async with EventReader(Cluster(pool, controller, store), "a", "s") as reader:
         await reader.read()
 
 
@@ -172,7 +173,7 @@ class Group:
 
 
 async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with GroupReader(pool, controller, store, cast("GroupTable", Group()), "r") as reader:
+    async with GroupReader(Cluster(pool, controller, store), cast("GroupTable", Group()), "r") as reader:
         await reader.read()
 
 
@@ -261,12 +262,12 @@ async def read_a_segment(pool: ConnectionPool, controller: Controller, store: Fi
 
 
 async def read_bytes(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with ByteReader(pool, controller, store, "a", "s") as reader:
+    async with ByteReader(Cluster(pool, controller, store), "a", "s") as reader:
         await reader.read()
 
 
 async def read_bytes_at(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with ByteReader(pool, controller, store, "a", "s") as reader:
+    async with ByteReader(Cluster(pool, controller, store), "a", "s") as reader:
         await reader.read_at(0, 10)
 
 
@@ -319,7 +320,7 @@ async def test_reads_that_do_not_wait_at_the_tail_are_repeated_with_growing_dela
     assert min(pauses[8:]) >= 0.4
 
 
-async def test_a_segment_that_begins_later_with_each_read_is_no_progress() -> None:
+async def test_a_segment_that_starts_later_with_each_read_is_no_progress() -> None:
     starts = count(1)
 
     def script(peer: ScriptedPeer, command: Command) -> None:
@@ -416,17 +417,6 @@ async def test_an_idle_writer_whose_set_ups_are_always_revoked_gives_up() -> Non
         assert got(peer, SetupAppend) == ATTEMPTS
 
 
-class Appending:
-    def create(self, initial: bytes) -> bytes:
-        return initial
-
-    def apply(self, state: bytes, update: bytes) -> bytes:
-        return state + update
-
-    def compact(self, state: bytes) -> bytes:
-        return state
-
-
 Sync = StateSynchronizer[bytes]
 CHANGES: list[Callable[[Sync], Awaitable[object]]] = [
     lambda shared: shared.update(lambda _: [b"+"]),
@@ -455,13 +445,13 @@ async def test_a_state_that_cannot_be_changed_and_has_not_changed_is_no_progress
                 peer.send(ConditionalCheckFailed(writer_id, number, request_id))
 
     async with store_of(script) as (peer, pool, store):
-        async with StateSynchronizer(RevisionedStream(pool, store, SEGMENT), Appending()) as shared:
+        async with StateSynchronizer(RevisionedStream(pool, store, SEGMENT), AddedUp()) as shared:
             with pytest.raises(RetriesExhausted, match="the state in a/s"):
                 await change(shared)
         assert got(peer, ConditionalAppend) == ATTEMPTS
 
 
-async def test_a_state_whose_stream_begins_later_each_time_is_no_progress() -> None:
+async def test_a_state_whose_stream_starts_later_each_time_is_no_progress() -> None:
     starts = count()
 
     def script(peer: ScriptedPeer, command: Command) -> None:
@@ -473,7 +463,7 @@ async def test_a_state_whose_stream_begins_later_each_time_is_no_progress() -> N
 
     async with (
         store_of(script) as (_, pool, store),
-        StateSynchronizer(RevisionedStream(pool, store, SEGMENT), Appending()) as shared,
+        StateSynchronizer(RevisionedStream(pool, store, SEGMENT), AddedUp()) as shared,
     ):
         with pytest.raises(RetriesExhausted, match=f"reading the state in {SEGMENT} failed {ATTEMPTS} times"):
             await shared.fetch()

@@ -74,7 +74,7 @@ async def test_what_was_never_opened_says_what_opens_it(pravega: Client) -> None
         await pravega.table("a", "t").get(TableKey(b"k"))
 
 
-async def test_where_to_begin_is_one_of_the_words(pravega: Client) -> None:
+async def test_a_start_is_one_of_the_words(pravega: Client) -> None:
     wrong: Any = "haed"
     with pytest.raises(ValueError, match="'head', 'tail' or a cut, not 'haed'"):
         pravega.event_reader("a", "s", from_=wrong)

@@ -26,8 +26,7 @@ def _instrumented(*arguments: Any) -> Any:
 def main() -> None:
     target, *options = sys.argv[1:]
     compiler._compiled = _instrumented
-    for table in (codec.DECODERS["generated"], codec.VIEW_DECODERS["generated"]):
-        table.clear()
+    codec.decoders_of.cache_clear()
 
     from tests.fuzz.targets import TARGETS
 

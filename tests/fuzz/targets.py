@@ -12,9 +12,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from segstore.wire import MAX_FRAME_BYTES, Command, FrameDecoder, FrameTooLarge, KeepAlive, SetupAppend, WireError
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, AppendViolation, FixedBlockSize
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
+from segstore.wire.codec import CODECS
 from tests.strategies import as_read
 from tests.wire.agreement import check_frame, read_by_schema, refusal
+from tests.wire.blocks.served import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +40,7 @@ def framing(data: bytes) -> None:
     limit = LIMITS[style & 3]
     kind: Callable[[bytes], Any] = (bytes, bytearray, memoryview)[(style >> 2) % 3]
     expected, error, left = read_by_schema(stream, limit)
-    for codec in ("generated", "construct"):
+    for codec in CODECS:
         frames = FrameDecoder(max_frame_bytes=limit, codec=codec)
         found: list[Command] = []
         failed: WireError | None = None
@@ -111,35 +113,16 @@ def _connection(step: int, stream: bytes) -> None:
     assert found == singles, f"{found} is not {singles}"
     assert (type(failed), str(failed)) == (type(ended), str(ended))
     assert batches.block_open == one_by_one.block_open
-    served = [_served(stream, step, join_appends=join) for join in (False, True)]
-    assert served[0] == served[1], f"{served[0]} is not {served[1]}"
+    cuts = range(step, len(stream), step) if step else ()
+    with_runs = served(stream, AppendBlockDecoder(), cuts=cuts)
+    without = served(stream, AppendBlockDecoder(), cuts=cuts, runs=False)
+    assert with_runs == without, f"{with_runs} is not {without}"
     assert sum(len(each.data) for each in singles if isinstance(each, Append)) <= len(stream) + 8 * len(commands)
 
 
 def _kept(result: Command | Append) -> Command | Append:
     """A copy that outlives the buffer."""
     return replace(result, data=bytes(result.data)) if isinstance(result, Append) else as_read(result)
-
-
-def _served(stream: bytes, step: int, *, join_appends: bool) -> tuple[list[Any], tuple[Any, ...] | None]:
-    """What a server makes of a connection: its commands and appends, and the error that ends it."""
-    frames, appends = FrameDecoder(join_appends=join_appends), AppendBlockDecoder()
-    found: list[Any] = []
-    for piece in _pieces(stream, step):
-        ended: WireError | None = None
-        try:
-            commands = frames.feed(piece)
-        except WireError as error:
-            commands, ended = list(error.decoded), error
-        try:
-            results = appends.feed_all(commands)
-        except WireError as error:
-            results, ended = list(error.decoded), error
-        found += map(_kept, results)
-        if ended is not None:
-            # a joined append is named for its end, wherever the fault lies
-            return found, (type(ended), ended.rule if isinstance(ended, AppendViolation) else str(ended))
-    return found, None
 
 
 WRITERS = tuple(UUID(int=number) for number in (1, 2, 3))

@@ -42,7 +42,7 @@ def test_any_input_keeps_the_promises(target: str, data: bytes) -> None:
 
 def test_no_input_that_broke_a_promise_lies_about() -> None:
     names = {path.name for path in corpus.CORPORA.iterdir()}
-    assert names == {"README.md", *(f"{target}.hex" for target in TARGETS)}
+    assert names == {"README.md", "native.hex", *(f"{target}.hex" for target in TARGETS)}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def test_a_few_thousand_guided_executions_break_no_promise(target: str) -> None:
 
 
 @pytest.mark.needs("atheris")
-def test_a_broken_promise_is_found_and_told(tmp_path: Path) -> None:
+def test_a_broken_promise_is_found_and_reported(tmp_path: Path) -> None:
     """The harness itself: a codec that misreads one field does not pass."""
     broken = (
         "import sys; sys.argv[0] = 'broken'\n"

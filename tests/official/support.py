@@ -14,7 +14,8 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ScalingPolicy, StreamConfig
-from segstore.server.controller.state import Segment, equal_ranges
+from segstore.server.controller.state import Segment
+from segstore.server.controller.state.history import equal_ranges
 
 __all__ = [
     "MARKS",

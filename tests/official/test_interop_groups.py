@@ -153,7 +153,7 @@ async def test_the_official_client_reads_on_after_our_reader_has_crashed() -> No
             assert await shared.readers() == []
 
 
-async def test_successors_that_one_client_noted_are_read_by_the_other() -> None:
+async def test_successors_that_one_client_recorded_are_read_by_the_other() -> None:
     """We end one of four segments and leave: the official client ends the others and goes on behind all."""
     async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
@@ -184,7 +184,7 @@ async def test_successors_that_one_client_noted_are_read_by_the_other() -> None:
         assert_in_order(got, 1200)
 
 
-async def test_we_read_the_successors_that_the_official_client_noted() -> None:
+async def test_this_client_reads_the_successors_that_the_official_client_recorded() -> None:
     async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
         await write(pravega, 0, 400)
@@ -199,7 +199,7 @@ async def test_we_read_the_successors_that_the_official_client_noted() -> None:
         assert_in_order(got, 1200)
 
 
-async def test_readers_of_both_clients_share_the_segments_side_by_side_whoever_comes_first() -> None:
+async def test_readers_of_both_clients_share_the_segments_in_either_order_of_arrival() -> None:
     """The official client takes and gives up segments after ten seconds, not before: both orders at once."""
     await asyncio.gather(_side_by_side("ours"), _side_by_side("official"))
 

@@ -74,7 +74,7 @@ async def test_one_that_the_official_client_left_open_is_resumed_and_committed_h
         assert all(each.startswith(b"never seen ") or each == b"and more" for each in events)
 
 
-async def test_one_that_was_begun_here_the_official_client_sees_open_and_then_ended() -> None:
+async def test_the_official_client_sees_a_transaction_of_this_client_open_and_then_ended() -> None:
     async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
         async with connect(uri(cluster), settings()) as pravega, pravega.transaction_writer("a", "s") as writer:

@@ -67,7 +67,7 @@ async def test_a_listing_of_several_pages_is_whole() -> None:
         assert found["no scope"] == []
 
 
-async def test_what_is_missing_is_refused_and_not_tried_for_ever() -> None:
+async def test_what_is_missing_is_refused_and_not_retried_without_limit() -> None:
     async with MockCluster(watched=False) as cluster:
         found = await run(uri(cluster), "management.missing")
     for what in ("reader group", "byte stream"):

@@ -71,7 +71,7 @@ class MemoryStream:
     def scale(self, parts: int) -> None:
         """All segments give way to so many others."""
         for each in self.epochs[-1]:
-            self.store.seal_segment(each.name, now_ms=self.now_ms)
+            self.store.container_for(each.name).seal_segment(each.name, now_ms=self.now_ms)
         self._begin_epoch(parts)
 
     def write(self, events: Iterable[tuple[bytes, str]]) -> None:
@@ -98,7 +98,7 @@ class MemoryStream:
     async def seal_stream(self, scope: str, stream: str) -> None:
         self.sealed = True
         for each in self.epochs[-1]:
-            self.store.seal_segment(each.name, now_ms=self.now_ms)
+            self.store.container_for(each.name).seal_segment(each.name, now_ms=self.now_ms)
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         self.deleted = True
@@ -147,10 +147,9 @@ class MemoryWriter:
 
     def append(self, data: bytes | memoryview, heard: Callable[[Any], None], events: int) -> None:
         self._written += 1
-        self._stream.store.append(
-            self._name, self._id, self._written, max(1, events), bytes(data),
-            last_event_number=self._last, now_ms=self._stream.now_ms,
-        )  # fmt: skip
+        row = self._written, max(1, events), bytes(data), 0
+        container = self._stream.store.container_for(self._name)
+        container.append(self._name, self._id.bytes, (row,), self._last, self._stream.now_ms)
         self._last = self._written
 
     async def aclose(self) -> None:

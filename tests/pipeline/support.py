@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from segstore.pipeline.trace.batches import BatchMaker
 from segstore.pipeline.trace.columns import Column, select
-from segstore.pipeline.trace.files import Piece, find_files, plan, read_piece
+from segstore.pipeline.trace.files import Piece, find_files, plan
+from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
-from segstore.pipeline.trace.vectorised_rows import BatchMaker
 from segstore.wire.trace import Metadata, Record, write_lines
 from tests.wire.trace.traces import capture
 
@@ -38,7 +39,7 @@ def plain(paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: in
 def vectorised(
     paths: Iterable[Path], columns: tuple[Column, ...], *, piece_bytes: int = 1 << 25, **how: Any
 ) -> list[Row]:
-    maker = BatchMaker(columns, **how)
+    maker = BatchMaker(RowMaker(columns, **how))
     rows = []
     for piece in pieces(paths, piece_bytes):
         for found in read_piece(piece):

@@ -138,16 +138,16 @@ def _change(chance: random.Random, opened: Opened, now_ms: int) -> None:
         case 7:
             store.truncate_segment(name, chance.randint(0, 20_000), now_ms=now_ms)
         case 8 if value < 2:
-            store.seal_segment(name, now_ms=now_ms)
+            store.container_for(name).seal_segment(name, now_ms=now_ms)
         case 9 if value < 4:
             store.delete_segment(name)
         case 10:
             update = AttributeUpdate(UUID(int=value), UpdateType.REPLACE, value)
             store.container_for(name).update_attributes(name, [update], now_ms=now_ms)
         case 11:
-            store.create_table_segment("table", now_ms=now_ms)
+            store.container_for("table").create_table_segment("table", now_ms=now_ms)
         case 12:
-            store.update_table("table", [(key, data[:300], NONE)], now_ms=now_ms)
+            store.container_for("table").update_table("table", [(key, data[:300], NONE)], now_ms=now_ms)
         case 13:
             operation = now_ms.to_bytes(8)
             opened.controller += operation

@@ -15,8 +15,8 @@ from segstore.pipeline.stream.cuts import cut_of, cut_text, offsets_of, parse_pl
 from segstore.pipeline.stream.plan import shares
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import plan as plan_of_files
-from segstore.pipeline.trace.files import read_piece
 from segstore.pipeline.trace.filter import FILTERED, Chosen, Condition, condition
+from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import encode
 from segstore.wire.names import MAX_INT32, segment_id
 from segstore.wire.trace import Block, Damage, Record, TraceError, read_blocks
@@ -26,8 +26,7 @@ from tests.pipeline.trace.test_files import RECORDS
 from tests.pipeline.trace.test_files import read as read_files
 from tests.pipeline.trace.test_filter import COLUMNS, VALUES
 from tests.pipeline.trace.test_filter import RECORDS as OF_ALL_SORTS
-from tests.pipeline.trace.test_vectorised_rows import PLANNED
-from tests.strategies import command_of, mutated, with_body
+from tests.strategies import FRAMED, command_of, mutated, with_body
 from tests.wire.trace.traces import capture, record, records
 
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -39,8 +38,8 @@ cuts = st.dictionaries(ids, st.integers(0, 2**63 - 1), min_size=1, max_size=20)
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """Frames of commands that are decoded together: good, damaged, or cut as older peers cut them."""
-    good = encode(draw(command_of(draw(st.sampled_from(PLANNED)))))
+    """Frames of all commands: good, damaged, or cut as older peers cut them."""
+    good = encode(draw(command_of(draw(st.sampled_from(list(FRAMED.values()))))))
     match draw(st.sampled_from(("good", "good", "cut", "damaged"))):
         case "cut":
             return with_body(good, good[8 : draw(st.integers(8, len(good)))])

@@ -1,5 +1,5 @@
-"""The tests of sockets run on both loops, as the client's do."""
+"""The tests of sockets run on both loops, and stores are made, as the client's are."""
 
-from tests.client.conftest import pytest_asyncio_loop_factories
+from tests.client.conftest import pytest_asyncio_loop_factories, store
 
-__all__ = ["pytest_asyncio_loop_factories"]
+__all__ = ["pytest_asyncio_loop_factories", "store"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -42,6 +43,7 @@ __all__ = [
     "asked",
     "big",
     "cut_everywhere",
+    "held_at",
     "played",
     "scale",
     "small",
@@ -79,6 +81,7 @@ async def all_of(pravega: Client) -> list[bytes]:
 
 
 async def scale(pravega: Client, parts: int) -> None:
+    """Replaces all segments by new ones, unless another scale is in progress."""
     now = await pravega.controller.current_segments("a", "s")
     edges = [number / parts for number in range(parts + 1)]
     try:
@@ -86,7 +89,7 @@ async def scale(pravega: Client, parts: int) -> None:
             "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
         )
     except RequestRejected as error:
-        if error.details["status"] != "PRECONDITION_FAILED":  # another one is under way
+        if error.details["status"] != "PRECONDITION_FAILED":
             raise
 
 
@@ -97,6 +100,19 @@ def asked(mock: MockCluster, kind: str) -> int:
 def transients(mock: MockCluster) -> list[str]:
     names = [name for each in mock.stores for part in each.store.containers.values() for name in part.segments]
     return [name for name in names if "#transient" in name]
+
+
+@asynccontextmanager
+async def held_at(step: str, mock: MockCluster, pravega: Client) -> AsyncIterator[None]:
+    """Holds a step of the first large event of several; at the end all are in the stream, in order."""
+    mock.faults.add(STEPS[step], nth=1, do="hold", name="step")
+    async with pravega.event_writer("a", "s") as writer:
+        sent = [b"before", big(3_500), b"between", big(1_200), b"after"]
+        done = [await writer.submit(event, routing_key="k") for event in sent]
+        await mock.faults.wait_held("step")
+        yield
+        await asyncio.gather(*done)
+    assert await all_of(pravega) == sent
 
 
 STEPS = {

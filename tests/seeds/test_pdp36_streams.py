@@ -6,30 +6,16 @@ The bounded version of the soak: nothing lost, nothing twice, each routing key i
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from random import Random
 
 import pytest
 
-from segstore.client import Backoff, Client, connect
-from segstore.client.errors import RequestRejected
+from segstore.client import Backoff, connect
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
+from tests.seeds.large_events import scale
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-async def scale(pravega: Client, parts: int) -> None:
-    """Puts new segments in the place of all; a scale that is under way is left alone."""
-    now = await pravega.controller.current_segments("a", "s")
-    edges = [number / parts for number in range(parts + 1)]
-    try:
-        await pravega.controller.scale(
-            "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
-        )
-    except RequestRejected as error:
-        if error.details["status"] != "PRECONDITION_FAILED":
-            raise
 
 
 @pytest.mark.seed("36.23")

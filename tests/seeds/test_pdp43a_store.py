@@ -82,7 +82,7 @@ async def test_the_command_has_code_40_and_is_answered_with_segment_created_and_
 
 
 @pytest.mark.seed("43.2")
-async def test_the_name_tells_parent_and_writer_and_is_no_transactions() -> None:
+async def test_the_name_contains_parent_and_writer_and_is_no_transactions() -> None:
     async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
         first, second = [await transient(peer) for _ in range(2)]
     assert first != second
@@ -107,30 +107,28 @@ def update(name: str, number: int) -> UpdateSegmentAttribute:
 
 
 @pytest.mark.seed("43.3")
-async def test_a_transient_segment_takes_attributes_up_to_its_limit() -> None:
-    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
-        name = await transient(peer)
-        before = store.segments[name].attribute_count()
-        taken = 0
-        while replies := await peer.ask(update(name, taken)):
-            assert replies == [SegmentAttributeUpdated(20 + taken, True)]
-            taken += 1
-            assert taken < 20
-        # One that has more than sixteen takes no update any more, and the protocol has no reply for that.
-        assert before + taken == 17
-        await until(lambda: name not in store.segments)
+async def test_a_transient_segment_takes_attributes_up_to_its_limit(store: MockSegmentStore, peer: Peer) -> None:
+    name = await transient(peer)
+    before = store.segments[name].attribute_count()
+    taken = 0
+    while replies := await peer.ask(update(name, taken)):
+        assert replies == [SegmentAttributeUpdated(20 + taken, True)]
+        taken += 1
+        assert taken < 20
+    # One that has more than sixteen takes no update any more, and the protocol has no reply for that.
+    assert before + taken == 17
+    await until(lambda: name not in store.segments)
 
 
 @pytest.mark.seed("43.3")
-async def test_a_strict_transient_segment_takes_the_number_of_its_own_writer_only() -> None:
-    async with (
-        MockSegmentStore(watched=False, strict_transient_attributes=True) as store,
-        await Peer.connect(store) as peer,
-    ):
-        name = await written(peer, b"chunk", b"and its number")
-        assert await asked(peer, GetSegmentAttribute(8, name, WRITER, "")) == SegmentAttribute(8, 1)
-        assert await peer.ask(update(name, 1)) == []
-        await until(lambda: name not in store.segments)
+@pytest.mark.mock(strict_transient_attributes=True)
+async def test_a_strict_transient_segment_takes_the_number_of_its_own_writer_only(
+    store: MockSegmentStore, peer: Peer
+) -> None:
+    name = await written(peer, b"chunk", b"and its number")
+    assert await asked(peer, GetSegmentAttribute(8, name, WRITER, "")) == SegmentAttribute(8, 1)
+    assert await peer.ask(update(name, 1)) == []
+    await until(lambda: name not in store.segments)
 
 
 @pytest.mark.seed("43.4")
@@ -195,7 +193,7 @@ async def test_unmerged_transient_segments_go_with_their_connection_once() -> No
 
 
 @pytest.mark.seed("43.6")
-async def test_the_cleaner_deletes_by_clock_time_what_nobody_used_and_all_that_is_older_than_a_recovery() -> None:
+async def test_the_cleaner_deletes_idle_segments_by_clock_time_and_all_that_are_older_than_a_recovery() -> None:
     clock = FakeClock()
     async with MockSegmentStore(watched=False, clock=clock) as store, await Peer.connect(store) as peer:
         service = store.server.service
@@ -248,16 +246,15 @@ async def test_a_merge_that_is_refused_leaves_the_target_as_it_was_and_the_sourc
 
 
 @pytest.mark.seed("43.10")
-async def test_an_empty_source_is_only_deleted() -> None:
-    async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
-        await peer.ask(create(SEGMENT))
-        source = SEGMENT + "#transaction." + "0" * 31 + "1"
-        await peer.ask(create(source))
-        assert await asked(peer, MergeSegments(30, SEGMENT, source, "")) == SegmentsMerged(30, SEGMENT, source, 0)
-        assert source not in store.segments
-        name = await transient(peer)
-        missing = await asked(peer, MergeSegments(31, SEGMENT, name, ""))  # as the reference answers
-        assert isinstance(missing, NoSuchSegment)
-        assert missing.segment == name
-        assert name not in store.segments
-        assert store.store.segment_info(SEGMENT).length == 0
+async def test_an_empty_source_is_only_deleted(store: MockSegmentStore, peer: Peer) -> None:
+    await peer.ask(create(SEGMENT))
+    source = SEGMENT + "#transaction." + "0" * 31 + "1"
+    await peer.ask(create(source))
+    assert await asked(peer, MergeSegments(30, SEGMENT, source, "")) == SegmentsMerged(30, SEGMENT, source, 0)
+    assert source not in store.segments
+    name = await transient(peer)
+    missing = await asked(peer, MergeSegments(31, SEGMENT, name, ""))  # as the reference answers
+    assert isinstance(missing, NoSuchSegment)
+    assert missing.segment == name
+    assert name not in store.segments
+    assert store.store.segment_info(SEGMENT).length == 0

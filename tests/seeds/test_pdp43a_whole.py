@@ -29,6 +29,7 @@ from tests.seeds.large_events import (
     asked,
     big,
     cut_everywhere,
+    held_at,
     played,
     scale,
     stream,
@@ -91,14 +92,8 @@ async def test_small_and_large_events_of_a_key_are_read_once_and_in_order_whatev
 @pytest.mark.parametrize("step", STEPS)
 async def test_order_holds_through_a_restart_of_the_store(step: str) -> None:
     async with stream() as (mock, pravega):
-        mock.faults.add(STEPS[step], nth=1, do="hold", name="step")
-        async with pravega.event_writer("a", "s") as writer:
-            sent = [b"before", big(3_500), b"between", big(1_200), b"after"]
-            done = [await writer.submit(event, routing_key="k") for event in sent]
-            await mock.faults.wait_held("step")
+        async with held_at(step, mock, pravega):
             await restart(mock)
-            await asyncio.gather(*done)
-        assert await all_of(pravega) == sent
         await mock.stores[0].stop(drain_s=0)
 
 
@@ -140,7 +135,7 @@ async def test_an_event_of_24_mebibytes_is_written_once_though_it_is_cut(fault: 
 
 
 def counter(mock: MockCluster, writer: EventWriter, segment: str = "a/s/0.#epoch.0") -> int | None:
-    return mock.stores[0].store.get_attribute(segment, writer.large_events.counter_id)
+    return mock.stores[0].store.container_for(segment).get_attribute(segment, writer.large_events.counter_id)
 
 
 @pytest.mark.seed("43.14")

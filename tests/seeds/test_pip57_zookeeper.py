@@ -29,7 +29,7 @@ from segstore.server.coordination import (
     container_path,
     store_path,
 )
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.coordination.zookeeper.session import ZooKeeperSession
 from segstore.wire.names import container_of

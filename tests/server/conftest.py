@@ -1,13 +1,16 @@
-"""The tests of sockets run on both loops: uvloop serves, and asyncio's own must not behave otherwise."""
+"""A store; the tests of sockets run on both loops: uvloop serves, and asyncio's own must not behave otherwise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
+
+from segstore.server import MockSegmentStore
 
 _HERE = Path(__file__).parent
 _ON_BOTH = frozenset(
@@ -29,3 +32,10 @@ def pytest_asyncio_loop_factories(
     if item.path in _ON_BOTH:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+async def store(mock_settings: dict[str, Any]) -> AsyncIterator[MockSegmentStore]:
+    """A store without a controller."""
+    async with MockSegmentStore(**mock_settings) as opened:
+        yield opened

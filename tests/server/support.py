@@ -11,7 +11,7 @@ from uuid import UUID
 from segstore.server import MockSegmentStore, StoreSettings
 from segstore.server.connection import Session, StoreService
 from segstore.server.fair_queue import FairQueue
-from segstore.server.store import SegmentStore
+from segstore.server.store import Buffer, Container, SegmentStore
 from segstore.wire import AppendBlockEnd, Command, CreateSegment, FrameDecoder, Hello, ReadSegment, SetupAppend, encode
 from segstore.wire.blocks import AppendBlockDecoder
 
@@ -110,6 +110,24 @@ def create(segment: str = SEGMENT, request_id: int = 1) -> CreateSegment:
 
 def set_up(segment: str = SEGMENT, writer_id: UUID = WRITER, token: str = "") -> SetupAppend:
     return SetupAppend(2, writer_id, segment, token)
+
+
+def append_to(
+    holder: Container | SegmentStore,
+    name: str,
+    writer: UUID,
+    number: int,
+    events: int,
+    data: Buffer,
+    *,
+    last_event_number: int,
+    now_ms: int,
+    expected_offset: int = -1,
+) -> int:
+    """One append to a segment without a connection; the length after it."""
+    container = holder if isinstance(holder, Container) else holder.container_for(name)
+    row = number, events, data, 0
+    return container.append(name, writer.bytes, (row,), last_event_number, now_ms, expected_offset) + len(data)
 
 
 def append(number: int, data: bytes = b"data", writer_id: UUID = WRITER, request_id: int = 3) -> AppendBlockEnd:

@@ -89,7 +89,7 @@ async def test_what_a_writer_notes_is_read_as_a_time_window(place: Place) -> Non
     assert info.write_offset == len(data), "once"
 
 
-async def test_a_writer_with_much_in_flight_is_told_of_the_end_of_its_segment_and_keeps_its_connection(
+async def test_a_writer_with_much_in_flight_hears_of_the_end_of_its_segment_and_keeps_its_connection(
     place: Place,
 ) -> None:
     """`writeEvent` many times over while the stream is scaled: its connection carries other writers, too."""

@@ -262,9 +262,9 @@ def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, t
 
     (tmp_path / "mine").write_text("kept")
     for replace in (False, True):
-        with pytest.raises(ReportError, match="is no report"):
+        with pytest.raises(ReportError, match="is not a report"):
             report(spark, made.traces, tmp_path, replace=replace)
-    with pytest.raises(ReportError, match="holds a report already"):
+    with pytest.raises(ReportError, match="already contains a report"):
         report(spark, made.traces, made.folder)
     with pytest.raises(ReportError, match="cannot be written"):
         report(spark, made.traces, tmp_path / "mine" / "below")

@@ -76,7 +76,7 @@ def test_the_sink_of_a_server_that_died_in_mid_batch_gives_up_and_says_which_opt
         assert caught.value.option == option
 
 
-def test_an_abort_that_is_told_nothing_has_seconds_and_no_minutes() -> None:
+def test_an_abort_without_an_answer_ends_within_seconds() -> None:
     given = read_stream_options({"controller": "tcp://127.0.0.1:1", "scope": SCOPE, "stream": STREAM})
     assert given.abort_timeout_ms == ABORT_TIMEOUT_MS <= 10_000 < given.commit_timeout_ms
     told = read_stream_options({

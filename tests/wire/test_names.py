@@ -335,7 +335,7 @@ def test_the_stream_of_a_derived_segment_is_its_stream() -> None:
     assert names.stream_of("stream/0") == "stream"
 
 
-def test_the_tables_of_the_controller_are_told_by_their_second_part() -> None:
+def test_the_tables_of_the_controller_are_recognised_by_their_second_part() -> None:
     assert SegmentName.parse("scope/_tables/x").is_table
     assert not SegmentName.parse("scope/_tables").is_table
     assert not SegmentName.parse("scope/stream/0").is_table

@@ -31,7 +31,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import Append
 from segstore.wire.errors import OutOfOrder, Truncated
-from segstore.wire.protocol import HELLO, ClientProtocol, Requests, compatible, frames_of
+from segstore.wire.protocol import HELLO, ClientProtocol, Requests, compatible, frames_of, gathered
 
 WRITER, OTHER = UUID(int=7), UUID(int=8)
 
@@ -177,3 +177,13 @@ def test_unknown_replies_are_yielded_where_the_decoder_keeps_them() -> None:
     protocol: ClientProtocol[str] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
     ((reply, answered),) = protocol.receive(b"\0\0\x7f\x7f\0\0\0\x01\0")
     assert (reply.type_name, answered) == ("UNKNOWN", [])
+
+
+def test_small_parts_are_joined_and_large_ones_are_the_callers_own() -> None:
+    large = [bytearray(4), bytearray(5)]
+    parts = [b"a", b"bc", large[0], large[1], b"d", b"", b"e"]
+    out = gathered(parts, 4)
+    assert out == [b"abc", *large, b"de"]
+    assert out[1] is large[0]
+    assert out[2] is large[1]
+    assert gathered([], 4) == []

@@ -23,16 +23,26 @@ Follows `CommandEncoder`, `AppendDecoder` and `AppendBatchSizeTrackerImpl`; the 
 differences.
 """
 
-from segstore.wire.blocks.decoder import Append, AppendBlockDecoder, BlockWriter
-from segstore.wire.blocks.encoder import MAX_PENDING_BYTES, MAX_PENDING_EVENTS, AppendBlockEncoder
+from segstore.wire.blocks.acknowledgements import Acknowledge, acknowledger
+from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
+from segstore.wire.blocks.encoder import (
+    BLOCK_BYTES,
+    MAX_PENDING_BYTES,
+    MAX_PENDING_EVENTS,
+    AppendBlockEncoder,
+    frames_of_append,
+)
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
 
 __all__ = [
     "BATCH_MS",
+    "BLOCK_BYTES",
     "MAX_BLOCK_BYTES",
     "MAX_PENDING_BYTES",
     "MAX_PENDING_EVENTS",
+    "WHOLE_APPENDS",
+    "Acknowledge",
     "Append",
     "AppendBlockDecoder",
     "AppendBlockEncoder",
@@ -42,4 +52,9 @@ __all__ = [
     "BlockSizing",
     "BlockWriter",
     "FixedBlockSize",
+    "Row",
+    "Run",
+    "acknowledger",
+    "frames_of_append",
+    "one_by_one",
 ]

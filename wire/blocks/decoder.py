@@ -6,13 +6,13 @@ writers takes bounded memory.
 
 from collections.abc import Callable, Container, Iterable
 from struct import Struct as Layout
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
-from segstore.wire.codec import WholeAppend
+from segstore.wire.codec import Joined
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -59,6 +59,47 @@ class BlockWriter:
         return 320 + 4 * len(self.segment)
 
 
+Row = tuple[int, int, Buffer, int]
+"""An append of a run: its event number, its count of events, its data, its request id."""
+Run = tuple[BlockWriter, list[Row]]
+"""Unconditional appends of one writer that follow each other and break no rule; its record has their last number."""
+
+
+_APPENDING: Final[frozenset[type[Command]]] = frozenset(
+    (Padding, SetupAppend, AppendBlock, ConditionalAppend, ConditionalBlockEnd)
+)
+
+WHOLE_APPENDS: Final = Joined(
+    AppendBlock,
+    AppendBlockEnd,
+    BlockWriter,
+    key="writer_id",
+    sized="size_of_whole_events",
+    number="last_event_number",
+    events="num_events",
+    row=("last_event_number", "num_events", "data", "request_id"),
+    changes=(*_APPENDING, AppendBlockEnd),
+)
+"""An append of two frames whose block is all whole events, which is how nearly all appends travel: for a `FrameDecoder`
+that may return those of `AppendBlockDecoder.writers` as runs."""
+
+
+def one_by_one(items: Iterable[Command | Append | list[Run]]) -> list[Command | Append]:
+    """Returns the items with the appends of runs by themselves."""
+    out: list[Command | Append] = []
+    for item in items:
+        if isinstance(item, list):
+            for writer, rows in item:
+                segment, writer_id = writer.segment, writer.writer_id
+                out += [Append(segment, writer_id, n, count, data, None, id_) for n, count, data, id_ in rows]
+        else:
+            out.append(item)
+    return out
+
+
+R = TypeVar("R", bound=list[Run])
+
+
 class AppendBlockDecoder:
     """Turns the commands of one connection into appends and all other commands.
 
@@ -68,10 +109,10 @@ class AppendBlockDecoder:
     Names and numbers of writers take at most `max_state_bytes`, the open block at most one frame.
 
     Attributes:
-        writers: those that are set up, by the bytes of their ids; read-only. new_writer: makes the record of a writer
-        that is set up. A caller that keeps more about writers sets it to its own
-            class, and may then apply a whole append itself, without `feed`: while no block is open, if its count of
-            events is above 0 and its number, which becomes the writer's `last_event_number`, not below that one.
+        writers: those that are set up, by the bytes of their ids; read-only.
+        block_open: whether a block waits for its end.
+        new_writer: makes the record of a writer that is set up. A caller that keeps more about writers sets it to its
+            own class, and gets its records back in runs.
     """
 
     def __init__(self, *, max_state_bytes: int = 8 * 1024 * 1024) -> None:
@@ -79,13 +120,9 @@ class AppendBlockDecoder:
         self.new_writer: Callable[[str, UUID], BlockWriter] = BlockWriter
         self._state_bytes = 0
         self._max_state_bytes = max_state_bytes
+        self.block_open = False
         self._block_writer: UUID | None = None
         self._block_data: Buffer = b""
-
-    @property
-    def block_open(self) -> bool:
-        """Whether a block waits for its end."""
-        return self._block_writer is not None
 
     @property
     def block_bytes(self) -> int:
@@ -98,35 +135,27 @@ class AppendBlockDecoder:
         The data of an open block is copied. Raises `AppendViolation`.
         """
         result = self._step(command)
-        if self._block_writer is not None:
+        if self.block_open:
             self._own_block()
         return result
 
-    def feed_all(self, commands: Iterable[Command]) -> list[Command | Append]:
-        """Takes the commands of one read, in order. A block whose end is among them is not copied.
+    def feed_all(self, commands: Iterable[Command | R]) -> list[Command | Append | R]:
+        """Takes the commands of one read, in order. A block whose end is among them is not copied; runs stay as they
+        are.
 
         Raises `AppendViolation`, whose `decoded` holds what came before the command that broke the rule.
         """
-        out: list[Command | Append] = []
-        step, writers = self._step, self.writers
+        out: list[Command | Append | R] = []
+        step = self._step
         try:
             for command in commands:
-                if type(command) is WholeAppend and self._block_writer is None:
-                    # As in `_step`, in place: on a busy connection nearly all commands are this one.
-                    writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
-                    writer = writers.get(writer_id.bytes)
-                    if writer is not None and number >= writer.last_event_number and count > 0:
-                        writer.last_event_number = number
-                        data, request_id = command.data, command.request_id
-                        out.append(Append(writer.segment, writer_id, number, count, data, None, request_id))
-                        continue
-                result = step(command)
+                result = command if type(command) is list else step(command)  # type: ignore[arg-type]
                 if result is not None:
                     out.append(result)
         except WireError as error:
             error.decoded = out
             raise
-        if self._block_writer is not None:
+        if self.block_open:
             self._own_block()
         return out
 
@@ -145,25 +174,22 @@ class AppendBlockDecoder:
             self._block_data = bytes(self._block_data)
 
     def _step(self, command: Command) -> Command | Append | None:
-        if type(command) is WholeAppend and self._block_writer is not None:
-            raise self._within_block(command, AppendBlock.type_name)
         if isinstance(command, AppendBlockEnd):
             # The way of nearly every append: few operations, and a check that fails leaves for the slow ones.
             writer_id, number, count = command.writer_id, command.last_event_number, command.num_events
             writer = self.writers.get(writer_id.bytes)
             if writer is None or number < writer.last_event_number or count <= 0:
                 raise self._bad_end(command)
-            data = command.data if self._block_writer is None else self._reassemble(command)
+            data = command.data if not self.block_open else self._reassemble(command)
             writer.last_event_number = number
             return Append(writer.segment, writer_id, number, count, data, None, command.request_id)
         if type(command) not in _APPENDING:
             return command
-        if self._block_writer is not None:
+        if self.block_open:
             raise self._within_block(command, command.type_name)
         if isinstance(command, AppendBlock):
             self._writer(command)
-            self._block_writer = command.writer_id
-            self._block_data = command.data
+            self.block_open, self._block_writer, self._block_data = True, command.writer_id, command.data
             return None
         if isinstance(command, SetupAppend):
             self._set_up(command)
@@ -185,7 +211,6 @@ class AppendBlockDecoder:
             raise AppendViolation(
                 AppendRule.TOO_MANY_WRITERS,
                 f"one more would take {state_bytes} of {self._max_state_bytes} bytes",
-                command.writer_id,
                 command=command,
                 field="segment",
                 limit=self._max_state_bytes,
@@ -201,8 +226,7 @@ class AppendBlockDecoder:
             return AppendViolation(
                 AppendRule.NO_EVENTS,
                 f"{command.num_events} events",
-                command.writer_id,
-                writer.segment,
+                segment=writer.segment,
                 command=command,
                 field="num_events",
                 limit=1,
@@ -229,18 +253,13 @@ class AppendBlockDecoder:
         self._drop_block()
         if opened != end.writer_id:
             raise AppendViolation(
-                AppendRule.WRITER_MISMATCH,
-                f"the block is of writer {opened}",
-                end.writer_id,
-                command=end,
-                field="writer_id",
+                AppendRule.WRITER_MISMATCH, f"the block is of writer {opened}", command=end, field="writer_id"
             )
         whole, size = end.size_of_whole_events, len(block)
         if not 0 <= whole <= size:
             raise AppendViolation(
                 AppendRule.WHOLE_SIZE,
                 f"{whole} bytes in a block of {size}",
-                end.writer_id,
                 command=end,
                 field="size_of_whole_events",
                 limit=size,
@@ -256,7 +275,6 @@ class AppendBlockDecoder:
                 raise AppendViolation(
                     AppendRule.PADDED_DATA,
                     f"{len(end.data)} bytes",
-                    end.writer_id,
                     command=end,
                     field="data",
                     limit=0,
@@ -279,7 +297,7 @@ class AppendBlockDecoder:
                 detail = f"its frame claims {length} bytes of {left - _HEADER.size}"
             else:
                 return kind, block[start : start + length]
-        raise AppendViolation(AppendRule.BLOCK_TAIL, detail, end.writer_id, command=end, limit=len(block), actual=whole)
+        raise AppendViolation(AppendRule.BLOCK_TAIL, detail, command=end, limit=len(block), actual=whole)
 
     def _writer(self, command: AppendBlock | AppendBlockEnd | ConditionalAppend | ConditionalBlockEnd) -> BlockWriter:
         writer = self.writers.get(command.writer_id.bytes)
@@ -287,7 +305,6 @@ class AppendBlockDecoder:
             raise AppendViolation(
                 AppendRule.WRITER_UNKNOWN,
                 f"{command.type_name} came before SETUP_APPEND",
-                command.writer_id,
                 command=command,
                 field="writer_id",
             )
@@ -303,8 +320,7 @@ class AppendBlockDecoder:
         return AppendViolation(
             AppendRule.NUMBER_BACKWARDS,
             f"{number} after {writer.last_event_number}",
-            command.writer_id,
-            writer.segment,
+            segment=writer.segment,
             command=command,
             field=field,
             limit=writer.last_event_number,
@@ -312,8 +328,4 @@ class AppendBlockDecoder:
         )
 
     def _drop_block(self) -> None:
-        self._block_writer = None
-        self._block_data = b""
-
-
-_APPENDING: Final = frozenset((Padding, SetupAppend, AppendBlock, ConditionalAppend, ConditionalBlockEnd))
+        self.block_open, self._block_writer, self._block_data = False, None, b""

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BlockSizing
-from segstore.wire.codec import encode_parts
+from segstore.wire.codec import append_layout, encode_parts, or_in_c
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
 from segstore.wire.schema import MAX_FRAME_BYTES, Buffer, Command
@@ -29,8 +29,29 @@ _END: Final = Layout(">ii16siiiqq")  # a block end without data
 _END_HEAD: Final = Layout(">ii16sii")
 _END_TAIL: Final = Layout(">iqq")
 _FIRST_BUCKETS: Final = 16
+BLOCK_BYTES: Final = _BLOCK.size
+"""Bytes of an append block's frame without its data."""
 _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
 _END_FIELDS: Final = _END.size - _HEADER.size
+
+
+@or_in_c(
+    **append_layout(
+        *(AppendBlock, AppendBlockEnd, "writer_id", "size_of_whole_events"),
+        *("num_events", "last_event_number", "request_id"),
+    )
+)
+def frames_of_append(
+    writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int
+) -> list[Buffer]:
+    """Returns the frames of an append that is a block of its own: the block with all `pieces`, and its end.
+
+    writer: the writer's id as bytes. event_number: that of the last event. The caller has checked all values.
+    """
+    size = sum(map(len, pieces))
+    block = _BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, writer)
+    end = _END.pack(AppendBlockEnd.code, _END_FIELDS, writer, size, 0, event_count, event_number, request_id)
+    return [block, *pieces, end]
 
 
 class _Session:
@@ -47,6 +68,11 @@ class _Session:
         """Events in the open block or pending; a writer never has both."""
         self.pending: list[Buffer] = []
         self.pending_bytes = 0
+
+    def whole(self, pieces: list[Buffer], out: list[Buffer]) -> None:
+        """Adds a block of its own with `pieces`."""
+        count, self.event_count = self.event_count, 0
+        out += frames_of_append(self.writer_bytes, pieces, count, self.last_event_number, self.request_id)
 
     def end(self, size_of_whole_events: int, rest: Buffer, out: list[Buffer]) -> None:
         size = len(rest)
@@ -133,7 +159,7 @@ class AppendBlockEncoder:
         self._flush_required = False
         if isinstance(command, Hello) and (self._owner is not None or self._pending):
             raise OutOfOrder(
-                f"a Hello cannot follow appends that are not finished: block open {self.block_open}, "
+                f"a Hello cannot follow pending appends: block open {self.block_open}, "
                 f"{len(self._pending)} writers pending",
                 code=Hello.code,
                 type_name=Hello.type_name,
@@ -275,8 +301,7 @@ class AppendBlockEncoder:
         wanted = sizing.block_size() if sizing is not None else 0
         wanted = min(wanted, self._max_frame_bytes - _BLOCK.size - _HEADER.size)
         if sizing is None or wanted <= size:
-            out += (_BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, session.writer_bytes), data)
-            session.end(size, b"", out)
+            session.whole([data], out)
             self._flush_required = True
             return
         # The last frame in the block, padding or a partial event, needs room for its header.
@@ -320,12 +345,9 @@ class AppendBlockEncoder:
         self._pending.pop(session, None)
         if not self._pending:
             self._leftover_deadline = None
-        size = session.pending_bytes
-        out.append(_BLOCK.pack(AppendBlock.code, _BLOCK_FIELDS + size, session.writer_bytes))
-        out += session.pending
+        session.whole(session.pending, out)
         session.pending = []
         session.pending_bytes = 0
-        session.end(size, b"", out)
 
     def _flush_all(self, out: list[Buffer]) -> None:
         if not self._pending:

@@ -26,7 +26,10 @@ class AppendRule(StrEnum):
 
 
 class AppendViolation(OutOfOrder):
-    """A sequence of appends breaks `rule`; `writer_id` and `segment` identify the writer, if known."""
+    """A sequence of appends breaks `rule`; `writer_id` and `segment` identify the writer, if known.
+
+    writer_id: by default that of `command`.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class AppendViolation(OutOfOrder):
         limit: int | None = None,
         actual: Any = None,
     ) -> None:
+        if writer_id is None:
+            writer_id = getattr(command, "writer_id", None)
         whose = "" if writer_id is None else f", writer {writer_id}"
         where = "" if segment is None else f" of {segment!r}"
         super().__init__(

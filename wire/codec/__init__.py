@@ -1,17 +1,23 @@
 """Encodes and decodes commands, splits byte streams into frames, and supports older protocol versions."""
 
 from segstore.wire.codec.codec import (
+    ACCELERATOR,
+    CODECS,
+    EVENT,
     HEADER_BYTES,
     OLDEST_COMPATIBLE_VERSION,
     WIRE_VERSION,
     Codec,
     UnknownPolicy,
+    codec_backend,
     decode,
     encode,
     encode_parts,
+    or_in_c,
 )
-from segstore.wire.codec.framing import AppendRows, FrameDecoder, WholeAppend
+from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.codec.older_frames import frame_decoder
+from segstore.wire.codec.speed import Acknowledged, Joined, append_layout
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,
@@ -23,23 +29,29 @@ from segstore.wire.codec.versions import (
 )
 
 __all__ = [
+    "ACCELERATOR",
+    "CODECS",
     "COMMANDS_SINCE",
     "COMMANDS_UNTIL",
+    "EVENT",
     "FIELDS_SINCE",
     "HEADER_BYTES",
     "OLDEST_COMPATIBLE_VERSION",
     "RELEASES",
     "WIRE_VERSION",
-    "AppendRows",
+    "Acknowledged",
     "Codec",
     "FrameDecoder",
+    "Joined",
     "UnknownPolicy",
-    "WholeAppend",
+    "append_layout",
+    "codec_backend",
     "decode",
     "encode",
     "encode_parts",
     "encoder",
     "frame_decoder",
     "longest_frame_in",
+    "or_in_c",
     "parts_encoder",
 ]

@@ -1,8 +1,9 @@
 """Bytes ↔ commands: `encode`, `encode_parts`, `decode`, and their dispatch tables.
 
-There are two equivalent codecs: "generated" (the default, `segstore.wire.codec.generate.compiler`) and "construct" (the
-schema itself, for comparison). The environment variable SEGSTORE_CODEC selects one for the process, the argument
-`codec` for one call.
+There are three equivalent codecs: "c" (`segstore.wire.codec.speed`, the default where its extension is built), "python"
+(`segstore.wire.codec.generate.compiler`) and "construct" (the schema itself, for comparison). The environment variable
+SEGSTORE_CODEC selects one for the process, the argument `codec` for one call. What C does not take it leaves to the
+Python, which is what one reads here: `decode`, `encode` and `encode_parts` are called with what is left.
 
 Functions are generated on first use. Input that they refuse is parsed again through the schema, which raises the error
 with field and offset; so each error has a single source.
@@ -13,10 +14,11 @@ from __future__ import annotations
 import os
 import struct
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.codec.generate import REFUSALS, TooLong, compiler
+from segstore.wire.codec.speed import load
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, BodyStream, Buffer, Command, Unknown, schema, types
 
@@ -29,70 +31,101 @@ HEADER_BYTES: Final = 8
 
 EVENT: Final = 0
 
-Codec = Literal["generated", "construct"]
+Codec = Literal["c", "python", "construct"]
 UnknownPolicy = Literal["refuse", "keep"]
+F = TypeVar("F", bound="Callable[..., Any]")
 
 _read_header = struct.Struct(">ii").unpack_from
 _write_header = struct.Struct(">ii").pack
 
 
-def _codec_of_process() -> Codec:
-    name = os.environ.get("SEGSTORE_CODEC", "generated")
-    if name not in ("generated", "construct"):
-        raise ValueError(f"SEGSTORE_CODEC is {name!r}; it can be 'generated' or 'construct'")
-    return "construct" if name == "construct" else "generated"
+SPEED: Final = load(cls for code, cls in COMMANDS.items() if code != EVENT)
+"""The accelerator; None where its extension is not built."""
+CODECS: Final[tuple[Codec, ...]] = ("python", "construct") if SPEED is None else ("c", "python", "construct")
+"""The codecs that can be used here, the default first."""
+
+
+def checked_codec(name: str, where: str = "codec") -> Codec:
+    """Returns the name of a codec that can be used here. where: what gave the name. Raises ValueError."""
+    for known in CODECS:
+        if name == known:
+            return known
+    if name == "c":
+        raise ValueError(
+            f"{where} is 'c', but the extension segstore._speed is not built here: install segstore where there is a C "
+            "compiler, or use 'python'"
+        )
+    raise ValueError(f"{where} is {name!r}; it can be 'c', 'python' or 'construct'")
+
+
+DEFAULT_CODEC: Final = checked_codec(os.environ.get("SEGSTORE_CODEC") or CODECS[0], "SEGSTORE_CODEC")
+codec_backend: Final[Codec] = DEFAULT_CODEC
+"""What encodes and decodes in this process: "c", "python" or "construct"."""
+
+
+ACCELERATOR: Final = SPEED if codec_backend == "c" else None
+"""The accelerator if C is this process's codec, else None."""
+
+
+def _with_c_in_front(function: F) -> F:
+    return function if ACCELERATOR is None else ACCELERATOR.in_front_of(function)
+
+
+def or_in_c(*types: type, **layout: Any) -> Callable[[F], F]:
+    """Decorates a function that has an equal in C, which is asked first if C is this process's codec.
+
+    types, layout: as for `Accelerator.shortcut`.
+    """
+
+    def chosen(function: F) -> F:
+        return function if ACCELERATOR is None else ACCELERATOR.shortcut(function, *types, **layout)
+
+    return chosen
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------
 
 
 class Decoders(dict[int, Any]):
-    """Type code → `decode(buffer, view, start, end)`, created on first use. Raises KeyError for an unknown code.
+    """Type code → `decode(view, start, end)`, created on first use. Raises KeyError for an unknown code.
+
+    In the codec "c", a function asks C and then the one of the codec "python".
 
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
 
-    def __init__(self, codec: Codec, *, view: bool = False, most_elements: int | None = None) -> None:
+    def __init__(self, codec: Codec, most_elements: int | None = None) -> None:
         super().__init__()
         self.codec = codec
-        self.view = view
         self.most_elements = most_elements
+        self.behind = Decoders("python", most_elements) if codec == "c" else None
 
-    def __missing__(self, code: int) -> Callable[[Any, memoryview, int, int], Command]:
+    def __missing__(self, code: int) -> Callable[[memoryview, int, int], Command]:
         if code == EVENT:
             raise KeyError(code)
         cls = COMMANDS[code]
         made: Callable[..., Command]
         if self.codec == "construct":
             made = partial(self.by_schema, cls)
+        elif self.behind is not None and SPEED is not None:
+            made = SPEED.decoder(code, self.behind, self.most_elements)
         else:
-            made = compiler.make_decoder(cls, view=self.view, most_elements=self.most_elements)
+            made = compiler.make_decoder(cls, self.most_elements)
         self[code] = made
         return made
 
-    def by_schema(self, cls: type[Command], _: Any, view: memoryview, start: int, end: int) -> Command:
+    def by_schema(self, cls: type[Command], view: memoryview, start: int, end: int) -> Command:
         """Decodes a body through the schema, which raises a precise error."""
         return schema.parse(cls, BodyStream(view[start:end], self.most_elements))
 
 
-_BOTH: Final[tuple[Codec, ...]] = ("generated", "construct")
-DECODERS: Final = {codec: Decoders(codec) for codec in _BOTH}
-"""Decoders for frames in bytes or a bytearray."""
-VIEW_DECODERS: Final = {codec: Decoders(codec, view=True) for codec in _BOTH}
-"""Decoders for frames in a memoryview."""
-
-
 @cache
-def decoders_of(codec: Codec, most_elements: int | None) -> tuple[Decoders, Decoders]:
-    """Returns decoders for frames in bytes or a bytearray, and in a memoryview; equal arguments share them."""
-    if most_elements is None:
-        return DECODERS[codec], VIEW_DECODERS[codec]
-    return Decoders(codec, most_elements=most_elements), Decoders(codec, view=True, most_elements=most_elements)
+def decoders_of(codec: Codec, most_elements: int | None) -> Decoders:
+    """Returns the decoders of a codec; equal arguments share them."""
+    return Decoders(codec, most_elements)
 
 
-DEFAULT_CODEC: Final[Codec] = _codec_of_process()
-
-
+@_with_c_in_front
 def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
@@ -100,55 +133,22 @@ def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None
     unknown: "keep" returns `Unknown` for unknown type codes.
     Raises WireError: UnknownCommand for unknown codes and for EVENT (0).
     """
-    if codec is None and type(frame) is not memoryview:
-        try:
-            return _FRAMES[frame[3]](frame)
-        except REFUSALS:
-            pass  # the slow path raises a precise error, or succeeds
-    return _decode_carefully(frame, unknown, codec or DEFAULT_CODEC)
-
-
-def _decode_carefully(frame: Buffer, unknown: UnknownPolicy, codec: Codec) -> Command:
     view = memoryview(frame)
+    if view.format != "B" or not view.c_contiguous or view.ndim != 1:
+        view = view.cast("B")
     if view.nbytes < HEADER_BYTES:
         raise Truncated("a header has 8 bytes", offset=0, limit=view.nbytes, actual=HEADER_BYTES)
-    if type(frame) is memoryview:
-        if view.format != "B" or not view.c_contiguous or view.ndim != 1:
-            view = view.cast("B")
-        frame = view
-    code, length = _read_header(frame)
+    code, length = _read_header(view)
     if length != view.nbytes - HEADER_BYTES:
         raise _length_error(code, length, view.nbytes - HEADER_BYTES)
-    table = VIEW_DECODERS if type(frame) is memoryview else DECODERS
-    return decode_body(table[codec], frame, view, code, HEADER_BYTES, view.nbytes, unknown)
-
-
-def _frame_decoder(code: int) -> Callable[[Any], Command]:
-    """Returns a placeholder for `_FRAMES` that replaces itself by the generated decoder on first use."""
-
-    def decode_first(frame: Any) -> Command:
-        made: Callable[[Any], Command] = compiler.make_frame_decoder(COMMANDS[code])
-        _FRAMES[code & 0xFF] = made
-        return made(frame)
-
-    return decode_first
-
-
-def _no_decoder(_: Any) -> Command:
-    raise KeyError("no decoder for whole frames of this code")
-
-
-_FRAMES: Final[list[Callable[[Any], Command]]] = [_no_decoder] * 256
-"""Lowest byte of a type code → `decode(frame)`; a decoder refuses frames of another code than its own."""
-if DEFAULT_CODEC == "generated":
-    for _code in COMMANDS.keys() - {EVENT}:
-        _FRAMES[_code & 0xFF] = _frame_decoder(_code)
+    decoders = decoders_of(DEFAULT_CODEC if codec is None else checked_codec(codec), None)
+    return decode_body(decoders, view, code, HEADER_BYTES, view.nbytes, unknown)
 
 
 def decode_body(
-    decoders: Decoders, buffer: Any, view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy
+    decoders: Decoders, view: memoryview, code: int, start: int, end: int, unknown: UnknownPolicy
 ) -> Command:
-    """Decodes the body between `start` and `end` of `buffer`; view: a view of `buffer`. Raises WireError."""
+    """Decodes the body between `start` and `end` of a view of bytes. Raises WireError."""
     try:
         decoder = decoders[code]
     except KeyError:
@@ -161,9 +161,9 @@ def decode_body(
             actual=code,
         ) from None
     try:
-        command: Command = decoder(buffer, view, start, end)
+        command: Command = decoder(view, start, end)
     except REFUSALS:
-        return decoders.by_schema(COMMANDS[code], buffer, view, start, end)
+        return decoders.by_schema(COMMANDS[code], view, start, end)
     return command
 
 
@@ -198,40 +198,29 @@ class _Encoders(dict[type[Command], Any]):
         return made
 
 
+@_with_c_in_front
 def encode(command: Command, codec: Codec | None = None) -> bytes:
     """Encodes a command as a frame of the current wire version, header included.
 
     Raises BadField for a value that its field cannot hold, FrameTooLarge above MAX_FRAME_BYTES.
     """
-    if codec is None:
-        try:
-            return _FRAME_ENCODERS[type(command)](command)
-        except REFUSALS:
-            pass  # the slow path raises a precise error
-    return _encode_carefully(command, codec or DEFAULT_CODEC)
-
-
-def _encode_carefully(command: Command, codec: Codec) -> bytes:
-    cls = type(command)
-    encoder: Callable[[Any], bytes] = _ENCODERS[codec][cls]
+    encoder: Callable[[Any], bytes] = _ENCODERS[DEFAULT_CODEC if codec is None else checked_codec(codec)][type(command)]
     try:
-        frame = encoder(command)
+        return encoder(command)
     except TooLong as refused:
         raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
         return _build(command)
-    if codec == DEFAULT_CODEC:
-        _FRAME_ENCODERS[cls] = encoder
-    return frame
 
 
+@_with_c_in_front
 def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     """Encodes a command as a list of buffers, for `writelines` or `sendmsg`.
 
     Payloads are the caller's own buffers, not copies: they must not change until written. ("construct" builds the frame
     in one piece.) Raises as `encode`.
     """
-    encoder = _PARTS[codec or DEFAULT_CODEC][type(command)]
+    encoder = _PARTS[DEFAULT_CODEC if codec is None else checked_codec(codec)][type(command)]
     try:
         parts: list[Buffer] = encoder(command)
     except TooLong as refused:
@@ -274,12 +263,14 @@ def _unknown_frame(command: Unknown) -> bytes:
 
 
 _ENCODERS: Final[dict[Codec, _Encoders]] = {
-    "generated": _Encoders(compiler.make_encoder, _unknown_frame),
+    "python": _Encoders(compiler.make_encoder, _unknown_frame),
     "construct": _Encoders(lambda _: _build, _unknown_frame),
 }
-_FRAME_ENCODERS: Final[dict[type[Command], Callable[[Any], bytes]]] = {}
-"""Encoders of this process's codec used so far: a plain dict, for fast lookup in `encode`."""
 _PARTS: Final[dict[Codec, _Encoders]] = {
-    "generated": _Encoders(compiler.make_parts_encoder, _unknown_parts),
+    "python": _Encoders(compiler.make_parts_encoder, _unknown_parts),
     "construct": _Encoders(lambda _: lambda command: [_build(command)], _unknown_parts),
 }
+if SPEED is not None:
+    _in_c, _parts_in_c = SPEED.encoder(_ENCODERS["python"]), SPEED.parts_encoder(_PARTS["python"])
+    _ENCODERS["c"] = _Encoders(lambda _: _in_c, _unknown_frame)
+    _PARTS["c"] = _Encoders(lambda _: _parts_in_c, _unknown_parts)

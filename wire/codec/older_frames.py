@@ -12,7 +12,7 @@ was refused (8ba5431f42). `strict` reproduces this.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codec.codec import HEADER_BYTES, WIRE_VERSION
 from segstore.wire.codec.framing import FrameDecoder
@@ -22,6 +22,9 @@ from segstore.wire.errors import BadField, WireError
 from segstore.wire.schema import MAX_FRAME_BYTES, BodyStream
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from segstore.wire.codec.speed import Joined
     from segstore.wire.schema import Buffer, Command
 
 
@@ -48,9 +51,18 @@ class OlderFrameDecoder(FrameDecoder):
         self._strict = strict and version <= _LAST_TO_READ_ON
         self._behind: WireError | None = None
 
-    def feed(self, data: Buffer, size: int | None = None, start: int = 0, *, most: int | None = None) -> list[Command]:
+    def feed(
+        self,
+        data: Buffer,
+        size: int | None = None,
+        start: int = 0,
+        *,
+        most: int | None = None,
+        records: Mapping[bytes, Any] | None = None,
+        changed: bool = False,
+    ) -> list[Command]:
         """As `FrameDecoder.feed`."""
-        out = super().feed(data, size, start, most=most)
+        out = super().feed(data, size, start, most=most, records=records, changed=changed)
         if self._behind is not None:
             error = self._behind
             self._failed = copy(error)
@@ -59,7 +71,7 @@ class OlderFrameDecoder(FrameDecoder):
             raise error
         return out
 
-    def _decode(self, buffer: Buffer, view: memoryview, code: int, start: int, end: int) -> Command:
+    def _decode(self, view: memoryview, code: int, start: int, end: int) -> Command:
         if self._behind is not None:
             raise self._behind
         command, left = parse_as(code, BodyStream(view[start:end], self._most_elements), self._version)
@@ -86,10 +98,10 @@ def frame_decoder(
     *,
     max_frame_bytes: int = MAX_FRAME_BYTES,
     strict: bool = False,
-    join_appends: bool = False,
+    joined: Joined | None = None,
     most_elements: int | None = None,
 ) -> FrameDecoder:
     """Returns a decoder for a wire version; for the current one, a plain `FrameDecoder`."""
     if version == WIRE_VERSION:
-        return FrameDecoder(max_frame_bytes=max_frame_bytes, join_appends=join_appends, most_elements=most_elements)
+        return FrameDecoder(max_frame_bytes=max_frame_bytes, joined=joined, most_elements=most_elements)
     return OlderFrameDecoder(version, max_frame_bytes=max_frame_bytes, strict=strict, most_elements=most_elements)

@@ -1,6 +1,5 @@
 """All commands of the wire protocol, one module per family; importing it fills the registry `COMMANDS`."""
 
-from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
 from segstore.wire.commands.admin import (
     ChunkInfo,
     FlushToStorage,
@@ -180,11 +179,4 @@ __all__ = [
     "UpdateSegmentPolicy",
     "UpdateTableEntries",
     "WrongHost",
-    "admin",
-    "append",
-    "attribute",
-    "errors",
-    "segment",
-    "session",
-    "table",
 ]

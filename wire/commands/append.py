@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from segstore.wire.commands.segment import SegmentReply
 from segstore.wire.commands.tails import NO_OFFSET, NO_REQUEST, Int64Tail
 from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command, types
 
@@ -46,11 +47,9 @@ class SetupAppend(Command, frozen=True, gc=False):
 
 
 @command(2, "APPEND_SETUP", reply=True)
-class AppendSetup(Command, frozen=True, gc=False):
+class AppendSetup(SegmentReply, frozen=True, gc=False):
     """The writer may append; `last_event_number` is the last one that the store has from it, -2^63 for none."""
 
-    request_id: Int64
-    segment: Text
     writer_id: Id
     last_event_number: Int64
 

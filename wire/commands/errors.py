@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated
 
+from segstore.wire.commands.segment import SegmentReply
 from segstore.wire.commands.tails import NO_OFFSET, Int64Tail, StackTrace
 from segstore.wire.schema import Command, Id, Int64, Text, command, types
 
@@ -21,36 +22,28 @@ class ErrorMessageCode(enum.IntEnum):
 
 
 @command(50, "WRONG_HOST", failure=True)
-class WrongHost(Command, frozen=True, gc=False):
+class WrongHost(SegmentReply, frozen=True, gc=False):
     """This store does not own the segment's container; `correct_host` is "" if it does not know the owner."""
 
-    request_id: Int64
-    segment: Text
     correct_host: Text
     server_stack_trace: StackTrace = ""
 
 
 @command(51, "SEGMENT_IS_SEALED", failure=True)
-class SegmentIsSealed(Command, frozen=True, gc=False):
+class SegmentIsSealed(SegmentReply, frozen=True, gc=False):
     """The segment is sealed; `offset`: the event number of a refused append, the offset of a waiting read, else -1."""
 
-    request_id: Int64
-    segment: Text
     server_stack_trace: StackTrace = ""
     offset: Int64Tail = NO_OFFSET
 
 
 @command(52, "SEGMENT_ALREADY_EXISTS", failure=True)
-class SegmentAlreadyExists(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentAlreadyExists(SegmentReply, frozen=True, gc=False):
     server_stack_trace: StackTrace = ""
 
 
 @command(53, "NO_SUCH_SEGMENT", failure=True)
-class NoSuchSegment(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class NoSuchSegment(SegmentReply, frozen=True, gc=False):
     server_stack_trace: StackTrace = ""
     offset: Int64Tail = NO_OFFSET
 
@@ -64,11 +57,9 @@ class InvalidEventNumber(Command, frozen=True, gc=False):
 
 
 @command(56, "SEGMENT_IS_TRUNCATED", failure=True)
-class SegmentIsTruncated(Command, frozen=True, gc=False):
+class SegmentIsTruncated(SegmentReply, frozen=True, gc=False):
     """The segment is truncated: it starts at `start_offset`; `offset` was requested."""
 
-    request_id: Int64
-    segment: Text
     start_offset: Int64
     server_stack_trace: StackTrace = ""
     offset: Int64Tail = NO_OFFSET
@@ -97,31 +88,23 @@ class AuthTokenCheckFailed(Command, frozen=True, gc=False):
 
 
 @command(61, "ERROR_MESSAGE", failure=True)
-class ErrorMessage(Command, frozen=True, gc=False):
+class ErrorMessage(SegmentReply, frozen=True, gc=False):
     """The operation refuses an argument; the message is the server's."""
 
-    request_id: Int64
-    segment: Text
     message: Text
     error_code: Annotated[ErrorMessageCode, types.EnumCode(ErrorMessageCode, unknown=ErrorMessageCode.UNSPECIFIED)]
 
 
 @command(80, "TABLE_SEGMENT_NOT_EMPTY", failure=True)
-class TableSegmentNotEmpty(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableSegmentNotEmpty(SegmentReply, frozen=True, gc=False):
     server_stack_trace: Text = ""
 
 
 @command(81, "TABLE_KEY_DOES_NOT_EXIST", failure=True)
-class TableKeyDoesNotExist(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableKeyDoesNotExist(SegmentReply, frozen=True, gc=False):
     server_stack_trace: Text = ""
 
 
 @command(82, "TABLE_KEY_BAD_VERSION", failure=True)
-class TableKeyBadVersion(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableKeyBadVersion(SegmentReply, frozen=True, gc=False):
     server_stack_trace: Text = ""

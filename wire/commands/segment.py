@@ -24,6 +24,21 @@ from segstore.wire.schema import (
 )
 
 
+class SegmentRequest(Command, frozen=True, gc=False):
+    """The first fields of requests about one segment."""
+
+    request_id: Int64
+    segment: Text
+    delegation_token: Token
+
+
+class SegmentReply(Command, frozen=True, gc=False):
+    """The first fields of replies about one segment."""
+
+    request_id: Int64
+    segment: Text
+
+
 @command(9, "READ_SEGMENT", request=True)
 class ReadSegment(Command, frozen=True, gc=False):
     """Requests bytes from `offset`; `suggested_length` is a hint."""
@@ -86,35 +101,28 @@ class CreateSegment(Command, frozen=True, gc=False):
 
 
 @command(21, "SEGMENT_CREATED", reply=True)
-class SegmentCreated(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentCreated(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(28, "SEAL_SEGMENT", request=True)
-class SealSegment(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class SealSegment(SegmentRequest, frozen=True, gc=False):
+    pass
 
 
 @command(29, "SEGMENT_SEALED", reply=True)
-class SegmentSealed(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentSealed(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(30, "DELETE_SEGMENT", request=True)
-class DeleteSegment(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class DeleteSegment(SegmentRequest, frozen=True, gc=False):
+    pass
 
 
 @command(31, "SEGMENT_DELETED", reply=True)
-class SegmentDeleted(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentDeleted(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(
@@ -132,9 +140,8 @@ class UpdateSegmentPolicy(Command, frozen=True, gc=False):
 
 
 @command(33, "SEGMENT_POLICY_UPDATED", reply=True)
-class SegmentPolicyUpdated(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentPolicyUpdated(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(38, "TRUNCATE_SEGMENT", request=True)
@@ -146,9 +153,8 @@ class TruncateSegment(Command, frozen=True, gc=False):
 
 
 @command(39, "SEGMENT_TRUNCATED", reply=True)
-class SegmentTruncated(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class SegmentTruncated(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(40, "CREATE_TRANSIENT_SEGMENT", request=True)
@@ -170,9 +176,7 @@ class LocateOffset(Command, frozen=True, gc=False):
 
 
 @command(42, "OFFSET_LOCATED", reply=True)
-class OffsetLocated(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class OffsetLocated(SegmentReply, frozen=True, gc=False):
     offset: Int64
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
+from segstore.wire.commands.segment import SegmentReply, SegmentRequest
 from segstore.wire.commands.tails import NO_OFFSET, EagerInt64, FlagTail, Int32Tail, ZeroTail
 from segstore.wire.schema import (
     WITH_PREVIOUS,
@@ -127,21 +128,14 @@ class MergeTableSegments(Command, frozen=True, gc=False):
 
 
 @command(73, "SEAL_TABLE_SEGMENT", request=True)
-class SealTableSegment(Command, frozen=True, gc=False):
+class SealTableSegment(SegmentRequest, frozen=True, gc=False):
     """Legacy, of the Rust client; the Java reference refuses it."""
-
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
 
 
 @command(74, "UPDATE_TABLE_ENTRIES", request=True)
-class UpdateTableEntries(Command, frozen=True, gc=False):
+class UpdateTableEntries(SegmentRequest, frozen=True, gc=False):
     """Updates entries; `table_segment_offset` is the length that the table must have, -1 for any."""
 
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
     table_entries: Entries
     table_segment_offset: EagerInt64 = NO_OFFSET
 
@@ -153,75 +147,54 @@ class TableEntriesUpdated(Command, frozen=True, gc=False):
 
 
 @command(76, "REMOVE_TABLE_KEYS", request=True)
-class RemoveTableKeys(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class RemoveTableKeys(SegmentRequest, frozen=True, gc=False):
     keys: Keys
     table_segment_offset: EagerInt64 = NO_OFFSET
 
 
 @command(77, "TABLE_KEYS_REMOVED", reply=True)
-class TableKeysRemoved(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableKeysRemoved(SegmentReply, frozen=True, gc=False):
+    pass
 
 
 @command(78, "READ_TABLE", request=True)
-class ReadTable(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class ReadTable(SegmentRequest, frozen=True, gc=False):
     keys: Keys
 
 
 @command(79, "TABLE_READ", reply=True)
-class TableRead(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableRead(SegmentReply, frozen=True, gc=False):
     entries: Entries
 
 
 @command(83, "READ_TABLE_KEYS", request=True)
-class ReadTableKeys(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class ReadTableKeys(SegmentRequest, frozen=True, gc=False):
     suggested_key_count: Int32
     args: IteratorArgs
 
 
 @command(84, "TABLE_KEYS_READ", reply=True)
-class TableKeysRead(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableKeysRead(SegmentReply, frozen=True, gc=False):
     keys: Keys
     continuation_token: Data
 
 
 @command(85, "READ_TABLE_ENTRIES", request=True)
-class ReadTableEntries(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class ReadTableEntries(SegmentRequest, frozen=True, gc=False):
     suggested_entry_count: Int32
     args: IteratorArgs
 
 
 @command(86, "TABLE_ENTRIES_READ", reply=True)
-class TableEntriesRead(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
+class TableEntriesRead(SegmentReply, frozen=True, gc=False):
     entries: Entries
     continuation_token: Data
 
 
 @command(87, "TABLE_ENTRIES_DELTA_READ", reply=True)
-class TableEntriesDeltaRead(Command, frozen=True, gc=False):
+class TableEntriesDeltaRead(SegmentReply, frozen=True, gc=False):
     """Changed entries; continue from `last_position`."""
 
-    request_id: Int64
-    segment: Text
     entries: Entries
     should_clear: Flag
     reached_end: Flag
@@ -229,9 +202,6 @@ class TableEntriesDeltaRead(Command, frozen=True, gc=False):
 
 
 @command(88, "READ_TABLE_ENTRIES_DELTA", request=True)
-class ReadTableEntriesDelta(Command, frozen=True, gc=False):
-    request_id: Int64
-    segment: Text
-    delegation_token: Token
+class ReadTableEntriesDelta(SegmentRequest, frozen=True, gc=False):
     from_position: Int64
     suggested_entry_count: Int32

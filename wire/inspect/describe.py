@@ -109,7 +109,7 @@ class _Walk:
                 number = self.int32()
                 known = number in {int(member) for member in members}
                 name = (members(number) if known else unknown).name
-                self.take(4, field, name, str(number) if known else f"{number} is none of them")
+                self.take(4, field, name, str(number) if known else f"{number} is not one of them")
             case low.Constant(value=value):
                 number = self.int32()
                 if number != value:

@@ -25,14 +25,9 @@ def command_named(type_name: str) -> type[Command]:
         raise BadField(f"no command is called {type_name!r}", field="type", actual=type_name) from None
 
 
-def to_object(command: Command) -> dict[str, Any]:
-    """Converts a command to a JSON object."""
-    return {"type": command.type_name, "code": command.code, "fields": command.to_dict()}
-
-
 def to_line(command: Command) -> str:
     """Converts a command to one line of ASCII, without a line end."""
-    return json.dumps(to_object(command))
+    return json.dumps({"type": command.type_name, "code": command.code, "fields": command.to_dict()})
 
 
 def from_line(line: str) -> Command:
@@ -42,12 +37,7 @@ def from_line(line: str) -> Command:
     except ValueError as cause:
         raise BadField(f"not JSON: {cause}") from cause
     except RecursionError as cause:
-        raise BadField("not JSON of a command: it is nested too deep") from cause
-    return from_object(found)
-
-
-def from_object(found: Any) -> Command:
-    """Converts a JSON object to a command. Raises BadField."""
+        raise BadField("not JSON of a command: it is nested too deeply") from cause
     if not isinstance(found, dict):
         raise BadField(f"an object is needed, not {type(found).__name__}", actual=found)
     for key in found:
@@ -77,7 +67,7 @@ def _unknown(fields: dict[str, Any], code: Any) -> Unknown:
         raise BadField("the fields of UNKNOWN are type_code and data", field="fields", actual=sorted(map(str, fields)))
     number = fields["type_code"]
     if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
-        raise BadField(f"{number!r} is no int32", field="fields.type_code", actual=number)
+        raise BadField(f"{number!r} is not an int32", field="fields.type_code", actual=number)
     if code is not None and code != number:
         raise BadField(f"type_code is {number}, not {code!r}", field="code", limit=number, actual=code)
     try:

@@ -58,10 +58,10 @@ def recognise(data: bytes) -> tuple[Form, bytes]:
     text = data.decode("ascii")
     digits = _HEX_BETWEEN.sub("", text)
     if not digits:
-        raise Unreadable("there is no input but blanks")
+        raise Unreadable("the input is blank")
     if _HEX.fullmatch(digits):
         if len(digits) % 2:
-            raise Unreadable(f"hex of {len(digits)} digits: the last byte is half there", found=digits[-_SHOWN:])
+            raise Unreadable(f"an odd number of hex digits: {len(digits)}", found=digits[-_SHOWN:])
         return "hex", bytes.fromhex(digits)
     return "base64", _base64(text)
 

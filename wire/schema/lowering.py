@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from segstore.wire.schema import types
-from segstore.wire.schema.schema import Nested, Part, Record, Rows
+from segstore.wire.schema.record import Nested, Part, Record, Rows
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -15,7 +15,6 @@ from typing import Final
 
 MAX_STRING_BYTES: Final = 0xFFFF
 
-_PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _ONE: Final = rb"[\x00-\x7f]"
 _TWO: Final = rb"[\xc0-\xdf][\x80-\xbf]"
 _THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
@@ -54,11 +53,7 @@ def decode_mutf8(data: bytes) -> str:
     good = _well_formed.match(data)
     if good is None or good.end() < len(data):
         raise _malformed(data, 0 if good is None else good.end())
-    units = _units(data)
-    try:
-        return units.decode("utf-16-le")
-    except UnicodeDecodeError:  # lone surrogates, for which the error handler is slow
-        return _PAIR.sub(_join, "".join(map(chr, Struct(f"<{len(units) // 2}H").unpack(units))))
+    return _units(data).decode("utf-16-le", "surrogatepass")
 
 
 def _units(data: bytes) -> bytes:
@@ -77,11 +72,6 @@ def _or(left: bytes, right: bytes) -> bytes:
     return (int.from_bytes(left) | int.from_bytes(right)).to_bytes(len(left))
 
 
-def _join(pair: re.Match[str]) -> str:
-    high, low = map(ord, pair[0])
-    return chr(0x10000 + (high - 0xD800 << 10 | low - 0xDC00))
-
-
 def _malformed(data: bytes, position: int) -> ValueError:
     """Returns the error for the malformed character at a position."""
     first = data[position]
@@ -96,16 +86,7 @@ def _malformed(data: bytes, position: int) -> ValueError:
 
 def utf16(text: str) -> bytes:
     """Encodes a text as little-endian UTF-16, lone surrogates included, as Java stores it."""
-    try:
-        return text.encode("utf-16-le")
-    except UnicodeEncodeError:  # lone surrogates, for which the error handler is slow
-        units = [ord(unit) for each in text for unit in (each if each <= "\uffff" else _split(each))]
-        return Struct(f"<{len(units)}H").pack(*units)
-
-
-def _split(character: str) -> str:
-    number = ord(character) - 0x10000
-    return chr(0xD800 + (number >> 10)) + chr(0xDC00 + (number & 0x3FF))
+    return text.encode("utf-16-le", "surrogatepass")
 
 
 def encode_mutf8(text: str) -> bytes:

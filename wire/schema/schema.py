@@ -22,15 +22,16 @@ import uuid
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import construct
-import msgspec
 
 from segstore.wire.errors import BadField, WireError
 from segstore.wire.schema import types
 from segstore.wire.schema.elements import Elements
+from segstore.wire.schema.plain import from_plain, to_plain
+from segstore.wire.schema.record import Nested, Part, R, Record, Rows, fields_of, struct_of, value_of
 from segstore.wire.schema.types import BodyStream, Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Self
 
 COMMANDS: dict[int, type[Command]] = {}
@@ -47,43 +48,6 @@ Int32 = Annotated[int, types.Int32]
 Int64 = Annotated[int, types.Int64]
 Id = Annotated[uuid.UUID, types.Uuid]
 Data = Annotated[Buffer, types.Blob()]
-
-_SHOWN_BYTES = 24
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One wire field and its attributes: exactly one, except for rows of columns and table keys."""
-
-    names: tuple[str, ...]
-    wire: Any
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """An immutable value with a schema: a command, or a structure inside one.
-
-    Payload attributes are buffers. Decoded ones are views of their frame, valid as long as its owner keeps it.
-    """
-
-    schema: ClassVar[Any]
-    parts: ClassVar[tuple[Part, ...]]
-    secrets: ClassVar[frozenset[str]]
-
-    def __repr__(self) -> str:
-        shown = (f"{name}={self._show(name)}" for name in self.__struct_fields__)
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def _show(self, name: str) -> str:
-        value = getattr(self, name)
-        if name in self.secrets:
-            shown = f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
-            return shown if value else "''"
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            head = bytes(value[:_SHOWN_BYTES])
-            size = value.nbytes if isinstance(value, memoryview) else len(value)
-            return repr(head) if size <= _SHOWN_BYTES else f"<{size} bytes {head!r}…>"
-        if isinstance(value, (tuple, list)) and len(value) > 4:
-            return f"<{len(value)} × {type(value[0]).__name__}>"
-        return repr(value)
 
 
 class Command(Record, frozen=True, gc=False):
@@ -103,16 +67,19 @@ class Command(Record, frozen=True, gc=False):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain JSON values: buffers as hex, UUIDs as text, enums by name."""
-        from segstore.wire.inspect import to_plain  # the registry is complete only after this module
-
         return to_plain(self)
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; null text is "" and null data is empty. Raises BadField."""
-        from segstore.wire.inspect import from_plain
-
-        return from_plain(cls, fields)
+        try:
+            return from_plain(cls, fields)
+        except BadField as error:
+            error.type_name = cls.type_name
+            error.code = cls.code if cls is not Unknown else None
+            if error.field in cls.secrets:
+                error.actual = None
+            raise
 
 
 class Unknown(Command, frozen=True, gc=False):
@@ -130,58 +97,7 @@ class Unknown(Command, frozen=True, gc=False):
         return self.type_code
 
 
-class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stubs
-    """A record inside a command. `parts` is for a record whose nested form differs from its own (Event)."""
-
-    def __init__(self, record: type[Record], parts: tuple[Part, ...] | None = None) -> None:
-        super().__init__()
-        self.record = record
-        self.parts = record.parts if parts is None else parts
-        self.struct = _struct(self.parts)
-        self.wires = tuple(part.wire for part in self.parts)
-
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> Record:
-        return _value(self.record, self.parts, self.struct._parse(stream, context, path))
-
-    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        if not isinstance(obj, self.record):
-            raise BadField(f"a {self.record.__name__} is needed, not {type(obj).__name__}", field=types.dotted(path))
-        self.struct._build(_fields(obj, self.parts), stream, context, path)
-        return obj
-
-
-class Rows(construct.Construct):  # type: ignore[misc]
-    """Adjacent columns, interleaved row by row after one count. Value: a tuple of columns."""
-
-    def __init__(self, columns: tuple[types.Column, ...]) -> None:
-        super().__init__()
-        self.columns = columns
-        self.smallest = sum(column.smallest for column in columns)
-        named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
-        row = construct.Sequence(*named)
-        row.wires = tuple(column.element for column in columns)
-        self.counted = types.Counted(row, smallest=self.smallest)
-
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
-        rows = self.counted._parse(stream, context, path)
-        if isinstance(rows, Elements):
-            return tuple(rows.column(index) for index in range(len(self.columns)))
-        return tuple(zip(*rows, strict=True)) if rows else tuple(() for _ in self.columns)
-
-    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        for index, column in enumerate(obj):
-            if not isinstance(column, (tuple, list, Elements)):
-                field = types.dotted(f"{path} -> #{index}")
-                raise BadField(f"a tuple is needed, not {type(column).__name__}", field=field, actual=column)
-        if len({len(column) for column in obj}) != 1:
-            sizes = " and ".join(str(len(column)) for column in obj)
-            raise BadField(f"columns of one table differ in length: {sizes}", field=types.dotted(path))
-        self.counted._build(list(zip(*obj, strict=True)), stream, context, path)
-        return obj
-
-
 C = TypeVar("C", bound=Command)
-R = TypeVar("R", bound=Record)
 
 
 def command(
@@ -238,40 +154,7 @@ def _layout(cls: type[Record], wire_order: tuple[str, ...]) -> None:
         else:
             parts.append(Part((name,), wire))
     cls.parts = tuple(parts)
-    cls.schema = _struct(cls.parts)
-
-
-def _struct(parts: tuple[Part, ...]) -> Any:
-    return construct.Struct(*(_subcon(part) for part in parts))
-
-
-def _subcon(part: Part) -> Any:
-    return construct.Renamed(part.wire, newname="+".join(part.names))
-
-
-def _value(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
-    values: dict[str, Any] = {}
-    for part in parts:
-        found = parsed["+".join(part.names)]
-        if isinstance(part.wire, types.Marker):
-            continue
-        if len(part.names) == 1 and not isinstance(part.wire, Rows):
-            values[part.names[0]] = found
-        else:
-            values.update(zip(part.names, found, strict=True))
-    return cls(**values)
-
-
-def _fields(obj: Record, parts: tuple[Part, ...]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for part in parts:
-        if isinstance(part.wire, types.Marker):
-            values["+".join(part.names)] = None
-        elif len(part.names) == 1 and not isinstance(part.wire, Rows):
-            values[part.names[0]] = getattr(obj, part.names[0])
-        else:
-            values["+".join(part.names)] = tuple(getattr(obj, name) for name in part.names)
-    return values
+    cls.schema = struct_of(cls.parts)
 
 
 def _context(*, parsing: bool) -> Any:
@@ -289,7 +172,7 @@ def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -
     stream = body if isinstance(body, BodyStream) else BodyStream(body)
     try:
         parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
-        return _value(cls, parts, struct._parse(stream, _context(parsing=True), "(parsing)"))
+        return value_of(cls, parts, struct._parse(stream, _context(parsing=True), "(parsing)"))
     except construct.StreamError as cause:
         raise _placed(types.truncated(stream, cause.path or ""), cls) from cause
     except WireError as error:
@@ -306,7 +189,7 @@ def build(value: Command, form: Nested | None = None) -> bytes:
     parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
     stream = io.BytesIO()
     try:
-        struct._build(_fields(value, parts), stream, _context(parsing=False), "(building)")
+        struct._build(fields_of(value, parts), stream, _context(parsing=False), "(building)")
     except construct.ConstructError as cause:
         path = types.dotted(cause.path or "")
         said = _without_path(str(cause))

@@ -30,7 +30,6 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 _two_int32: Final = struct.Struct(">ii").unpack_from
-MAX_UUID: Final = (1 << 128) - 1
 
 Int8: Final = Int8sb
 Int16u: Final = Int16ub
@@ -131,7 +130,7 @@ def check_buffer(obj: Any, path: str) -> Any:
     if not isinstance(obj, (bytes, bytearray, memoryview)):
         raise BadField(f"a buffer is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
     if isinstance(obj, memoryview) and not obj.c_contiguous:
-        raise BadField("a buffer in one piece is needed, this view skips bytes", field=dotted(path), actual=obj)
+        raise BadField("a contiguous buffer is needed; this view skips bytes", field=dotted(path), actual=obj)
     return obj
 
 

@@ -2,7 +2,7 @@
 
 A trace has two forms, which convert to each other without loss. The capture (`.wtrace`) is for machines: its blocks are
 appended while traffic runs and can be read after a crash. `TraceWriter` makes it from streams, `RecordWriter` from
-records; `read_blocks` reads it, and `splits` divides it among readers. The fixture (`.jsonl`,
+records; `read_blocks` reads it. The fixture (`.jsonl`,
 `segstore.wire.trace.fixture`) is for people: one record per line, with named fields.
 
 Frames are kept as bytes, so a trace does not depend on the codec. Partial frames, bytes that form no frame, and the
@@ -46,7 +46,7 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace.reader import Block, Damage, NotATrace, Split, mark_of, read_blocks, read_records, splits
+from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
     BLOCK_BYTES,
@@ -90,7 +90,6 @@ __all__ = [
     "Record",
     "RecordKind",
     "RecordWriter",
-    "Split",
     "Subject",
     "TraceError",
     "TraceVersionError",
@@ -113,7 +112,6 @@ __all__ = [
     "read_records",
     "redact",
     "segments_of",
-    "splits",
     "to_line",
     "unpack_data",
     "write_lines",

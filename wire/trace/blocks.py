@@ -199,6 +199,16 @@ class Columns:
     def __len__(self) -> int:
         return len(self.ts_ns)
 
+    @property
+    def buffers(self) -> tuple[memoryview, ...]:
+        """The columns and the data, in the order of a block's body."""
+        return self.ts_ns, self.connection, self.end, self.direction, self.kind, self.data
+
+    def __getitem__(self, at: int) -> Record:
+        data = bytes(self.data[self.end[at - 1] if at else 0 : self.end[at]])
+        direction, kind = Direction(self.direction[at]), RecordKind(self.kind[at])
+        return Record(self.ts_ns[at], self.connection[at], direction, kind, data)
+
     def __iter__(self) -> Iterator[Record]:
         data, start = bytes(self.data), 0
         directions, kinds = tuple(Direction), tuple(RecordKind)

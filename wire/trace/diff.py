@@ -10,6 +10,7 @@ memory is bounded by how far one trace is ahead of the other in a stream, and by
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -32,7 +33,7 @@ class TracesTooFarApart(TraceError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the two traces are more than {limit} bytes apart in their order, more than is kept; compare them by "
+            f"the order of the two traces differs by more than {limit} bytes; compare them by "
             "connection, after `trace filter -f 'connection = …'`"
         )
         self.limit = limit
@@ -113,16 +114,14 @@ class _Side:
         return place
 
 
+@dataclass(slots=True)
 class _Pair:
     """A stream in both traces: its record counts, the records still unmatched, and the first difference."""
 
-    __slots__ = ("_found", "_waiting", "_whose", "counts")
-
-    def __init__(self) -> None:
-        self.counts = [0, 0]
-        self._waiting: deque[Record] = deque()
-        self._whose = 0
-        self._found: tuple[int, Record | None, Record | None] | None = None
+    counts: list[int] = field(default_factory=lambda: [0, 0])
+    _waiting: deque[Record] = field(default_factory=deque)
+    _whose: int = 0
+    _found: tuple[int, Record, Record] | None = None
 
     def add(self, side: int, record: Record) -> int:
         """Adds the next record of one side; returns the change in buffered bytes."""
@@ -145,8 +144,6 @@ class _Pair:
         """Returns the first difference, with its number, both records and their fields."""
         if self._found is not None:
             number, one, other = self._found
-            assert one is not None
-            assert other is not None
             return number, one, other, compare_frames(one.data, other.data)
         if not self._waiting:
             return None
@@ -166,14 +163,14 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
     one = {span.field: span for span in describe(left).spans}
     other = {span.field: span for span in describe(right).spans}
     found = []
-    for field in dict.fromkeys((*one, *other)):
-        mine, its = one.get(field), other.get(field)
+    for name in dict.fromkeys((*one, *other)):
+        mine, its = one.get(name), other.get(name)
         raw = [side[span.offset : span.offset + span.length] for side, span in ((left, mine), (right, its)) if span]
         if len(raw) == 2 and raw[0] == raw[1]:
             continue
         values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
         secret = any(span is not None and span.secret for span in (mine, its))
-        found.append(FieldDifference(field, values[0], values[1], secret))
+        found.append(FieldDifference(name, values[0], values[1], secret))
     telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)
 

@@ -1,8 +1,7 @@
 """Matches requests and replies in a stream of records, for filters, statistics and reports.
 
-`Exchanges.see` takes the records of a trace, or commands as they are served, one after another, and gives an
-`Exchange` for each: the command, decoded when it is asked for, the segments that it is about, and for a reply the
-requests that it answers and how long they waited.
+`Exchanges.see` takes the records of a trace one after another, and returns an `Exchange` for each: the command, decoded
+on demand, the segments that it concerns, and for a reply the requests that it answers and how long they waited.
 
 `segstore.wire.protocol` says which reply answers which request. The segment of what names only a writer is that of the
 writer's set-up; of a reply that names none, that of its request.
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,6 +36,7 @@ _HEADER: Final = struct.Struct(">ii").unpack_from
 _CONTEXT: Final = frozenset({"segment", "stream", "scope", "latency"})
 
 
+@dataclass(eq=False, repr=False)
 class Exchange:
     """One record and the facts derived from it; the subject of a filter.
 
@@ -44,14 +45,11 @@ class Exchange:
         answers: of a reply, the requests that it answers, oldest first; empty where replies are not followed.
     """
 
-    def __init__(self, record: Record, time_ns: int, command: Command | None = None) -> None:
-        self.record = record
-        self.time_ns = time_ns
-        self.answers: tuple[Exchange, ...] = ()
-        self.error: WireError | None = None
-        self._from_context: tuple[str, ...] = ()
-        if command is not None:
-            self.command = command
+    record: Record
+    time_ns: int
+    answers: tuple[Exchange, ...] = ()
+    error: WireError | None = None
+    _from_context: tuple[str, ...] = ()
 
     @cached_property
     def command(self) -> Command | None:
@@ -130,9 +128,9 @@ class Exchange:
 
 def segments_of(command: Command | Append) -> tuple[str, ...]:
     """The segments that a command names itself."""
-    names = [name for field in _SEGMENTS if (name := getattr(command, field, None)) is not None]
-    for field in _SEVERAL:
-        names.extend(getattr(command, field, ()))
+    names = [name for each in _SEGMENTS if (name := getattr(command, each, None)) is not None]
+    for each in _SEVERAL:
+        names.extend(getattr(command, each, ()))
     return tuple(names)
 
 
@@ -143,18 +141,16 @@ class Unanswered(NamedTuple):
     replies: Counter[str]
 
 
+@dataclass(slots=True)
 class _Connection:
-    """The writers of a connection, by the bytes of their ids, and its pending requests."""
+    """The segments of a connection's writers, by the bytes of the writers' ids, and its pending requests."""
 
-    __slots__ = ("requests", "segments")
-
-    def __init__(self) -> None:
-        self.segments: dict[bytes, str] = {}
-        self.requests: Requests[Exchange] = Requests()
+    segments: dict[bytes, str] = field(default_factory=dict)
+    requests: Requests[Exchange] = field(default_factory=Requests)
 
 
 class Exchanges:
-    """Follows the connections of a trace, or of a server.
+    """Follows the connections of a trace.
 
     follow: whether to pair requests with replies and to remember writers' segments, for which every frame is decoded.
     `Exchanges.needed(names)` says whether a filter with these names needs it.
@@ -170,11 +166,11 @@ class Exchanges:
     def needed(names: frozenset[str]) -> bool:
         return not names.isdisjoint(_CONTEXT)
 
-    def see(self, record: Record, command: Command | None = None) -> Exchange:
-        """Takes the next record. command: what it decodes to, where that is known already."""
+    def see(self, record: Record) -> Exchange:
+        """Takes the next record."""
         if self._start_ns is None:
             self._start_ns = record.ts_ns
-        seen = Exchange(record, record.ts_ns - self._start_ns, command)
+        seen = Exchange(record, record.ts_ns - self._start_ns)
         if self.follow:
             if record.kind is RecordKind.CLOSE:
                 self._close(record.connection)

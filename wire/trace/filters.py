@@ -25,6 +25,7 @@ import difflib
 import operator
 import re
 import uuid
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
@@ -190,19 +191,17 @@ _OPERATORS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Filter:
     """A predicate of subjects. text: its source. names: the names that it reads. terms: the number of its terms."""
 
-    __slots__ = ("_holds", "names", "terms", "text")
-
-    def __init__(self, text: str, names: frozenset[str], terms: int, holds: Callable[[Subject], bool]) -> None:
-        self.text = text
-        self.names = names
-        self.terms = terms
-        self._holds = holds
+    text: str
+    names: frozenset[str]
+    terms: int
+    holds: Callable[[Subject], bool]
 
     def __call__(self, subject: Subject) -> bool:
-        return self._holds(subject)
+        return self.holds(subject)
 
     def __repr__(self) -> str:
         return f"parse_filter({self.text!r})"
@@ -259,19 +258,20 @@ class _Parser:
         parts = [self.both(depth)]
         while self.word("or"):
             parts.append(self.both(depth))
-        return parts[0] if len(parts) == 1 else _any(tuple(parts))
+        return parts[0] if len(parts) == 1 else lambda subject: any(part(subject) for part in parts)
 
     def both(self, depth: int) -> Callable[[Subject], bool]:
         parts = [self.one(depth)]
         while self.word("and"):
             parts.append(self.one(depth))
-        return parts[0] if len(parts) == 1 else _all(tuple(parts))
+        return parts[0] if len(parts) == 1 else lambda subject: all(part(subject) for part in parts)
 
     def one(self, depth: int) -> Callable[[Subject], bool]:
         if depth > _DEEPEST:
             self.fail(f"at most {_DEEPEST} levels of 'not' and parentheses")
         if self.word("not"):
-            return _not(self.one(depth + 1))
+            negated = self.one(depth + 1)
+            return lambda subject: not negated(subject)
         if self.peek() == "(":
             self.at += 1
             inner = self.either(depth + 1)
@@ -378,18 +378,6 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     "time": _quantity(_TIMES, str),
     "texts": str,
 }
-
-
-def _any(parts: tuple[Callable[[Subject], bool], ...]) -> Callable[[Subject], bool]:
-    return lambda subject: any(part(subject) for part in parts)
-
-
-def _all(parts: tuple[Callable[[Subject], bool], ...]) -> Callable[[Subject], bool]:
-    return lambda subject: all(part(subject) for part in parts)
-
-
-def _not(part: Callable[[Subject], bool]) -> Callable[[Subject], bool]:
-    return lambda subject: not part(subject)
 
 
 def _comparing(get: Callable[[Any], Any], holds: Callable[[Any, Any], bool], value: Any) -> Callable[[Subject], bool]:

@@ -77,27 +77,22 @@ def header_line(header: FixtureHeader) -> str:
 
 def to_line(record: Record, start_ns: int) -> str:
     """Formats a record as a line of ASCII, without a line end."""
-    return json.dumps(to_object(record, start_ns))
-
-
-def to_object(record: Record, start_ns: int) -> dict[str, Any]:
-    """Converts a record to a JSON object."""
     line: dict[str, Any] = {"at_ns": record.ts_ns - start_ns, "conn": record.connection}
     if record.kind in _EVENTS:
         if record.direction is not Direction.REQUEST:
             line["dir"] = record.direction.name.lower()
         line[_EVENTS[record.kind]] = _event(record.data)
-        return line
+        return json.dumps(line)
     line["dir"] = record.direction.name.lower()
     if record.kind is RecordKind.BYTES:
         line["bytes"] = record.data.hex()
-        return line
+        return json.dumps(line)
     command, note = _named(record.data)
     if command is None:
         line["hex"], line["note"] = record.data.hex(), note
     else:
         line["type"], line["fields"] = command.type_name, command.to_dict()
-    return line
+    return json.dumps(line)
 
 
 def _event(data: bytes) -> Any:

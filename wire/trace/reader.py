@@ -1,4 +1,4 @@
-"""Reads captures: skips damaged blocks, and splits a capture into shares for parallel readers.
+"""Reads captures, skipping damaged blocks.
 
 Invariant: a capture truncated at any byte yields all whole blocks, and the start and size of the lost rest; after a
 damaged block, reading resumes at the next block found by its mark. Refused: a capture of another version
@@ -45,6 +45,11 @@ class Block(NamedTuple):
     columns: Columns
     metadata: Metadata | None
 
+    @property
+    def size(self) -> int:
+        """Number of bytes from this block to the next."""
+        return self.header.size
+
 
 class Damage(NamedTuple):
     """Unreadable bytes of a capture: `size` bytes from `offset`, up to the next block that can be found.
@@ -62,14 +67,6 @@ class Damage(NamedTuple):
         return f"{what}: {self.size} bytes at {self.offset} are lost: {self.reason}"
 
 
-class Split(NamedTuple):
-    """A share of a capture: the blocks whose headers start at `start` or later and before `stop`."""
-
-    start: int
-    stop: int
-    records: int
-
-
 def mark_of(buffer: Buffer) -> bytes | None:
     """Returns the mark of a capture; None if only the start of a header is left. Raises NotATrace."""
     try:
@@ -84,17 +81,13 @@ def mark_of(buffer: Buffer) -> bytes | None:
     return None
 
 
-def read_blocks(
-    buffer: Buffer, start: int = 0, stop: int | None = None, mark: bytes | None = None
-) -> Iterator[Block | Damage]:
+def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) -> Iterator[Block | Damage]:
     """Yields the blocks of a capture in order, with `Damage` in place of unreadable ones.
 
-    buffer: the whole capture, such as a memory map; blocks hold copies. start, stop: yield only blocks whose header
-    starts in this range. Adjacent ranges yield each block once, and each damage once if they come from `splits`.
-    mark: the capture's mark, if known. Raises NotATrace, TraceVersionError.
+    buffer: the whole capture, such as a memory map; blocks hold copies. start: the first block yielded is the first
+    whose header starts here or later. mark: the capture's mark, if known. Raises NotATrace, TraceVersionError.
     """
     end = len(buffer)
-    stop = end if stop is None else min(stop, end)
     mark = mark or mark_of(buffer)
     if mark is None:
         if start == 0:
@@ -104,7 +97,7 @@ def read_blocks(
     if start > 0:
         found = _find(buffer, mark, start)
         at = end if found is None else found
-    while at < stop:
+    while at < end:
         try:
             header = read_header(buffer, at, mark)
             in_vain += min(header.stored, end - at)
@@ -136,40 +129,6 @@ def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
             yield block
         else:
             yield from block.columns
-
-
-def splits(buffer: Buffer, parts: int) -> list[Split]:
-    """Returns at most `parts` shares of similar size, for `read_blocks(buffer, share.start, share.stop)`.
-
-    Reads headers only; searches for the next one after a damaged one. Together the shares cover every byte.
-    """
-    mark = mark_of(buffer)
-    end = len(buffer)
-    if mark is None:
-        return [Split(0, end, 0)]
-    shares: list[Split] = []
-    start = at = records = 0
-    while at < end:
-        if at >= (len(shares) + 1) * end // parts and at > start:
-            shares.append(Split(start, at, records))
-            start, records = at, 0
-        at, count = _hop(buffer, mark, at)
-        records += count
-    return [*shares, Split(start, end, records)]
-
-
-def _hop(buffer: Buffer, mark: bytes, at: int) -> tuple[int, int]:
-    """Returns the offset of the next whole header after `at`, and the number of records of the block at `at`."""
-    end, records = len(buffer), 0
-    try:
-        header = read_header(buffer, at, mark)
-        records, following = header.records, at + header.size
-        if following < end:
-            read_header(buffer, following, mark)
-    except DamagedBlock:
-        found = _find(buffer, mark, at + 1)
-        following = end if found is None else found
-    return min(following, end), records
 
 
 def _find(buffer: Any, mark: bytes, at: int) -> int | None:

@@ -68,23 +68,9 @@ def _secret_nodes(code: int) -> tuple[tuple[low.Node, bool], ...]:
     nodes = low.lower(cls.parts)
     last = max(index for index, node in enumerate(nodes) if node.name in cls.secrets)
     for node in nodes[: last + 1]:
-        _check(node)
         if node.name in cls.secrets and not isinstance(node, low.Text):
             raise TypeError(f"{cls.__name__}.{node.name}: only a text can be redacted")
     return tuple((node, node.name in cls.secrets) for node in nodes[: last + 1])
-
-
-def _check(node: low.Node) -> None:
-    match node:
-        case low.Many():
-            _check(node.element)
-        case low.Structure():
-            for each in node.nodes:
-                _check(each)
-        case low.Fixed() | low.Number() | low.Constant() | low.Text() | low.Data():
-            pass
-        case _:
-            raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")
 
 
 def _skip(node: low.Node, frame: bytes, at: int, end: int) -> int:
@@ -107,7 +93,9 @@ def _skip(node: low.Node, frame: bytes, at: int, end: int) -> int:
             for _ in range(_INT32(frame, at)[0]):
                 start = _skip(node.element, frame, start, end)
             return start
-    return _within(at, at + 4, end)  # a number of an enum, a constant
+        case low.Number() | low.Constant():
+            return _within(at, at + 4, end)
+    raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")
 
 
 def _within(at: int, after: int, end: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.trace.blocks import (
@@ -62,16 +63,13 @@ def event_data(**facts: Any) -> bytes:
 class RecordWriter:
     """Collects records into blocks. Write `start()` first, then what `add` returns, then `take()`.
 
-    mark: from `make_mark`. compress: whether to use zlib, at its fastest level. block_bytes: size of a full block.
+    mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
 
-    def __init__(
-        self, mark: bytes, metadata: Metadata, *, compress: bool = False, block_bytes: int = BLOCK_BYTES
-    ) -> None:
+    def __init__(self, mark: bytes, metadata: Metadata, *, compress: bool = False) -> None:
         self.mark = mark
         self.metadata = metadata
         self.compress = compress
-        self.block_bytes = block_bytes
         self._clear()
 
     def _clear(self) -> None:
@@ -89,7 +87,7 @@ class RecordWriter:
     def add(self, record: Record) -> bytes:
         """Takes a record; returns a block if one is full, else b""."""
         self._put(record.ts_ns, record.connection, record.direction, record.kind, record.data)
-        return self.take() if self._size >= self.block_bytes else b""
+        return self.take() if self._size >= BLOCK_BYTES else b""
 
     def take(self) -> bytes:
         """Returns a block of the pending records, b"" if there are none."""
@@ -146,14 +144,12 @@ class RecordWriter:
         return block
 
 
+@dataclass(slots=True)
 class _Half:
     """The partial frame of one stream, and the number of bytes needed to continue."""
 
-    __slots__ = ("data", "need")
-
-    def __init__(self, part: Buffer, need: int) -> None:
-        self.data = bytearray(part)
-        self.need = need
+    data: bytearray
+    need: int
 
 
 class TraceWriter:
@@ -436,7 +432,7 @@ class TraceWriter:
             self._unframed.add(key)
             self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
         elif at < stop:
-            self._halves[key] = _Half(source[at:stop], need)
+            self._halves[key] = _Half(bytearray(source[at:stop]), need)
             if source is self._memory and stop == self._used:
                 self._used = at  # the partial frame was copied: the next bytes follow the whole frames
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Store
 from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
-from segstore.server.node import SegmentStoreServer
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
 
 if TYPE_CHECKING:
@@ -80,11 +79,11 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _segments(store: SegmentStoreServer) -> int:
+def _segments(store: Store) -> int:
     return sum(len(container.segments) for container in store.store.containers.values())
 
 
-def _counts(store: SegmentStoreServer) -> StoreCounts:
+def _counts(store: Store) -> StoreCounts:
     counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
     now = {name: counted.pop(name) for name in _GAUGES}
     return StoreCounts(
@@ -107,27 +106,23 @@ class _Counters:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        stores = self._controlled.stores
+        def family(kind: Any, name: str, text: str, label: str, values: Iterable[tuple[object, float]]) -> Metric:
+            made: Any = kind(f"segstore_{name}", text, labels=[label])
+            for value, number in values:
+                made.add_metric([str(value)], number)
+            return cast("Metric", made)
+
+        stores, faults = self._controlled.stores, self._controlled.faults
         for field in msgspec.structs.fields(type(stores[0].service.counters)):
-            family = GaugeMetricFamily if field.name in _GAUGES else CounterMetricFamily
-            said = f"{field.name.replace('_', ' ').capitalize()}."
-            metric = family(f"segstore_{field.name}", said, labels=["store"])
-            for each in stores:
-                metric.add_metric([str(each.number)], getattr(each.service.counters, field.name))
-            yield metric
-        held = GaugeMetricFamily("segstore_outstanding_bytes", "Bytes held for all peers.", labels=["store"])
-        segments = GaugeMetricFamily("segstore_segments", "Segments, including indexes.", labels=["store"])
-        for each in stores:
-            held.add_metric([str(each.number)], each.hub.outstanding_bytes)
-            segments.add_metric([str(each.number)], _segments(each))
-        yield held
-        yield segments
-        faults = self._controlled.faults
+            name, kind = field.name, GaugeMetricFamily if field.name in _GAUGES else CounterMetricFamily
+            counts = ((each.number, getattr(each.service.counters, name)) for each in stores)
+            yield family(kind, name, f"{name.replace('_', ' ').capitalize()}.", "store", counts)
+        held = ((each.number, each.hub.outstanding_bytes) for each in stores)
+        yield family(GaugeMetricFamily, "outstanding_bytes", "Bytes held for all peers.", "store", held)
+        segments = ((each.number, _segments(each)) for each in stores)
+        yield family(GaugeMetricFamily, "segments", "Segments, including indexes.", "store", segments)
         if faults is not None:
-            matched = CounterMetricFamily("segstore_fault_matched", "Matches of a rule.", labels=["rule"])
-            fired = CounterMetricFamily("segstore_fault_fired", "How often a rule fired.", labels=["rule"])
-            for tally in faults.tallies():
-                matched.add_metric([tally.name], tally.matched)
-                fired.add_metric([tally.name], tally.fired)
-            yield matched
-            yield fired
+            matched = [(each.name, each.matched) for each in faults.tallies()]
+            yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)
+            fired = [(each.name, each.fired) for each in faults.tallies()]
+            yield family(CounterMetricFamily, "fault_fired", "How often a rule fired.", "rule", fired)

@@ -11,11 +11,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.net import address_text
-from segstore.server.node import SegmentStoreServer
 
 _MOVE_S: Final = 10.0
 
@@ -28,14 +27,14 @@ def router(controlled: Controlled) -> APIRouter:
     async def list_containers() -> Containers:
         return Containers(
             stores=len(controlled.stores),
-            movable=controlled.members is not None,
+            movable=controlled.move is not None,
             containers=[_info(controlled, each) for each in range(controlled.containers)],
         )
 
     @made.post("/{container}/move", summary="Move a container to a store; answers once that store serves it")
     async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
-        members, count, stores = controlled.members, controlled.containers, len(controlled.stores)
-        if members is None:
+        move, count, stores = controlled.move, controlled.containers, len(controlled.stores)
+        if move is None:
             raise ApiProblem(409, f"containers cannot be moved here: {controlled.why_not_moved}", "path")
         if not 0 <= container < count:
             raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
@@ -43,18 +42,18 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(422, f"body.to: there is no store {where.to}: there are {stores}, from 0", "body.to")
         try:
             async with asyncio.timeout(_MOVE_S), one_at_a_time:
-                await members.move(container, where.to)
+                await move(container, where.to)
         except RuntimeError as error:
             raise ApiProblem(409, str(error), "body.to") from error
         except TimeoutError as error:
-            said = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
-            raise ApiProblem(409, f"{said}: its session may be cut", "body.to") from error
+            why = f"store {where.to} has not taken container {container} within {_MOVE_S:g} s"
+            raise ApiProblem(409, f"{why}: its session may be cut", "body.to") from error
         return _info(controlled, container)
 
     return made
 
 
-def _owns(store: SegmentStoreServer, number: int) -> bool:
+def _owns(store: Store, number: int) -> bool:
     return number in store.store.containers or number in store.store.unopened
 
 

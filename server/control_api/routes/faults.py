@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Path, Response
 
 from segstore.server.control_api.controlled import Controlled
@@ -39,17 +40,7 @@ def router(controlled: Controlled) -> APIRouter:
         return FaultRules(
             seed=there.seed,
             round_trip_ms=given if isinstance(given, int | float) else dict(given),
-            rules=[
-                FaultRule(
-                    name=each.name,
-                    rule=each.rule,
-                    matched=each.matched,
-                    fired=each.fired,
-                    held=there.held(each.name),
-                    enabled=each.enabled,
-                )
-                for each in there.tallies()
-            ],
+            rules=[FaultRule(**msgspec.structs.asdict(each), held=there.held(each.name)) for each in there.tallies()],
         )
 
     def one(name: str) -> FaultRule:

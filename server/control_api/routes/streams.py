@@ -80,19 +80,15 @@ class _Sums:
     """Sums per writer name, or per id if the name is unknown: segments, connections, events, bytes."""
 
     def __init__(self) -> None:
-        self._named: dict[str, list[int]] = {}
-        self._others: dict[bytes, list[int]] = {}
+        self._sums: dict[str | bytes, list[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._named) + len(self._others)
+        return len(self._sums)
 
     async def add(self, counts: dict[bytes, WriterCount]) -> None:
         """Adds the counts of one segment. Yields to the loop regularly."""
         for done, (id_bytes, count) in enumerate(list(counts.items()), 1):
-            if count.name is None:
-                sums = self._others.setdefault(id_bytes, [0, 0, 0, 0])
-            else:
-                sums = self._named.setdefault(count.name, [0, 0, 0, 0])
+            sums = self._sums.setdefault(id_bytes if count.name is None else count.name, [0, 0, 0, 0])
             sums[0] += 1
             sums[1] += count.connected
             sums[2] += count.events
@@ -103,21 +99,21 @@ class _Sums:
     async def first(self) -> list[WriterTotals]:
         """Returns the first sums, by name and then by id, up to the limit of a response. Yields regularly."""
         names: First[str] = First(_MOST_WRITERS)
-        for name in self._named:
-            names.add(name)
         ids: First[bytes] = First(_MOST_WRITERS)
-        for done, id_bytes in enumerate(self._others, 1):
-            ids.add(id_bytes)
+        for done, key in enumerate(list(self._sums), 1):
+            if isinstance(key, str):
+                names.add(key)
+            else:
+                ids.add(key)
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        found = [_totals(name, None, self._named[name]) for name in names.names]
-        found += [_totals(None, UUID(bytes=each), self._others[each]) for each in ids.names]
-        return found[:_MOST_WRITERS]
+        keys: list[str | bytes] = [*names.names, *ids.names]
+        return [self._totals(each) for each in keys[:_MOST_WRITERS]]
 
-
-def _totals(name: str | None, writer_id: UUID | None, sums: list[int]) -> WriterTotals:
-    segments, connected, events, size = sums
-    return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
+    def _totals(self, key: str | bytes) -> WriterTotals:
+        segments, connected, events, size = self._sums[key]
+        name, writer_id = (key, None) if isinstance(key, str) else (None, UUID(bytes=key))
+        return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
 
 
 async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:

@@ -12,33 +12,7 @@ from typing import Final, NamedTuple
 
 from grpc import StatusCode
 
-from segstore.server.controller.errors import (
-    AlreadyExists,
-    BrokenStreamCut,
-    Closed,
-    ControllerError,
-    EmptyName,
-    ExecutionTimeExceeded,
-    GenerationMismatch,
-    IllegalState,
-    InvalidArgument,
-    InvalidName,
-    InvalidStreamCut,
-    LeaseTooLarge,
-    Malformed,
-    MemoryFull,
-    NobodyOwns,
-    NotFound,
-    PermissionDenied,
-    ScaleRefused,
-    ScopeNotEmpty,
-    SegmentStoreFailed,
-    StreamNotSealed,
-    StreamSealed,
-    TooMany,
-    Unauthenticated,
-    UnusableEntry,
-)
+from segstore.server.controller import errors
 
 
 class Answer(NamedTuple):
@@ -49,92 +23,101 @@ class Answer(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    error: type[ControllerError]
+    error: type[errors.ControllerError]
     value: str
     kind: str | None = None
 
 
-_FAILURE: Final = (_Rule(SegmentStoreFailed, "FAILURE"), _Rule(IllegalState, "FAILURE"), _Rule(TooMany, "FAILURE"))
-_NO_SCOPE: Final = (_Rule(NotFound, "SCOPE_NOT_FOUND", "scope"),)
-_NO_STREAM: Final = (_Rule(NotFound, "STREAM_NOT_FOUND", "stream"),)
+_FAILURE: Final = (
+    _Rule(errors.SegmentStoreFailed, "FAILURE"),
+    _Rule(errors.IllegalState, "FAILURE"),
+    _Rule(errors.TooMany, "FAILURE"),
+)
+_NO_SCOPE: Final = (_Rule(errors.NotFound, "SCOPE_NOT_FOUND", "scope"),)
+_NO_STREAM: Final = (_Rule(errors.NotFound, "STREAM_NOT_FOUND", "stream"),)
 _CHANGE_OF_STREAM: Final = (
     *_NO_STREAM,
-    _Rule(NotFound, "STREAM_NOT_FOUND", "epoch"),
-    _Rule(StreamSealed, "STREAM_SEALED"),
-    _Rule(InvalidStreamCut, "FAILURE"),
-    _Rule(InvalidArgument, "FAILURE"),
+    _Rule(errors.NotFound, "STREAM_NOT_FOUND", "epoch"),
+    _Rule(errors.StreamSealed, "STREAM_SEALED"),
+    _Rule(errors.InvalidStreamCut, "FAILURE"),
+    _Rule(errors.InvalidArgument, "FAILURE"),
     *_FAILURE,
 )
-_END_OF_TRANSACTION: Final = (_Rule(NotFound, "FAILURE"), *_FAILURE)
+_END_OF_TRANSACTION: Final = (_Rule(errors.NotFound, "FAILURE"), *_FAILURE)
 
 _RULES: Final[dict[str, tuple[_Rule, ...]]] = {
-    "createScope": (_Rule(AlreadyExists, "SCOPE_EXISTS"), _Rule(InvalidName, "INVALID_SCOPE_NAME")),
-    "deleteScope": (*_NO_SCOPE, _Rule(ScopeNotEmpty, "SCOPE_NOT_EMPTY")),
+    "createScope": (_Rule(errors.AlreadyExists, "SCOPE_EXISTS"), _Rule(errors.InvalidName, "INVALID_SCOPE_NAME")),
+    "deleteScope": (*_NO_SCOPE, _Rule(errors.ScopeNotEmpty, "SCOPE_NOT_EMPTY")),
     "deleteScopeRecursive": (*_NO_SCOPE, *_FAILURE),
     "createStream": (
-        _Rule(AlreadyExists, "STREAM_EXISTS"),
+        _Rule(errors.AlreadyExists, "STREAM_EXISTS"),
         *_NO_SCOPE,
-        _Rule(InvalidName, "INVALID_STREAM_NAME"),
-        _Rule(InvalidArgument, "FAILURE"),
+        _Rule(errors.InvalidName, "INVALID_STREAM_NAME"),
+        _Rule(errors.InvalidArgument, "FAILURE"),
         *_FAILURE,
     ),
     "updateStream": _CHANGE_OF_STREAM,
     "truncateStream": _CHANGE_OF_STREAM,
     "sealStream": (*_NO_STREAM, *_FAILURE),
-    "deleteStream": (*_NO_STREAM, _Rule(StreamNotSealed, "STREAM_NOT_SEALED"), *_FAILURE),
+    "deleteStream": (*_NO_STREAM, _Rule(errors.StreamNotSealed, "STREAM_NOT_SEALED"), *_FAILURE),
     "listStreamsInScope": _NO_SCOPE,
     "listStreamsInScopeForTag": _NO_SCOPE,
     "scale": (
-        _Rule(ScaleRefused, "PRECONDITION_FAILED"),
-        _Rule(InvalidArgument, "FAILURE"),
-        _Rule(NotFound, "FAILURE"),
+        _Rule(errors.ScaleRefused, "PRECONDITION_FAILED"),
+        _Rule(errors.InvalidArgument, "FAILURE"),
+        _Rule(errors.NotFound, "FAILURE"),
         *_FAILURE,
     ),
-    "checkScale": (_Rule(NotFound, "INVALID_INPUT"),),
+    "checkScale": (_Rule(errors.NotFound, "INVALID_INPUT"),),
     "pingTransaction": (
-        _Rule(LeaseTooLarge, "LEASE_TOO_LARGE"),
-        _Rule(ExecutionTimeExceeded, "MAX_EXECUTION_TIME_EXCEEDED"),
+        _Rule(errors.LeaseTooLarge, "LEASE_TOO_LARGE"),
+        _Rule(errors.ExecutionTimeExceeded, "MAX_EXECUTION_TIME_EXCEEDED"),
     ),
     "commitTransaction": _END_OF_TRANSACTION,
     "abortTransaction": _END_OF_TRANSACTION,
-    "removeWriter": (_Rule(NotFound, "UNKNOWN_WRITER"),),
-    "createReaderGroup": (*_NO_SCOPE, _Rule(InvalidName, "INVALID_RG_NAME"), _Rule(NotFound, "FAILURE"), *_FAILURE),
-    "deleteReaderGroup": (_Rule(NotFound, "RG_NOT_FOUND", "reader group"), *_FAILURE),
+    "removeWriter": (_Rule(errors.NotFound, "UNKNOWN_WRITER"),),
+    "createReaderGroup": (
+        *_NO_SCOPE,
+        _Rule(errors.InvalidName, "INVALID_RG_NAME"),
+        _Rule(errors.NotFound, "FAILURE"),
+        *_FAILURE,
+    ),
+    "deleteReaderGroup": (_Rule(errors.NotFound, "RG_NOT_FOUND", "reader group"), *_FAILURE),
     "listSubscribers": _NO_STREAM,
     "updateSubscriberStreamCut": (
         *_NO_STREAM,
-        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND", "subscriber"),
-        _Rule(NotFound, "SUBSCRIBER_NOT_FOUND", "reader group"),
-        _Rule(NotFound, "FAILURE", "epoch"),
-        _Rule(BrokenStreamCut, "FAILURE"),
-        _Rule(InvalidStreamCut, "STREAM_CUT_NOT_VALID"),
-        _Rule(GenerationMismatch, "GENERATION_MISMATCH"),
+        _Rule(errors.NotFound, "SUBSCRIBER_NOT_FOUND", "subscriber"),
+        _Rule(errors.NotFound, "SUBSCRIBER_NOT_FOUND", "reader group"),
+        _Rule(errors.NotFound, "FAILURE", "epoch"),
+        _Rule(errors.BrokenStreamCut, "FAILURE"),
+        _Rule(errors.InvalidStreamCut, "STREAM_CUT_NOT_VALID"),
+        _Rule(errors.GenerationMismatch, "GENERATION_MISMATCH"),
     ),
     "createKeyValueTable": (
-        _Rule(AlreadyExists, "TABLE_EXISTS"),
+        _Rule(errors.AlreadyExists, "TABLE_EXISTS"),
         *_NO_SCOPE,
-        _Rule(InvalidName, "INVALID_TABLE_NAME"),
+        _Rule(errors.InvalidName, "INVALID_TABLE_NAME"),
         *_FAILURE,
     ),
-    "getKeyValueTableConfiguration": (_Rule(NotFound, "TABLE_NOT_FOUND"),),
+    "getKeyValueTableConfiguration": (_Rule(errors.NotFound, "TABLE_NOT_FOUND"),),
     "listKeyValueTablesInScope": _NO_SCOPE,
-    "deleteKeyValueTable": (_Rule(NotFound, "TABLE_NOT_FOUND"), *_FAILURE),
+    "deleteKeyValueTable": (_Rule(errors.NotFound, "TABLE_NOT_FOUND"), *_FAILURE),
 }
 """Rules by method; the first that matches decides."""
 
-_CODES: Final[tuple[tuple[type[ControllerError], StatusCode], ...]] = (
-    (NotFound, StatusCode.NOT_FOUND),
-    (AlreadyExists, StatusCode.ALREADY_EXISTS),
-    (ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
-    (Unauthenticated, StatusCode.UNAUTHENTICATED),
-    (PermissionDenied, StatusCode.PERMISSION_DENIED),
-    (UnusableEntry, StatusCode.INTERNAL),
-    (MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
-    (Closed, StatusCode.UNAVAILABLE),
-    (TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
-    (IllegalState, StatusCode.INTERNAL),
-    (InvalidArgument, StatusCode.INTERNAL),
-    (SegmentStoreFailed, StatusCode.INTERNAL),
+_CODES: Final[tuple[tuple[type[errors.ControllerError], StatusCode], ...]] = (
+    (errors.NotFound, StatusCode.NOT_FOUND),
+    (errors.AlreadyExists, StatusCode.ALREADY_EXISTS),
+    (errors.ScopeNotEmpty, StatusCode.FAILED_PRECONDITION),
+    (errors.Unauthenticated, StatusCode.UNAUTHENTICATED),
+    (errors.PermissionDenied, StatusCode.PERMISSION_DENIED),
+    (errors.UnusableEntry, StatusCode.INTERNAL),
+    (errors.MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
+    (errors.Closed, StatusCode.UNAVAILABLE),
+    (errors.TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
+    (errors.IllegalState, StatusCode.INTERNAL),
+    (errors.InvalidArgument, StatusCode.INTERNAL),
+    (errors.SegmentStoreFailed, StatusCode.INTERNAL),
 )
 """Codes of errors without a matching rule. Other errors are UNKNOWN, like unexpected exceptions in Pravega."""
 
@@ -145,19 +128,18 @@ _UNKNOWN_NAMES: Final = {"getCurrentSegments", "getReaderGroupConfig", "updateRe
 """Methods in which that applies to an empty name: any in `getCurrentSegments`, a reader group's in the others."""
 
 
-def answer(method: str, error: ControllerError) -> Answer:
-    """Returns how a method answers an error."""
-    if isinstance(error, EmptyName):
-        late = method in _UNKNOWN_NAMES and (error.kind == "reader_group" or method == "getCurrentSegments")
-        return Answer(None, StatusCode.UNKNOWN if late else StatusCode.INTERNAL)
-    if isinstance(error, Malformed):
+def answer(method: str, error: errors.ControllerError) -> Answer:
+    if isinstance(error, errors.EmptyName):
+        unexpected = method in _UNKNOWN_NAMES and (error.kind == "reader_group" or method == "getCurrentSegments")
+        return Answer(None, StatusCode.UNKNOWN if unexpected else StatusCode.INTERNAL)
+    if isinstance(error, errors.Malformed):
         return Answer(None, StatusCode.INTERNAL)
-    if isinstance(error, NobodyOwns):  # clients retry
+    if isinstance(error, errors.NobodyOwns):  # clients retry
         return Answer(None, StatusCode.UNAVAILABLE)
     for rule in _RULES.get(method, ()):
         if isinstance(error, rule.error) and rule.kind in (None, getattr(error, "kind", None)):
             return Answer(rule.value)
-    if method in _UNKNOWN_ARGUMENT and isinstance(error, InvalidArgument):
+    if method in _UNKNOWN_ARGUMENT and isinstance(error, errors.InvalidArgument):
         return Answer(None, StatusCode.UNKNOWN)
     for kind, code in _CODES:
         if isinstance(error, kind):

@@ -44,10 +44,6 @@ _VERIFIED_MAX: Final = 1024
 
 
 class _Account:
-    """A user's password and entries."""
-
-    __slots__ = ("_plain", "entries", "hash")
-
     def __init__(self, password: str) -> None:
         self.entries: list[Entry] = []
         self.hash = _read_hash(password)
@@ -66,14 +62,10 @@ class _Account:
 
 
 class _Check:
-    """A check of credentials.
+    """A check of credentials, whose task returns the user, None if they are wrong.
 
-    Attributes:
-        wanted_by: number of calls that wait for it, plus one while the hash is computed; at 0 it is dropped.
-        task: returns the user; None if the credentials are wrong.
+    `wanted_by` is the number of calls that wait for it, plus one while the hash is computed; at 0 it is dropped.
     """
-
-    __slots__ = ("task", "wanted_by")
 
     def __init__(self, check: Callable[[_Check], Coroutine[Any, Any, str | None]]) -> None:
         self.wanted_by = 0

@@ -18,6 +18,7 @@ from segstore.server.controller.policies import (
     StreamConfig,
     SubscriberRetention,
     TableConfig,
+    parse_group_id,
 )
 from segstore.server.controller.state import Segment
 from segstore.wire.controller_api import messages as m
@@ -128,14 +129,6 @@ def _signed(bits: int) -> int:
 # Reader groups ---------------------------------------------------------------------------------------------------
 
 
-def group_id(text: str) -> str:
-    """Return the canonical form of a reader group's id."""
-    try:
-        return str(UUID(text))
-    except ValueError as error:
-        raise InvalidArgument(f"{text[:80]!r} is not the id of a reader group") from error
-
-
 def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
     """Return a reader group's configuration. Refuses what Pravega's `ReaderGroupConfig` refuses.
 
@@ -150,7 +143,7 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
         _check_order(stream, start, ending.get(stream, {}))
     try:
         return ReaderGroupConfig(
-            group_id=group_id(message.readerGroupId),
+            group_id=str(parse_group_id(message.readerGroupId)),
             generation=message.generation,
             refresh_ms=message.groupRefreshTimeMillis,
             checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.in_flight import InFlight, trailing_of
+from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, sent_metadata, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 
-_HANDED_ON: Final = "segstore-handed-on"
-_OF_THE_TRANSPORT: Final = ("grpc-", ":")
+_FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
 _CHANNEL: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -33,18 +32,10 @@ _CHANNEL: Final = (
 )
 
 
-if TYPE_CHECKING:
-    _Handler = grpc.GenericRpcHandler[Any, Any]
-else:
-    _Handler = grpc.GenericRpcHandler  # not generic at run time
-
-
-class ForwardingServer(_Handler):
+class ForwardingServer(Handler):
     """The controller's port in one process. Created by `start`.
 
-    Attributes:
-        local: the controller's handlers while this process leads.
-        leader: returns the leader's address if another process leads.
+    `local` has the controller's handlers while this process leads; `leader` returns the leader's address otherwise.
     """
 
     def __init__(
@@ -55,7 +46,7 @@ class ForwardingServer(_Handler):
         self.port = 0
         self._in_flight = InFlight(server, self)
         self._tls = tls
-        self._left_out = _OF_THE_TRANSPORT if trust_network or tls else (*_OF_THE_TRANSPORT, _CREDENTIALS)
+        self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._calls: dict[Any, Endpoint] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
@@ -89,15 +80,15 @@ class ForwardingServer(_Handler):
 
     def _forward(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(request: bytes, context: Any) -> bytes:
-            metadata = list(context.invocation_metadata() or ())
+            metadata = sent_metadata(context)
             leader = self.leader()
-            if leader is None or any(key == _HANDED_ON for key, _ in metadata):
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
-            assert leader is not None
-            kept = [(key, value) for key, value in metadata if not key.startswith(self._left_out)]
+            if leader is None or any(key == _FORWARDED for key, _ in metadata):
+                why = "no process of the cluster leads the controller now"
+                await end_call(context, grpc.StatusCode.UNAVAILABLE, why)
+            kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
             channel = self._channel(leader)
             ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-            call = ask(request, metadata=(*kept, (_HANDED_ON, "1")), timeout=context.time_remaining())
+            call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=context.time_remaining())
             self._calls[call] = leader
             try:
                 answer: bytes = await call
@@ -108,12 +99,11 @@ class ForwardingServer(_Handler):
                     raise
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.CANCELLED:  # a gRPC server ends calls in flight like this
-                    await context.abort(error.code(), error.details() or "", trailing_of(error, channel))
+                    await end_call(context, error.code(), error.details() or "", *trailing_of(error, channel))
             finally:
                 self._calls.pop(call, None)
-            said = "the controller's leader shut down before it answered the call"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
-            raise AssertionError("abort raises")
+            why = "the controller's leader shut down before it answered the call"
+            return await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
         return handle
 

@@ -11,24 +11,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 
-_LAST_WORDS_S: Final = 1.0
+_ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
+_OF_TRANSPORT: Final = ("grpc-", ":")
 _NOT_SENT: Final = "failed to connect to all addresses"
 """gRPC's message for a call that was not sent, for lack of a connection."""
 
 if TYPE_CHECKING:
-    _Handler = grpc.GenericRpcHandler[Any, Any]
+    Handler = grpc.GenericRpcHandler[Any, Any]
 else:
-    _Handler = grpc.GenericRpcHandler  # not generic at run time
+    Handler = grpc.GenericRpcHandler  # not generic at run time
 
 
-class InFlight(_Handler):
+async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tuple[str, str]) -> NoReturn:
+    """Ends a call with a status code and trailing metadata."""
+    await context.abort(code, why, trailing)
+    raise AssertionError("abort raises")
+
+
+async def end_interrupted(context: Any) -> NoReturn:
+    """Ends a call that was interrupted by the shutdown of its server."""
+    why = "this controller shut down before it finished the call"
+    await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
+
+
+def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
+    """The metadata of a call that its client has sent, without what the transport adds."""
+    return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
+
+
+class InFlight(Handler):
     """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started."""
 
     def __init__(self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any]) -> None:
@@ -56,8 +74,7 @@ class InFlight(_Handler):
                 if not self._ending:
                     raise
                 task.uncancel()
-                said = "this controller shut down before it finished the call"
-                await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
+                await end_interrupted(context)
             finally:
                 self._tasks.discard(task)
 
@@ -68,7 +85,7 @@ class InFlight(_Handler):
 
         May be called twice. If it is cancelled, it interrupts them at once.
         """
-        stopping = asyncio.ensure_future(self._server.stop(grace_s + _LAST_WORDS_S))
+        stopping = asyncio.ensure_future(self._server.stop(grace_s + _ANSWER_S))
         try:
             await asyncio.wait({stopping}, timeout=grace_s)
         finally:

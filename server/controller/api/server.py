@@ -13,7 +13,6 @@ import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -21,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.api.answers import answer
 from segstore.server.controller.api.auth import Authority
-from segstore.server.controller.api.in_flight import InFlight
+from segstore.server.controller.api.in_flight import InFlight, end_call, end_interrupted
 from segstore.server.controller.api.service import Caller, Served, serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
@@ -114,8 +113,7 @@ def _taken(host: str, port: int) -> bool:
 class ControllerServer:
     """A served controller. Created by `start`, or by `behind` without a socket of its own.
 
-    Attributes:
-        handlers: the gRPC handlers of its methods.
+    `handlers` are the gRPC handlers of its methods.
     """
 
     def __init__(
@@ -146,17 +144,13 @@ class ControllerServer:
         servers: Callable[[], Sequence[Endpoint]] | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
-        """Start listening and serve.
+        """Start listening and serve a controller, which is not closed with the server; port 0 picks a free one.
 
-        Args:
-            controller: the controller to serve; it is not closed with the server.
-            host, port: the address to listen on; port 0 picks a free one.
-            authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
-            tls: certificate and key for TLS.
-            published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`.
-            servers: returns the addresses of all controllers of the cluster for clients; None: this one.
-            settled: returns when all changes are durable; calls are answered only then. None: no durability. If it
-                raises `JournalFailed`, calls are answered with UNAVAILABLE.
+        authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
+        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
+        returns the addresses of all controllers of the cluster for clients; None: this one. settled: returns when all
+        changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None: no
+        durability.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
@@ -205,8 +199,8 @@ class ControllerServer:
         if left := tuple(self._work):
             for each in left:
                 each.cancel()
-            _, late = await asyncio.wait(left, timeout=_ENDING_S)
-            for each in late:  # they wait for their changes to become durable
+            _, pending = await asyncio.wait(left, timeout=_ENDING_S)
+            for each in pending:  # they wait for their changes to become durable
                 each.cancel()
             await asyncio.gather(*left, return_exceptions=True)
         await self._authority.aclose()
@@ -214,13 +208,10 @@ class ControllerServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _keep(self) -> None:
-        """Run timers when they are due."""
         while True:
             due_ms = self._controller.next_due_ms()
             wait_s = None if due_ms is None else max(due_ms - self._controller.now_ms(), 0) / 1000
@@ -241,10 +232,11 @@ class ControllerServer:
 
     def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def unimplemented(asked: bytes, context: Any) -> bytes:
-            await context.abort(
-                grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported: no client that segstore is made for calls it"
+            await end_call(
+                context,
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"{name} is not supported: no client that segstore is made for calls it",
             )
-            raise AssertionError("abort raises")
 
         if serve_one is None:
             return unimplemented
@@ -255,13 +247,14 @@ class ControllerServer:
 
         async def perform(request: Message, caller: Caller) -> bytes:
             try:
-                response: Message = await serve_one(request, caller)
+                response: Message | None = await serve_one(request, caller)
             finally:  # a refusal reveals state, too
                 if settled is not None:
                     await settled()
-            said = response.SerializeToString()
-            pace.charge(units_of(len(said)))
-            return said
+            response = _with_status(method.response, "SUCCESS") if response is None else response
+            data = response.SerializeToString()
+            pace.charge(units_of(len(data)))
+            return data
 
         async def begin(asked: bytes, authorization: str | None) -> asyncio.Task[bytes]:
             """Starts the work of a call once its peer's share allows it. A cancelled wait leaves nothing behind."""
@@ -289,38 +282,35 @@ class ControllerServer:
             CALLER.set(peer)
             pace.charge(_CALL_UNITS)
             if not self._held.try_take(peer, size):
-                await context.abort(
+                await end_call(
+                    context,
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
                     "the requests in flight on this connection are too large together",
                 )
-                raise AssertionError("abort raises")
             try:
                 work = await begin(asked, _authorization(context))
                 del asked  # it may be large, and is not needed any more
                 # As in Pravega, started work is completed even if the caller disconnects.
                 return await asyncio.shield(work)
-            except DecodeError as error:
-                await context.abort(grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}")
-                raise AssertionError("abort raises") from error
+            except DecodeError:
+                await end_call(
+                    context, grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}"
+                )
             except asyncio.CancelledError:
                 if work is None:
                     raise
                 if not work.cancelled():
                     work.add_done_callback(_abandoned)
                     raise
-                said = "this controller shut down before it finished the call"
-                await context.abort(grpc.StatusCode.UNAVAILABLE, said, (OUTCOME_UNKNOWN,))
-                raise AssertionError("abort raises") from None
+                await end_interrupted(context)
             except JournalFailed as error:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error), (OUTCOME_UNKNOWN,))
-                raise AssertionError("abort raises") from error
+                await end_call(context, grpc.StatusCode.UNAVAILABLE, str(error), OUTCOME_UNKNOWN)
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)
                 if value is not None:
                     return _with_status(method.response, value).SerializeToString()
-                await context.abort(code, error.message)
-                raise AssertionError("abort raises") from error
+                await end_call(context, code, error.message)
             finally:
                 self._held.give_back(peer, size)
                 del work  # which has the error, whose traceback has this frame

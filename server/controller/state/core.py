@@ -19,7 +19,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.controller.errors import EmptyName, TooMany
+from segstore.server.controller.errors import TooMany
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.segment_admin import SegmentAdmin
 from segstore.server.controller.state.memory import StateMemory
@@ -49,13 +49,6 @@ class Timer(NamedTuple):
     scope: str
     stream: str
     transaction: UUID | None
-
-
-def require(**names: str) -> None:
-    """Raise `EmptyName` for the first empty name."""
-    for kind, name in names.items():
-        if not name:
-            raise EmptyName(kind)
 
 
 class Core:
@@ -123,7 +116,6 @@ class Core:
             yield
 
     def schedule(self, due_ms: int, kind: Due, scope: str, stream: str, transaction: UUID | None = None) -> None:
-        """Set a timer."""
         self._order += 1
         heapq.heappush(self._timers, Timer(due_ms, self._order, kind, scope, stream, transaction))
         if self._timers[0].order == self._order:

@@ -19,7 +19,6 @@ _DECODER: Final = msgspec.msgpack.Decoder(State)
 
 
 def image(state: State) -> bytes:
-    """Return the state as bytes."""
     return _ENCODER.encode(state)
 
 

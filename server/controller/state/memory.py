@@ -12,16 +12,7 @@ from typing import Final
 import msgspec
 
 from segstore.server.controller.errors import MemoryFull
-from segstore.server.controller.state.operations import (
-    Operation,
-    ReaderGroupDeleted,
-    ReaderGroupSet,
-    ScopeCreated,
-    ScopeDeleted,
-    TableCreated,
-    TableDeleted,
-    encode,
-)
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.state.state import State
 from segstore.server.store import MemoryAccount, StoreFull, name_bytes
 
@@ -57,18 +48,18 @@ class StateMemory:
         except StoreFull as error:
             raise MemoryFull(error.used, error.limit) from error
 
-    def applied(self, operation: Operation) -> None:
+    def applied(self, operation: op.Operation) -> None:
         """Charge for an applied operation."""
         match operation:
-            case ScopeCreated() | ScopeDeleted():
-                key = "scopes", operation.scope, ""
-            case ReaderGroupSet() | ReaderGroupDeleted():
+            case op.StreamOperation():
+                key = "streams", operation.scope, operation.stream
+            case op.ReaderGroupSet() | op.ReaderGroupDeleted():
                 key = "reader_groups", operation.scope, operation.name
-            case TableCreated() | TableDeleted():
+            case op.TableCreated() | op.TableDeleted():
                 key = "tables", operation.scope, operation.name
             case _:
-                key = "streams", operation.scope, operation.stream
-        self._charge(key, _FACTOR * len(encode(operation)))
+                key = "scopes", operation.scope, ""
+        self._charge(key, _FACTOR * len(op.encode(operation)))
         if len(self._state.numbers) > self._numbers:
             self._numbers += 1
             self._account.charge(name_bytes("/".join(key[1:])))

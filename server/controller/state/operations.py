@@ -9,14 +9,18 @@ operation and are idempotent, so a controller that crashes in between restarts w
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import reduce
 from itertools import takewhile
-from typing import Final
+from operator import or_
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, SubscriberRetention, TableConfig
-from segstore.server.controller.state.epochs import Epoch, KeyRange, Segment, first_epoch, next_epoch
+from segstore.server.controller.state.history import Epoch, KeyRange, Segment, first_epoch, next_epoch
 from segstore.server.controller.state.state import (
     TABLE_SUFFIX,
     Completed,
@@ -36,25 +40,44 @@ from segstore.server.controller.state.state import (
 _LOW_HALF: Final = (1 << 64) - 1
 
 
-class _Operation(msgspec.Struct, frozen=True, tag=True):
+class Operation(msgspec.Struct, frozen=True, tag=True):
+    """A change of a scope, or of an object in one."""
+
     scope: str
 
+    @abstractmethod
+    def apply(self, state: State) -> None:
+        """Makes the change."""
 
-class _OfStream(_Operation, frozen=True):
+
+class StreamOperation(Operation, frozen=True):
+    """A change of one stream."""
+
     stream: str
+
+
+class _StreamChange(StreamOperation, frozen=True):
+    """A change within one stream that exists."""
+
+    def apply(self, state: State) -> None:
+        self.change(state.stream(self.scope, self.stream))
+
+    @abstractmethod
+    def change(self, stream: Stream) -> None:
+        """Makes the change of the stream."""
 
 
 # Scopes
 
 
-class ScopeCreated(_Operation, frozen=True):
+class ScopeCreated(Operation, frozen=True):
     now_ms: int
 
     def apply(self, state: State) -> None:
         state.scopes[self.scope] = Scope(self.scope, self.now_ms)
 
 
-class ScopeDeleted(_Operation, frozen=True):
+class ScopeDeleted(Operation, frozen=True):
     def apply(self, state: State) -> None:
         del state.scopes[self.scope]
 
@@ -62,7 +85,7 @@ class ScopeDeleted(_Operation, frozen=True):
 # Streams
 
 
-class StreamCreated(_OfStream, frozen=True):
+class StreamCreated(StreamOperation, frozen=True):
     """The stream was created with segments numbered from `first_number`."""
 
     config: StreamConfig
@@ -71,60 +94,57 @@ class StreamCreated(_OfStream, frozen=True):
 
     def apply(self, state: State) -> None:
         epoch = first_epoch(self.config.scaling.min_segments, self.first_number, self.now_ms)
-        stream = Stream(self.scope, self.stream, self.config, self.now_ms, [epoch])
-        state.scope(self.scope).streams[self.stream] = stream
+        made = Stream(self.scope, self.stream, self.config, self.now_ms, [epoch])
+        state.scope(self.scope).streams[self.stream] = made
 
 
-class StreamUpdated(_OfStream, frozen=True):
+class StreamUpdated(_StreamChange, frozen=True):
     config: StreamConfig
 
-    def apply(self, state: State) -> None:
-        state.stream(self.scope, self.stream).config = self.config
+    def change(self, stream: Stream) -> None:
+        stream.config = self.config
 
 
-class StreamTruncated(_OfStream, frozen=True):
+class StreamTruncated(_StreamChange, frozen=True):
     """The stream was truncated at `cut`, and the segments in `deleted` were deleted."""
 
     cut: Cut
     deleted: tuple[int, ...]
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         stream.cut = dict(self.cut)
         stream.deleted.update(self.deleted)
 
 
-class StreamSealed(_OfStream, frozen=True):
+class StreamSealed(_StreamChange, frozen=True):
     """The stream was sealed; `sizes` are the lengths of the segments sealed with it."""
 
     sizes: dict[int, int]
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         stream.sealed = True
         stream.scale = None
         stream.sizes.update(self.sizes)
 
 
-class StreamDeleted(_OfStream, frozen=True):
+class StreamDeleted(StreamOperation, frozen=True):
     def apply(self, state: State) -> None:
         stream = state.scope(self.scope).streams.pop(self.stream)
-        state.numbers[stream.full_name] = stream.next_number
+        state.numbers[stream.full_name] = stream.current.next_number
 
 
-class ScaleStarted(_OfStream, frozen=True):
+class ScaleStarted(_StreamChange, frozen=True):
     """The segments in `sealed` of the current epoch will be replaced at `due_ms`."""
 
     sealed: tuple[int, ...]
     ranges: tuple[KeyRange, ...]
     due_ms: int
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         stream.scale = Scale(stream.current.number, self.sealed, self.ranges, self.due_ms)
 
 
-class ScaleFinished(_OfStream, frozen=True):
+class ScaleFinished(_StreamChange, frozen=True):
     """The next epoch began; `sizes` are the lengths of the replaced segments."""
 
     sealed: tuple[int, ...]
@@ -132,24 +152,21 @@ class ScaleFinished(_OfStream, frozen=True):
     sizes: dict[int, int]
     now_ms: int
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         stream.epochs.append(next_epoch(stream.current, self.sealed, self.ranges, self.now_ms))
         stream.sizes.update(self.sizes)
         stream.scale = None
 
 
-class EpochRolled(_OfStream, frozen=True):
+class EpochRolled(_StreamChange, frozen=True):
     """Transactions of an older epoch were committed: copies of that epoch and of the current one were added."""
 
     epoch: int
     sizes: dict[int, int]
     now_ms: int
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
-        for again in rolled(stream, self.epoch, self.now_ms):
-            stream.epochs.append(again)
+    def change(self, stream: Stream) -> None:
+        stream.epochs.extend(rolled(stream, self.epoch, self.now_ms))
         stream.sizes.update(self.sizes)
 
 
@@ -168,8 +185,11 @@ def _copy(epoch: Epoch, number: int, created_ms: int) -> Epoch:
 # Transactions
 
 
-class _OfTransaction(_OfStream, frozen=True):
+class _OfTransaction(_StreamChange, frozen=True):
     transaction: UUID
+
+    def update(self, stream: Stream, **changes: Any) -> None:
+        stream.transactions[self.transaction] = replace(stream.transactions[self.transaction], **changes)
 
 
 class TransactionOpened(_OfTransaction, frozen=True):
@@ -179,7 +199,9 @@ class TransactionOpened(_OfTransaction, frozen=True):
 
     def apply(self, state: State) -> None:
         state.transactions = max(state.transactions, (self.transaction.int & _LOW_HALF) + 1)
-        stream = state.stream(self.scope, self.stream)
+        super().apply(state)
+
+    def change(self, stream: Stream) -> None:
         stream.transactions[self.transaction] = Transaction(
             TransactionStatus.OPEN, self.now_ms, self.lease_until_ms, self.must_end_ms
         )
@@ -188,10 +210,8 @@ class TransactionOpened(_OfTransaction, frozen=True):
 class TransactionPinged(_OfTransaction, frozen=True):
     lease_until_ms: int
 
-    def apply(self, state: State) -> None:
-        open_now = state.stream(self.scope, self.stream).transactions
-        pinged = msgspec.structs.replace(open_now[self.transaction], lease_until_ms=self.lease_until_ms)
-        open_now[self.transaction] = pinged
+    def change(self, stream: Stream) -> None:
+        self.update(stream, lease_until_ms=self.lease_until_ms)
 
 
 class CommitStarted(_OfTransaction, frozen=True):
@@ -201,11 +221,10 @@ class CommitStarted(_OfTransaction, frozen=True):
     timestamp: int
     due_ms: int
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         stream.commits += 1
-        stream.transactions[self.transaction] = msgspec.structs.replace(
-            stream.transactions[self.transaction],
+        self.update(
+            stream,
             status=TransactionStatus.COMMITTING,
             order=stream.commits,
             due_ms=self.due_ms,
@@ -217,11 +236,8 @@ class CommitStarted(_OfTransaction, frozen=True):
 class AbortStarted(_OfTransaction, frozen=True):
     due_ms: int
 
-    def apply(self, state: State) -> None:
-        open_now = state.stream(self.scope, self.stream).transactions
-        open_now[self.transaction] = msgspec.structs.replace(
-            open_now[self.transaction], status=TransactionStatus.ABORTING, due_ms=self.due_ms
-        )
+    def change(self, stream: Stream) -> None:
+        self.update(stream, status=TransactionStatus.ABORTING, due_ms=self.due_ms)
 
 
 class TransactionEnded(_OfTransaction, frozen=True):
@@ -230,20 +246,19 @@ class TransactionEnded(_OfTransaction, frozen=True):
     committed: bool
     now_ms: int
 
-    def apply(self, state: State) -> None:
-        stream = state.stream(self.scope, self.stream)
+    def change(self, stream: Stream) -> None:
         del stream.transactions[self.transaction]
         status = TransactionStatus.COMMITTED if self.committed else TransactionStatus.ABORTED
         stream.completed[self.transaction] = Completed(status, self.now_ms)
 
 
-class CompletedForgotten(_OfStream, frozen=True):
+class CompletedForgotten(_StreamChange, frozen=True):
     """The outcomes of transactions that ended before `before_ms` were dropped."""
 
     before_ms: int
 
-    def apply(self, state: State) -> None:
-        completed = state.stream(self.scope, self.stream).completed  # in the order of their ends
+    def change(self, stream: Stream) -> None:
+        completed = stream.completed  # in the order of their ends
         for each in list(takewhile(lambda each: completed[each].ended_ms < self.before_ms, completed)):
             del completed[each]
 
@@ -251,62 +266,58 @@ class CompletedForgotten(_OfStream, frozen=True):
 # Retention and writers
 
 
-class RetentionCutRecorded(_OfStream, frozen=True):
+class RetentionCutRecorded(_StreamChange, frozen=True):
     cut: RetentionCut
 
-    def apply(self, state: State) -> None:
-        state.stream(self.scope, self.stream).retention_cuts.append(self.cut)
+    def change(self, stream: Stream) -> None:
+        stream.retention_cuts.append(self.cut)
 
 
-class RetentionCutsForgotten(_OfStream, frozen=True):
+class RetentionCutsForgotten(_StreamChange, frozen=True):
     """The first `count` retention cuts were dropped."""
 
     count: int
 
-    def apply(self, state: State) -> None:
-        del state.stream(self.scope, self.stream).retention_cuts[: self.count]
+    def change(self, stream: Stream) -> None:
+        del stream.retention_cuts[: self.count]
 
 
-class WriterNoted(_OfStream, frozen=True):
+class WriterNoted(_StreamChange, frozen=True):
     writer: str
     timestamp: int
     position: Cut
 
-    def apply(self, state: State) -> None:
-        mark = WriterMark(self.timestamp, dict(self.position))
-        state.stream(self.scope, self.stream).writers[self.writer] = mark
+    def change(self, stream: Stream) -> None:
+        stream.writers[self.writer] = WriterMark(self.timestamp, dict(self.position))
 
 
-class WriterGone(_OfStream, frozen=True):
+class WriterGone(_StreamChange, frozen=True):
     writer: str
 
-    def apply(self, state: State) -> None:
-        writers = state.stream(self.scope, self.stream).writers
-        writers[self.writer] = msgspec.structs.replace(writers[self.writer], alive=False)
+    def change(self, stream: Stream) -> None:
+        stream.writers[self.writer] = replace(stream.writers[self.writer], alive=False)
 
 
-class WriterForgotten(_OfStream, frozen=True):
+class WriterForgotten(_StreamChange, frozen=True):
     """A writer was forgotten and no longer delays watermarks."""
 
     writer: str
 
-    def apply(self, state: State) -> None:
-        del state.stream(self.scope, self.stream).writers[self.writer]
+    def change(self, stream: Stream) -> None:
+        del stream.writers[self.writer]
 
 
-class WatermarkWritten(_OfStream, frozen=True):
-    """A watermark was written to the stream of watermarks."""
-
+class WatermarkWritten(_StreamChange, frozen=True):
     watermark: Watermark
 
-    def apply(self, state: State) -> None:
-        state.stream(self.scope, self.stream).watermark = self.watermark
+    def change(self, stream: Stream) -> None:
+        stream.watermark = self.watermark
 
 
 # Reader groups
 
 
-class ReaderGroupSet(_Operation, frozen=True):
+class ReaderGroupSet(Operation, frozen=True):
     """The reader group was given this configuration, which determines its subscriptions."""
 
     name: str
@@ -320,13 +331,13 @@ class ReaderGroupSet(_Operation, frozen=True):
             for each in _subscriptions(before) - wanted:
                 _unsubscribe(state, each, subscriber)
         for each in wanted:
-            if (stream := state.find_stream(*_split(each))) is not None:
+            if (stream := state.find_stream(*split_name(each))) is not None:
                 held = stream.subscribers.get(subscriber, Subscriber(0))
                 stream.subscribers[subscriber] = Subscriber(self.config.generation, held.cut)
         groups[self.name] = self.config
 
 
-class ReaderGroupDeleted(_Operation, frozen=True):
+class ReaderGroupDeleted(Operation, frozen=True):
     name: str
 
     def apply(self, state: State) -> None:
@@ -335,12 +346,12 @@ class ReaderGroupDeleted(_Operation, frozen=True):
             _unsubscribe(state, each, f"{self.scope}/{self.name}")
 
 
-class SubscriberMoved(_OfStream, frozen=True):
+class SubscriberMoved(_StreamChange, frozen=True):
     subscriber: str
     cut: Cut
 
-    def apply(self, state: State) -> None:
-        subscribers = state.stream(self.scope, self.stream).subscribers
+    def change(self, stream: Stream) -> None:
+        subscribers = stream.subscribers
         subscribers[self.subscriber] = Subscriber(subscribers[self.subscriber].generation, dict(self.cut))
 
 
@@ -348,20 +359,21 @@ def _subscriptions(config: ReaderGroupConfig) -> set[str]:
     return set() if config.retention is SubscriberRetention.NONE else set(config.starting_cuts)
 
 
-def _split(full_name: str) -> tuple[str, str]:
+def split_name(full_name: str) -> tuple[str, str]:
+    """Return the scope and the name in "scope/name"."""
     scope, _, name = full_name.partition("/")
     return scope, name
 
 
 def _unsubscribe(state: State, full_name: str, subscriber: str) -> None:
-    if (stream := state.find_stream(*_split(full_name))) is not None:
+    if (stream := state.find_stream(*split_name(full_name))) is not None:
         stream.subscribers.pop(subscriber, None)
 
 
 # Key-value tables
 
 
-class TableCreated(_Operation, frozen=True):
+class TableCreated(Operation, frozen=True):
     name: str
     config: TableConfig
     first_number: int
@@ -373,55 +385,31 @@ class TableCreated(_Operation, frozen=True):
         state.scope(self.scope).tables[self.name] = table
 
 
-class TableDeleted(_Operation, frozen=True):
+class TableDeleted(Operation, frozen=True):
     name: str
 
     def apply(self, state: State) -> None:
         table = state.scope(self.scope).tables.pop(self.name)
-        first_free = 1 + max(segment.number for segment in table.epoch.segments)
-        state.numbers[f"{self.scope}/{self.name}{TABLE_SUFFIX}"] = first_free
+        state.numbers[f"{self.scope}/{self.name}{TABLE_SUFFIX}"] = table.epoch.next_number
 
 
-Operation = (
-    ScopeCreated
-    | ScopeDeleted
-    | StreamCreated
-    | StreamUpdated
-    | StreamTruncated
-    | StreamSealed
-    | StreamDeleted
-    | ScaleStarted
-    | ScaleFinished
-    | EpochRolled
-    | TransactionOpened
-    | TransactionPinged
-    | CommitStarted
-    | AbortStarted
-    | TransactionEnded
-    | CompletedForgotten
-    | RetentionCutRecorded
-    | RetentionCutsForgotten
-    | WriterNoted
-    | WriterGone
-    | WriterForgotten
-    | WatermarkWritten
-    | ReaderGroupSet
-    | ReaderGroupDeleted
-    | SubscriberMoved
-    | TableCreated
-    | TableDeleted
+_KINDS: Final[Any] = reduce(
+    or_,
+    (
+        each
+        for each in tuple(vars().values())
+        if isinstance(each, type) and issubclass(each, Operation) and not each.__subclasses__()
+    ),
 )
-
+"""Every kind of operation: the classes above that no other one extends."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(Operation)
+_DECODER: Final[msgspec.msgpack.Decoder[Operation]] = msgspec.msgpack.Decoder(_KINDS)
 
 
 def encode(operation: Operation) -> bytes:
-    """Return one operation as msgpack bytes."""
     return _ENCODER.encode(operation)
 
 
 def decode(data: bytes) -> Operation:
     """Return the operation that `encode` wrote. Raises `msgspec.ValidationError` for anything else."""
-    operation: Operation = _DECODER.decode(data)
-    return operation
+    return _DECODER.decode(data)

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.controller.errors import NotFound
+from segstore.server.controller.errors import EmptyName, NotFound
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, TableConfig
-from segstore.server.controller.state.epochs import Epoch, KeyRange, Segment, between, find_segment, size_between
+from segstore.server.controller.state.history import Epoch, KeyRange, Segment, between, find_segment
 from segstore.wire.names import segment_name, split_segment_id, transaction_name
 
 SYSTEM_SCOPE: Final = "_system"
@@ -30,6 +30,13 @@ MARK_PREFIX: Final = "_MARK"
 
 TABLE_SUFFIX: Final = "_kvtable"
 """Suffix of a key-value table's name in the names of its segments."""
+
+
+def require(**names: str) -> None:
+    """Raise `EmptyName` for the first empty name."""
+    for kind, name in names.items():
+        if not name:
+            raise EmptyName(kind)
 
 
 class TransactionStatus(Enum):
@@ -56,8 +63,6 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """How and when a transaction ended."""
-
     status: TransactionStatus
     ended_ms: int
 
@@ -140,11 +145,6 @@ class Stream(msgspec.Struct):
     def is_internal(self) -> bool:
         return self.name.startswith("_")
 
-    @property
-    def next_number(self) -> int:
-        """The number of the next new segment. The last epoch has the highest one so far."""
-        return 1 + max(segment.number for segment in self.current.segments)
-
     def segment(self, identifier: int) -> Segment:
         """Return the segment with this id, current or not. Raises `NotFound` if it never existed."""
         found = find_segment(self.epochs, identifier)
@@ -185,7 +185,8 @@ class Stream(msgspec.Struct):
 
     def size_till(self, cut: Cut) -> int:
         """Return the total bytes written before a valid cut."""
-        return size_between(between(self.epochs, {}, cut), {}, cut, self.sizes)
+        segments = between(self.epochs, {}, cut)
+        return sum(max(cut[each.id], 0) if each.id in cut else self.sizes.get(each.id, 0) for each in segments)
 
 
 def transaction_epoch(transaction_id: UUID) -> int:
@@ -223,17 +224,21 @@ class Scope(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """The whole state. `numbers`: names of deleted streams and tables → the first segment number they may use again."""
+    """The whole state. `numbers`: names of deleted streams and tables → the first segment number they may use again.
+
+    Lookups raise `NotFound`, or `EmptyName`.
+    """
 
     scopes: dict[str, Scope] = {}
     numbers: dict[str, int] = {}
     transactions: int = 0
 
     def scope(self, name: str) -> Scope:
-        try:
-            return self.scopes[name]
-        except KeyError:
-            raise NotFound("scope", name) from None
+        found = self.scopes.get(name)
+        if found is None:
+            require(scope=name)
+            raise NotFound("scope", name)
+        return found
 
     def find_stream(self, scope: str, name: str) -> Stream | None:
         """Return the stream; None if the stream or its scope does not exist."""
@@ -243,6 +248,7 @@ class State(msgspec.Struct):
     def stream(self, scope: str, name: str) -> Stream:
         found = self.find_stream(scope, name)
         if found is None:
+            require(scope=scope, stream=name)
             raise NotFound("stream", f"{scope}/{name}")
         return found
 
@@ -256,6 +262,7 @@ class State(msgspec.Struct):
         try:
             return self.scopes[scope].tables[name]
         except KeyError:
+            require(scope=scope, table=name)
             raise NotFound("key-value table", f"{scope}/{name}") from None
 
     def streams(self) -> Iterator[Stream]:

@@ -22,8 +22,10 @@ import msgspec
 from segstore.server.controller.config import AutoScaling
 from segstore.server.controller.policies import ScalingPolicy, ScalingType
 from segstore.server.controller.segment_admin import Load
-from segstore.server.controller.state import Epoch, KeyRange, equal_ranges
+from segstore.server.controller.state import Epoch, KeyRange, history
 
+_WINDOWS = (2, 5, 10, 20)
+"""Minutes over which a segment's rate is averaged."""
 _COLD_MINUTES = 10
 """How long a segment stays cold once it was found to be."""
 
@@ -45,10 +47,8 @@ class Watch(msgspec.Struct):
     asked_up_ms: int
     asked_down_ms: int
     cold_until_ms: int = 0
-    rate_2: float = 0.0
-    rate_5: float = 0.0
-    rate_10: float = 0.0
-    rate_20: float = 0.0
+    rates: dict[int, float] = msgspec.field(default_factory=lambda: dict.fromkeys(_WINDOWS, 0.0))
+    """By the length of the window in minutes."""
 
     @classmethod
     def begin(cls, now_ms: int, total: float) -> Watch:
@@ -66,10 +66,8 @@ class Watch(msgspec.Struct):
             self.written_ms = now_ms
         rate = max(total - self.total, 0.0) * 1000.0 / elapsed_ms
         self.taken_ms, self.total = now_ms, total
-        self.rate_2 = _decayed(self.rate_2, rate, elapsed_ms, 2 * minute_ms)
-        self.rate_5 = _decayed(self.rate_5, rate, elapsed_ms, 5 * minute_ms)
-        self.rate_10 = _decayed(self.rate_10, rate, elapsed_ms, 10 * minute_ms)
-        self.rate_20 = _decayed(self.rate_20, rate, elapsed_ms, 20 * minute_ms)
+        for minutes, before in self.rates.items():
+            self.rates[minutes] = _decayed(before, rate, elapsed_ms, minutes * minute_ms)
 
 
 def _decayed(before: float, rate: float, elapsed_ms: int, window_ms: int) -> float:
@@ -95,14 +93,11 @@ def parts_wanted(watch: Watch, target: int, now_ms: int, settings: AutoScaling) 
     age = (now_ms - watch.since_ms) / settings.minute_ms
     if target <= 0 or age <= settings.cooldown_minutes:
         return 1
-    if (
-        (watch.rate_2 > 5.0 * target and age > 2)
-        or (watch.rate_5 > 2.0 * target and age > 5)
-        or (watch.rate_10 > target and age > 10)
-    ):
-        return max(2, int(max(watch.rate_2, watch.rate_5, watch.rate_10) / target))
-    low = watch.rate_2 < target and watch.rate_5 < target and watch.rate_10 < target
-    return 0 if low and watch.rate_20 < target / 2 and age > 20 else 1
+    last_2, last_5, last_10, last_20 = watch.rates.values()
+    if (last_2 > 5.0 * target and age > 2) or (last_5 > 2.0 * target and age > 5) or (last_10 > target and age > 10):
+        return max(2, int(max(last_2, last_5, last_10) / target))
+    low = max(last_2, last_5, last_10) < target
+    return 0 if low and last_20 < target / 2 and age > 20 else 1
 
 
 def decide(
@@ -130,7 +125,7 @@ def decide(
         if watch is not None and wanted[segment.id] > 1 < room and now_ms - watch.asked_up_ms > mute_ms:
             watch.asked_up_ms = watch.asked_down_ms = now_ms
             parts = min(max(2, wanted[segment.id]), max(2, policy.factor), room)
-            return Decision((segment.id,), tuple(equal_ranges(parts, segment.start, segment.end)))
+            return Decision((segment.id,), tuple(history.equal_ranges(parts, segment.start, segment.end)))
     for at, segment in enumerate(current.segments):
         watch = watches.get(segment.id)
         if watch is None or wanted[segment.id] != 0:

@@ -15,24 +15,16 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.controller.errors import (
-    AlreadyExists,
-    GenerationMismatch,
-    IllegalState,
-    InvalidArgument,
-    InvalidName,
-    NotFound,
+from segstore.server.controller import errors
+from segstore.server.controller.policies import (
+    NO_ID,
+    ReaderGroupConfig,
+    StreamConfig,
+    SubscriberRetention,
+    parse_group_id,
 )
-from segstore.server.controller.policies import NO_ID, ReaderGroupConfig, StreamConfig, SubscriberRetention
-from segstore.server.controller.state import (
-    READER_GROUP_PREFIX,
-    Core,
-    ReaderGroupDeleted,
-    ReaderGroupSet,
-    Stream,
-    SubscriberMoved,
-    require,
-)
+from segstore.server.controller.state import READER_GROUP_PREFIX, Core, Stream, require
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire.names import is_user_stream_name
 
@@ -41,8 +33,6 @@ _STREAM_CONFIG = StreamConfig(rollover_bytes=4 * 1024 * 1024)
 
 
 class ReaderGroups:
-    """Operations on reader groups and subscribers."""
-
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
         self._streams = streams
@@ -53,9 +43,8 @@ class ReaderGroups:
 
     async def create(self, scope: str, name: str, config: ReaderGroupConfig) -> ReaderGroupConfig:
         """Create a group with its stream; return its configuration, or that of an existing group with this name."""
-        require(scope=scope)
         if not is_user_stream_name(name):
-            raise InvalidName("reader group", name)
+            raise errors.InvalidName("reader group", name)
         core = self._core
         async with core.lock("reader group", scope, name):
             held = core.state.scope(scope).reader_groups.get(name)
@@ -63,41 +52,44 @@ class ReaderGroups:
                 return held
             if config.retention is not SubscriberRetention.NONE:
                 for full_name in config.starting_cuts:
-                    core.state.stream(*_split(full_name))
+                    core.state.stream(*op.split_name(full_name))
             group_id = config.group_id
             if group_id == NO_ID:
                 group_id = str(UUID(int=core.random.getrandbits(128), version=4))
             config = msgspec.structs.replace(config, group_id=group_id, generation=0)
-            with suppress(AlreadyExists):  # an older client may have created the stream itself
+            with suppress(errors.AlreadyExists):  # an older client may have created the stream itself
                 await self._streams.create(scope, READER_GROUP_PREFIX + name, _STREAM_CONFIG)
             core.state.scope(scope)  # it may have been deleted while the store worked
-            core.record(ReaderGroupSet(scope, name, config))
+            core.record(op.ReaderGroupSet(scope, name, config))
         return config
 
     def get(self, scope: str, name: str) -> ReaderGroupConfig:
-        return self._find(scope, name)
+        """Return the group. Raises `NotFound` for its scope if that does not exist."""
+        require(scope=scope, reader_group=name)
+        self._core.state.scope(scope)
+        return self._core.state.reader_group(scope, name)
 
     def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
         """Replace a configuration; return its generation."""
-        held = self._find(scope, name)
+        held = self.get(scope, name)
         if held.generation != config.generation:
-            raise GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
+            raise errors.GenerationMismatch(f"{scope}/{name}", config.generation, held.generation)
         if held.group_id != config.group_id:
-            raise IllegalState(f"the id of reader group {scope}/{name} is not {config.group_id}")
+            raise errors.IllegalState(f"the id of reader group {scope}/{name} is not {config.group_id}")
         updated = msgspec.structs.replace(config, generation=held.generation + 1)
-        self._core.record(ReaderGroupSet(scope, name, updated))
+        self._core.record(op.ReaderGroupSet(scope, name, updated))
         return updated.generation
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
         """Delete a group with its stream; the id must be the group's."""
         core = self._core
         async with core.lock("reader group", scope, name):
-            self._check_id("reader group", f"{scope}/{name}", self._find(scope, name), group_id)
+            self._check_id("reader group", f"{scope}/{name}", self.get(scope, name), group_id)
             stream = READER_GROUP_PREFIX + name
             if self._streams.exists(scope, stream):
                 await self._streams.seal(scope, stream)
                 await self._streams.delete(scope, stream)
-            core.record(ReaderGroupDeleted(scope, name))
+            core.record(op.ReaderGroupDeleted(scope, name))
 
     # Subscribers -----------------------------------------------------------------------------------------------
 
@@ -108,40 +100,22 @@ class ReaderGroups:
     def move(
         self, scope: str, stream: str, subscriber: str, group_id: str, generation: int, cut: Mapping[int, int]
     ) -> None:
-        """Record a subscriber's position."""
         found = self._stream(scope, stream)
         held = found.subscribers.get(subscriber)
         if held is None:
-            raise NotFound("subscriber", f"{subscriber} of stream {found.full_name}")
-        group_scope, group = _split(subscriber)
-        self._check_id("subscriber", subscriber, self._core.state.reader_group(group_scope, group), group_id)
+            raise errors.NotFound("subscriber", f"{subscriber} of stream {found.full_name}")
+        self._check_id("subscriber", subscriber, self._core.state.reader_group(*op.split_name(subscriber)), group_id)
         if held.generation != generation:
-            raise GenerationMismatch(subscriber, generation, held.generation)
+            raise errors.GenerationMismatch(subscriber, generation, held.generation)
         self._streams.check_progress(found, held.cut, cut)
-        self._core.record(SubscriberMoved(scope, stream, subscriber, dict(cut)))
-
-    def _find(self, scope: str, name: str) -> ReaderGroupConfig:
-        """Return the group. Raises `NotFound` for its scope if that does not exist."""
-        require(scope=scope, reader_group=name)
-        self._core.state.scope(scope)
-        return self._core.state.reader_group(scope, name)
+        self._core.record(op.SubscriberMoved(scope, stream, subscriber, dict(cut)))
 
     def _stream(self, scope: str, stream: str) -> Stream:
         """Return the stream. Raises `NotFound` for its scope if that does not exist."""
-        require(scope=scope, stream=stream)
         self._core.state.scope(scope)
         return self._streams.get(scope, stream)
 
     def _check_id(self, kind: str, name: str, held: ReaderGroupConfig, group_id: str) -> None:
         """Refuse an id other than the group's; it is parsed only here, as in Pravega."""
-        try:
-            same = UUID(held.group_id) == UUID(group_id)
-        except ValueError as error:
-            raise InvalidArgument(f"{group_id[:80]!r} is not the id of a reader group") from error
-        if not same:
-            raise NotFound(kind, f"{name} with id {group_id}")
-
-
-def _split(full_name: str) -> tuple[str, str]:
-    scope, _, name = full_name.partition("/")
-    return scope, name
+        if parse_group_id(held.group_id) != parse_group_id(group_id):
+            raise errors.NotFound(kind, f"{name} with id {group_id}")

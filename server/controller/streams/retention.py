@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from segstore.server.controller.policies import Cut, RetentionPolicy, RetentionType
-from segstore.server.controller.state import Comparison, Epoch, RetentionCut, Stream, compare
+from segstore.server.controller.state import Comparison, Epoch, RetentionCut, Stream, history
 
 
 def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, now_ms: int) -> Cut | None:
@@ -32,7 +32,7 @@ def truncation_point(stream: Stream, policy: RetentionPolicy, subscribers: Cut, 
 def obsolete(epochs: Sequence[Epoch], kept: Sequence[RetentionCut], cut: Cut) -> int:
     """Return how many of the recorded cuts, from the first, are at or before a truncation and can be dropped."""
     return bisect_left(
-        kept, True, key=lambda each: each.cut != cut and compare(epochs, each.cut, cut) is not Comparison.BEFORE
+        kept, True, key=lambda each: each.cut != cut and history.compare(epochs, each.cut, cut) is not Comparison.BEFORE
     )
 
 
@@ -53,7 +53,9 @@ def _bounds(
 
 def _before(stream: Stream, kept: Sequence[RetentionCut], bound: Cut) -> Cut | None:
     """Return the latest recorded cut before a position."""
-    count = bisect_left(kept, True, key=lambda each: compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE)
+    count = bisect_left(
+        kept, True, key=lambda each: history.compare(stream.epochs, each.cut, bound) is not Comparison.BEFORE
+    )
     return kept[count - 1].cut if count else None
 
 
@@ -67,7 +69,7 @@ def _by_size(stream: Stream, policy: RetentionPolicy, kept: Sequence[RetentionCu
         # The subscribers are so far ahead that truncating there would leave too little.
         if least is None:
             return None
-        if compare(stream.epochs, least.cut, subscribers) is Comparison.BEFORE:
+        if history.compare(stream.epochs, least.cut, subscribers) is Comparison.BEFORE:
             return least.cut
         return _before(stream, kept, subscribers)
     if not policy.maximum or left < policy.maximum or most is None:
@@ -83,7 +85,7 @@ def _by_time(
         return None
     if not subscribers:
         return least.cut
-    order = compare(stream.epochs, least.cut, subscribers)
+    order = history.compare(stream.epochs, least.cut, subscribers)
     if order is Comparison.BEFORE:
         return least.cut
     if order is Comparison.OVERLAPS:
@@ -92,7 +94,7 @@ def _by_time(
     if not overdue:
         return subscribers
     latest = overdue[-1].cut
-    order = compare(stream.epochs, subscribers, latest)
+    order = history.compare(stream.epochs, subscribers, latest)
     if order is Comparison.EQUAL_OR_AFTER:
         return subscribers
     return most.cut if order is Comparison.BEFORE else latest

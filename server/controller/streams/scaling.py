@@ -13,19 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from segstore.server.controller.errors import IllegalState, InvalidArgument, ScaleRefused, SegmentStoreFailed
-from segstore.server.controller.state import (
-    Core,
-    Due,
-    KeyRange,
-    Scale,
-    ScaleFinished,
-    ScaleStarted,
-    Segment,
-    Stream,
-    next_epoch,
-    ranges_match,
-    require,
-)
+from segstore.server.controller.state import Core, Due, KeyRange, Scale, Segment, Stream, history
+from segstore.server.controller.state import operations as op
 from segstore.wire.names import split_segment_id
 
 _log = logging.getLogger(__name__)
@@ -34,8 +23,6 @@ ScaleStatus = Literal["IN_PROGRESS", "SUCCESS", "INVALID_INPUT"]
 
 
 class Scaling:
-    """Scales streams, on request and by load."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
 
@@ -51,7 +38,6 @@ class Scaling:
 
         The new segments are numbered and returned in the order of `ranges`.
         """
-        require(scope=scope, stream=stream)
         wanted = tuple(ranges)
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
@@ -65,14 +51,13 @@ class Scaling:
                 self._check(found, sealed, wanted)
                 self._begin(found, tuple(sealed), wanted)
             accepted = wanted if found.scale is None else found.scale.ranges
-            coming = next_epoch(left, sealed, accepted, self._core.now_ms()).segments
+            coming = history.next_epoch(left, sealed, accepted, self._core.now_ms()).segments
             await self._finish_or_retry(found)
         new = (segment for segment in coming if segment.epoch == left.number + 1)
         return sorted(new, key=lambda segment: segment.number), left.number
 
     def status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
         """Return the status of the scale that ends `epoch`."""
-        require(scope=scope, stream=stream)
         if epoch < 0:
             raise InvalidArgument(f"epoch {epoch} is negative")
         current = self._core.state.stream(scope, stream).current
@@ -100,14 +85,14 @@ class Scaling:
         core = self._core
         sealed = _as_current(stream, stream.scale)
         now_ms = core.now_ms()
-        coming = next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
+        coming = history.next_epoch(stream.current, sealed, stream.scale.ranges, now_ms)
         async for segment in core.pace.over(list(coming.made.values())):
             name = stream.segment_name(segment)
             await core.segments.create_segment(name, stream.config.scaling, stream.config.rollover_bytes)
         sizes = {}
         async for identifier in core.pace.over(sealed):
             sizes[identifier] = await core.segments.seal_segment(stream.segment_name(stream.segment(identifier)))
-        core.record(ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
+        core.record(op.ScaleFinished(stream.scope, stream.name, sealed, stream.scale.ranges, sizes, now_ms))
 
     async def finish_due(self, stream: Stream) -> None:
         """As `finish`, if it is time. The caller holds the stream's lock."""
@@ -120,7 +105,7 @@ class Scaling:
         for identifier in sealed:
             if identifier not in known:
                 raise ScaleRefused(stream.full_name, f"segment {identifier} is not a current one")
-        if not ranges_match(current, sealed, ranges):
+        if not history.ranges_match(current, sealed, ranges):
             raise InvalidArgument(f"the new key ranges do not cover the keys of segments {list(sealed)}")
         count = len(current.segments) - len(sealed) + len(ranges)
         self._core.check_segments("segments of a stream", count)
@@ -129,7 +114,7 @@ class Scaling:
 
     def _begin(self, stream: Stream, sealed: tuple[int, ...], ranges: tuple[KeyRange, ...]) -> None:
         due_ms = self._core.now_ms() + self._core.config.scale_delay_ms
-        self._core.record(ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
+        self._core.record(op.ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
 
     async def _finish_or_retry(self, stream: Stream) -> None:
         """Execute the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from segstore.server.controller.errors import AlreadyExists, InvalidName, ScopeNotEmpty
-from segstore.server.controller.state import Core, ScopeCreated, ScopeDeleted, require
+from segstore.server.controller.state import Core, require
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.reader_groups import ReaderGroups
 from segstore.server.controller.streams.streams import Streams, page
 from segstore.server.controller.streams.tables import Tables
@@ -25,10 +26,9 @@ class Scopes:
             raise InvalidName("scope", scope)
         if scope in self._core.state.scopes:
             raise AlreadyExists("scope", scope)
-        self._core.record(ScopeCreated(scope, self._core.now_ms()))
+        self._core.record(op.ScopeCreated(scope, self._core.now_ms()))
 
     def exists(self, scope: str) -> bool:
-        require(scope=scope)
         return scope in self._core.state.scopes
 
     async def names(self, token: str) -> tuple[list[str], str]:
@@ -37,12 +37,11 @@ class Scopes:
 
     def delete(self, scope: str) -> None:
         """Delete an empty scope."""
-        require(scope=scope)
         found = self._core.state.scope(scope)
         held = len(found.streams) + len(found.reader_groups) + len(found.tables)
         if held:
             raise ScopeNotEmpty(scope, held)
-        self._core.record(ScopeDeleted(scope))
+        self._core.record(op.ScopeDeleted(scope))
 
     async def delete_recursively(self, scope: str) -> None:
         """Delete a scope and its contents; no-op if it does not exist."""

@@ -17,39 +17,11 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Any, Final
 
-from segstore.server.controller.errors import (
-    AlreadyExists,
-    BrokenStreamCut,
-    InvalidArgument,
-    InvalidName,
-    InvalidStreamCut,
-    NotFound,
-    StreamNotSealed,
-    StreamSealed,
-)
+from segstore.server.controller import errors
 from segstore.server.controller.pace import PER_TICK
 from segstore.server.controller.policies import Cut, ScalingType, StreamConfig
-from segstore.server.controller.state import (
-    MARK_PREFIX,
-    Core,
-    Segment,
-    Stream,
-    StreamCreated,
-    StreamDeleted,
-    StreamTruncated,
-    StreamUpdated,
-    between,
-    cut_span,
-    equal_ranges,
-    find_segment,
-    first_epoch,
-    is_at_or_after,
-    pieces_between,
-    require,
-    successors,
-    why_invalid,
-)
-from segstore.server.controller.state import StreamSealed as Sealed
+from segstore.server.controller.state import MARK_PREFIX, Core, Segment, Stream, history, require
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
 from segstore.server.net import Endpoint
@@ -94,8 +66,6 @@ def _tag_order(stream: str) -> tuple[int, str]:
 
 
 class Streams:
-    """Operations on streams, except scaling and transactions."""
-
     def __init__(self, core: Core, scaling: Scaling, transactions: Transactions) -> None:
         self._core = core
         self._scaling = scaling
@@ -104,10 +74,8 @@ class Streams:
     # Changes ---------------------------------------------------------------------------------------------------
 
     async def create(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Create a stream with its first segments."""
-        require(scope=scope)
         if not is_stream_name(stream):
-            raise InvalidName("stream", stream)
+            raise errors.InvalidName("stream", stream)
         self._check_config(config)
         await self._create(scope, stream, config)
         if self._core.config.watermark_streams and not stream.startswith(MARK_PREFIX):
@@ -115,44 +83,44 @@ class Streams:
 
     async def _create_mark(self, scope: str, stream: str) -> None:
         """Create a stream of watermarks, unless it exists. Its name is valid if that of its stream is."""
-        with suppress(AlreadyExists):
+        with suppress(errors.AlreadyExists):
             await self._create(scope, stream, StreamConfig())
 
     async def _create(self, scope: str, stream: str, config: StreamConfig) -> None:
         core = self._core
         async with core.lock(scope, stream):
             if stream in core.state.scope(scope).streams:
-                raise AlreadyExists("stream", f"{scope}/{stream}")
+                raise errors.AlreadyExists("stream", f"{scope}/{stream}")
             number = core.state.numbers.get(f"{scope}/{stream}", 0)
             now_ms = core.now_ms()
-            async for segment in core.pace.over(first_epoch(config.scaling.min_segments, number, now_ms).segments):
+            async for segment in core.pace.over(
+                history.first_epoch(config.scaling.min_segments, number, now_ms).segments
+            ):
                 await core.segments.create_segment(segment.name(scope, stream), config.scaling, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
-            core.record(StreamCreated(scope, stream, config, number, now_ms))
+            core.record(op.StreamCreated(scope, stream, config, number, now_ms))
 
     async def update(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Change a stream's configuration; scales at once to a fixed or a higher minimum number of segments."""
-        require(scope=scope, stream=stream)
         self._check_config(config)
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
             await self._scaling.finish(found)
             async for segment in self._core.pace.over(found.current.segments):
                 await self._core.segments.update_policy(found.segment_name(segment), config.scaling)
-            self._core.record(StreamUpdated(scope, stream, config))
+            self._core.record(op.StreamUpdated(scope, stream, config))
             count, wanted = len(found.current.segments), config.scaling.min_segments
             if count < wanted or (count > wanted and config.scaling.kind is ScalingType.FIXED):
-                await self._scaling.replace(found, equal_ranges(wanted))
+                await self._scaling.replace(found, history.equal_ranges(wanted))
 
     async def truncate(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
         """Truncate a stream at a cut, which must not be before the last one."""
-        require(scope=scope, stream=stream)
         async with self._core.lock(scope, stream):
             found = self._unsealed(scope, stream)
-            self._check_truncation(found, found.cut, cut)
+            self.check_progress(found, found.cut, cut)
             gone = [
                 segment
-                for segment in between(found.epochs, found.cut, cut)
+                for segment in history.between(found.epochs, found.cut, cut)
                 if segment.id not in cut and segment.id not in found.deleted
             ]
             async for identifier, offset in self._core.pace.over(list(cut.items())):
@@ -163,11 +131,10 @@ class Streams:
                         await self._core.segments.truncate_segment(name, offset)
             async for segment in self._core.pace.over(gone):
                 await self._core.segments.delete_segment(found.segment_name(segment))
-            self._core.record(StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
+            self._core.record(op.StreamTruncated(scope, stream, dict(cut), tuple(segment.id for segment in gone)))
 
     async def seal(self, scope: str, stream: str) -> None:
         """Seal a stream; no-op if it is sealed. Open transactions are aborted."""
-        require(scope=scope, stream=stream)
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if found.sealed:
@@ -177,21 +144,20 @@ class Streams:
             sizes = {}
             async for segment in self._core.pace.over(found.current.segments):
                 sizes[segment.id] = await self._core.segments.seal_segment(found.segment_name(segment))
-            self._core.record(Sealed(scope, stream, sizes))
+            self._core.record(op.StreamSealed(scope, stream, sizes))
 
     async def delete(self, scope: str, stream: str) -> None:
         """Delete a sealed stream, its segments and its watermarks."""
-        require(scope=scope, stream=stream)
         async with self._core.lock(scope, stream):
             found = self._core.state.stream(scope, stream)
             if not found.sealed:
-                raise StreamNotSealed(found.full_name)
+                raise errors.StreamNotSealed(found.full_name)
             mark = self._core.state.scope(scope).streams.get(MARK_PREFIX + stream)
             if mark is not None:
                 await self._delete_segments(mark)
-                self._core.record(StreamDeleted(scope, mark.name))
+                self._core.record(op.StreamDeleted(scope, mark.name))
             await self._delete_segments(found)
-            self._core.record(StreamDeleted(scope, stream))
+            self._core.record(op.StreamDeleted(scope, stream))
 
     async def _delete_segments(self, stream: Stream) -> None:
         async for segment in self._core.pace.over(list(stream.all_segments())):
@@ -205,12 +171,10 @@ class Streams:
 
     def get(self, scope: str, stream: str) -> Stream:
         """Return the stream, read-only. Raises `NotFound`."""
-        require(scope=scope, stream=stream)
         return self._core.state.stream(scope, stream)
 
     async def names(self, scope: str, token: str) -> tuple[list[str], str]:
         """Return a page of the names of a scope's streams."""
-        require(scope=scope)
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
         def listed(name: str) -> bool:
@@ -220,7 +184,6 @@ class Streams:
 
     async def tagged(self, scope: str, token: str, tag: str) -> tuple[list[str], str]:
         """Return a page of the names of a scope's streams with a tag, without internal streams."""
-        require(scope=scope, tag=tag)
         streams = self._core.state.scope(scope).streams
 
         def listed(name: str) -> bool:
@@ -235,13 +198,12 @@ class Streams:
         return [] if found.sealed else list(found.current.segments)
 
     async def head(self, scope: str, stream: str) -> Cut:
-        """Return the cut at which the stream begins."""
         return (await self._get_or_mark(scope, stream)).head()
 
     def at_epoch(self, scope: str, stream: str, epoch: int) -> list[Segment]:
         """Return the segments of an epoch, by key."""
         if epoch < 0:
-            raise InvalidArgument(f"epoch {epoch} is negative")
+            raise errors.InvalidArgument(f"epoch {epoch} is negative")
         return list(self.get(scope, stream).epoch(epoch).segments)
 
     async def following(self, scope: str, stream: str, identifier: int) -> dict[Segment, list[int]]:
@@ -251,7 +213,7 @@ class Streams:
         answer for the end of the stream, so work that is sealing segments is finished first.
         """
         found = self.get(scope, stream)
-        following = successors(found.epochs, identifier)
+        following = history.successors(found.epochs, identifier)
         if following or found.sealed:
             return following
         async with self._core.lock(scope, stream):
@@ -259,7 +221,7 @@ class Streams:
             if not found.sealed:
                 await self._scaling.finish_due(found)
                 await self._transactions.finish_due(found)
-            return successors(found.epochs, identifier)
+            return history.successors(found.epochs, identifier)
 
     async def between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
         """Return the segments from one stream cut to another; one of them may be empty, for the beginning or the end.
@@ -267,34 +229,34 @@ class Streams:
         A cut need not cover all keys here, and unknown segments in it are ignored.
         """
         if not start and not end:
-            raise InvalidArgument("one of the two stream cuts must be given")
+            raise errors.InvalidArgument("one of the two stream cuts must be given")
         self._core.check_cut(max(len(start), len(end)))
         found = self.get(scope, stream)
         cuts = [cut for cut in (start, end) if cut]
         for cut in cuts:
             _check_epochs(found, cut)
-            if all(find_segment(found.epochs, identifier) is None for identifier in cut):
-                raise BrokenStreamCut(found.full_name, "it names no segment of the stream")
+            if all(history.find_segment(found.epochs, identifier) is None for identifier in cut):
+                raise errors.BrokenStreamCut(found.full_name, "it names no segment of the stream")
         segments: list[Segment] = []
         try:
-            for piece in pieces_between(tuple(found.epochs), start, end):
+            for piece in history.pieces_between(tuple(found.epochs), start, end):
                 await self._core.pace.take(1 + len(piece) // _AT_ONCE_BETWEEN)
                 segments += piece
         except ValueError as error:
-            raise InvalidStreamCut(found.full_name, str(error)) from error
+            raise errors.InvalidStreamCut(found.full_name, str(error)) from error
         return segments
 
     def is_current(self, scope: str, stream: str, identifier: int) -> bool:
         """Whether a segment takes writes."""
         found = self.get(scope, stream)
-        segment = find_segment(found.epochs, identifier)
+        segment = history.find_segment(found.epochs, identifier)
         return not found.sealed and segment is not None and found.current.holds(segment)
 
     def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
         """Whether a cut is valid: it covers all keys, in an order that can be read."""
         self._core.check_cut(len(cut))
         if not cut:
-            raise InvalidArgument("the stream cut is empty")
+            raise errors.InvalidArgument("the stream cut is empty")
         return _why_invalid(self.get(scope, stream), cut) is None
 
     def endpoint(self, scope: str, stream: str, identifier: int) -> Endpoint:
@@ -304,39 +266,37 @@ class Streams:
         self._core.check_name(scope, stream)
         return self._core.segments.owner_of(f"{scope}/{stream}/{number}.#epoch.{epoch}")
 
-    def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
-        """Refuse a cut that is invalid for this stream, or before an earlier one."""
-        self._check_truncation(stream, earlier, cut)
-
     def _check_config(self, config: StreamConfig) -> None:
         count = config.scaling.min_segments
         self._core.check_segments("segments of a stream", count)
         if count < 1 or config.rollover_bytes < 0:
-            raise InvalidArgument(f"no stream can have {count} segments and rollover at {config.rollover_bytes} bytes")
+            raise errors.InvalidArgument(
+                f"no stream can have {count} segments and rollover at {config.rollover_bytes} bytes"
+            )
 
-    def _check_truncation(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+    def check_progress(self, stream: Stream, earlier: Mapping[int, int], cut: Mapping[int, int]) -> None:
+        """Refuse a cut that is invalid for this stream, or before an earlier one."""
         self._core.check_cut(len(cut))
         if not cut:
-            raise InvalidArgument("the stream cut is empty")
+            raise errors.InvalidArgument("the stream cut is empty")
         if (why := _why_invalid(stream, cut)) is not None:
-            raise InvalidStreamCut(stream.full_name, why)
+            raise errors.InvalidStreamCut(stream.full_name, why)
         if earlier:
-            span, earlier_span = cut_span(stream.epochs, cut), cut_span(stream.epochs, earlier)
-            if not is_at_or_after(cut, span, earlier, earlier_span):
-                raise InvalidStreamCut(stream.full_name, "it lies before the last one")
+            span, earlier_span = history.cut_span(stream.epochs, cut), history.cut_span(stream.epochs, earlier)
+            if not history.is_at_or_after(cut, span, earlier, earlier_span):
+                raise errors.InvalidStreamCut(stream.full_name, "it lies before the last one")
 
     def _unsealed(self, scope: str, stream: str) -> Stream:
         found = self._core.state.stream(scope, stream)
         if found.sealed:
-            raise StreamSealed(found.full_name)
+            raise errors.StreamSealed(found.full_name)
         return found
 
     async def _get_or_mark(self, scope: str, stream: str) -> Stream:
         """Return the stream; creates a stream of watermarks if its stream exists."""
-        require(scope=scope, stream=stream)
         try:
             return self._core.state.stream(scope, stream)
-        except NotFound:
+        except errors.NotFound:
             about = stream.removeprefix(MARK_PREFIX)
             if about == stream or not self.exists(scope, about):
                 raise
@@ -350,7 +310,7 @@ def _check_epochs(stream: Stream, cut: Mapping[int, int]) -> None:
     if named[0] >= 0:
         stream.epoch(named[0])
     if named[0] < 0 or named[-1] > stream.current.number:
-        raise BrokenStreamCut(stream.full_name, f"not all of the epochs {named} exist")
+        raise errors.BrokenStreamCut(stream.full_name, f"not all of the epochs {named} exist")
 
 
 def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
@@ -359,8 +319,8 @@ def _why_invalid(stream: Stream, cut: Mapping[int, int]) -> str | None:
     for identifier in cut:
         try:
             stream.segment(identifier)
-        except NotFound as error:
-            raise BrokenStreamCut(stream.full_name, str(error)) from error
+        except errors.NotFound as error:
+            raise errors.BrokenStreamCut(stream.full_name, str(error)) from error
     if all(offset < 0 for offset in cut.values()):
-        raise BrokenStreamCut(stream.full_name, "it has reached no segment")
-    return why_invalid(stream.epochs, cut)
+        raise errors.BrokenStreamCut(stream.full_name, "it has reached no segment")
+    return history.why_invalid(stream.epochs, cut)

@@ -8,29 +8,18 @@ from __future__ import annotations
 
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName
 from segstore.server.controller.policies import TableConfig
-from segstore.server.controller.state import (
-    TABLE_SUFFIX,
-    Core,
-    Segment,
-    Table,
-    TableCreated,
-    TableDeleted,
-    first_epoch,
-    require,
-)
+from segstore.server.controller.state import TABLE_SUFFIX, Core, Segment, Table, history
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.streams import page
 from segstore.wire.names import is_user_stream_name
 
 
 class Tables:
-    """Operations on key-value tables; clients access entries directly in the segment store."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def create(self, scope: str, name: str, config: TableConfig) -> None:
         """Create a table with its partitions, whose keys have a fixed length."""
-        require(scope=scope)
         self._core.check_segments("partitions of a table", config.partitions)
         if (
             config.partitions < 1
@@ -47,33 +36,28 @@ class Tables:
                 raise AlreadyExists("key-value table", f"{scope}/{name}")
             number = core.state.numbers.get(f"{scope}/{name}{TABLE_SUFFIX}", 0)
             now_ms = core.now_ms()
-            table = Table(scope, name, config, now_ms, first_epoch(config.partitions, number, now_ms))
+            table = Table(scope, name, config, now_ms, history.first_epoch(config.partitions, number, now_ms))
             key_bytes = config.primary_key_bytes + config.secondary_key_bytes
             async for segment in core.pace.over(table.epoch.segments):
                 await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
-            core.record(TableCreated(scope, name, config, number, now_ms))
+            core.record(op.TableCreated(scope, name, config, number, now_ms))
 
     def get(self, scope: str, name: str) -> TableConfig:
-        require(scope=scope, table=name)
         return self._core.state.table(scope, name).config
 
     def partitions(self, scope: str, name: str) -> list[Segment]:
         """Return the table's segments, by key."""
-        require(scope=scope, table=name)
         return list(self._core.state.table(scope, name).epoch.segments)
 
     async def names(self, scope: str, token: str) -> tuple[list[str], str]:
         """Return a page of the names of a scope's tables."""
-        require(scope=scope)
         return await page(self._core, self._core.state.scope(scope).tables, token)
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete a table and its contents."""
-        require(scope=scope, table=name)
         core = self._core
         async with core.lock("table", scope, name):
             table = core.state.table(scope, name)
             async for segment in core.pace.over(table.epoch.segments):
                 await core.segments.delete_table(table.segment_name(segment))
-            core.record(TableDeleted(scope, name))
+            core.record(op.TableDeleted(scope, name))

@@ -23,35 +23,19 @@ from itertools import groupby, islice
 from typing import Final
 from uuid import UUID
 
-from segstore.server.controller.errors import (
-    ExecutionTimeExceeded,
-    IllegalState,
-    InvalidArgument,
-    LeaseTooLarge,
-    NotFound,
-    SegmentStoreFailed,
-    TooMany,
-)
+from segstore.server.controller import errors
 from segstore.server.controller.policies import ScalingPolicy
 from segstore.server.controller.state import (
-    AbortStarted,
-    CommitStarted,
-    CompletedForgotten,
     Core,
     Due,
-    EpochRolled,
     Segment,
     Stream,
     Timer,
     Transaction,
-    TransactionEnded,
-    TransactionOpened,
-    TransactionPinged,
     TransactionStatus,
-    require,
-    rolled,
     transaction_epoch,
 )
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.writers import note
 
 _log = logging.getLogger(__name__)
@@ -74,27 +58,24 @@ def _opening(transaction: UUID) -> int:
 
 
 class Transactions:
-    """Opens, pings and ends transactions, on request and by time."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def open(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[Segment]]:
         """Open a transaction; return its id and the segments of its epoch, for each of which its own segment exists."""
-        require(scope=scope, stream=stream)
         core = self._core
         core.state.stream(scope, stream)
         if not core.config.min_lease_ms <= lease_ms <= core.config.max_lease_ms:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"a lease of {lease_ms} ms is not between {core.config.min_lease_ms} and {core.config.max_lease_ms} ms"
             )
         async with core.lock(scope, stream):
             found = core.state.stream(scope, stream)
             if found.sealed:
-                raise IllegalState(f"stream {found.full_name} is sealed")
+                raise errors.IllegalState(f"stream {found.full_name} is sealed")
             count, limit = len(found.transactions) + 1, core.config.max_transactions
             if count > limit:
-                raise TooMany("open transactions of a stream", count, limit)
+                raise errors.TooMany("open transactions of a stream", count, limit)
             epoch = found.current.reference
             identifier = UUID(int=epoch << 96 | next(core.transaction_ids))
             segments = []
@@ -103,28 +84,26 @@ class Transactions:
                 segments.append(Segment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
-            core.record(TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
+            core.record(op.TransactionOpened(scope, stream, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
             self._watch(found, identifier)
         return identifier, segments
 
     def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
         """Extend the lease of an open transaction; return its status, None if it is unknown."""
-        require(scope=scope, stream=stream)
         core = self._core
         status = self.status(scope, stream, identifier)
         if status is not TransactionStatus.OPEN:
             return status
         if lease_ms > core.config.max_lease_ms:
-            raise LeaseTooLarge(lease_ms, core.config.max_lease_ms)
+            raise errors.LeaseTooLarge(lease_ms, core.config.max_lease_ms)
         transaction = core.state.stream(scope, stream).transactions[identifier]
         if core.now_ms() + lease_ms > transaction.must_end_ms:
-            raise ExecutionTimeExceeded(identifier, core.now_ms() + lease_ms, transaction.must_end_ms)
-        core.record(TransactionPinged(scope, stream, identifier, self._lease_end(lease_ms)))
+            raise errors.ExecutionTimeExceeded(identifier, core.now_ms() + lease_ms, transaction.must_end_ms)
+        core.record(op.TransactionPinged(scope, stream, identifier, self._lease_end(lease_ms)))
         return status
 
     def status(self, scope: str, stream: str, identifier: UUID) -> TransactionStatus | None:
         """Return a transaction's status; None if it, or its stream, is unknown."""
-        require(scope=scope, stream=stream)
         found = self._core.state.find_stream(scope, stream)
         if found is None:
             return None
@@ -133,31 +112,28 @@ class Transactions:
 
     def completed(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
         """Return the latest ended transactions of a stream with their outcomes, in the order of their opening."""
-        require(scope=scope, stream=stream)
         found = self._core.state.stream(scope, stream)
         last = islice(reversed(found.completed), self._core.config.completed_listed)
         return {each: found.completed[each].status for each in sorted(last, key=_opening)}
 
     async def commit(self, scope: str, stream: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
         """Request a commit; without a configured delay it is complete at return."""
-        require(scope=scope, stream=stream)
         core = self._core
         core.check_name(writer)
         async with core.lock(scope, stream):
             found = core.state.stream(scope, stream)
             if self._may_end(found, identifier, commit=True):
                 due_ms = core.now_ms() + core.config.commit_delay_ms
-                core.record(CommitStarted(scope, stream, identifier, writer, timestamp, due_ms))
+                core.record(op.CommitStarted(scope, stream, identifier, writer, timestamp, due_ms))
                 await self._end_or_retry(found, identifier)
 
     async def abort(self, scope: str, stream: str, identifier: UUID) -> None:
         """Request an abort; without a configured delay it is complete at return."""
-        require(scope=scope, stream=stream)
         core = self._core
         async with core.lock(scope, stream):
             found = core.state.stream(scope, stream)
             if self._may_end(found, identifier, commit=False):
-                core.record(AbortStarted(scope, stream, identifier, core.now_ms() + core.config.commit_delay_ms))
+                core.record(op.AbortStarted(scope, stream, identifier, core.now_ms() + core.config.commit_delay_ms))
                 await self._end_or_retry(found, identifier)
 
     async def run(self, timer: Timer) -> None:
@@ -169,7 +145,7 @@ class Transactions:
                 return
             transaction = found.transactions[timer.transaction]
             if transaction.status is TransactionStatus.OPEN and self._due_ms(transaction) <= core.now_ms():
-                core.record(AbortStarted(timer.scope, timer.stream, timer.transaction, core.now_ms()))
+                core.record(op.AbortStarted(timer.scope, timer.stream, timer.transaction, core.now_ms()))
             await self._end_or_retry(found, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
@@ -177,7 +153,7 @@ class Transactions:
         core = self._core
         async for identifier, transaction in core.pace.over(list(stream.transactions.items())):
             if transaction.status is TransactionStatus.OPEN:
-                core.record(AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
+                core.record(op.AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
         await self._end(stream, list(stream.transactions))
 
     async def finish_due(self, stream: Stream) -> None:
@@ -201,12 +177,12 @@ class Transactions:
         """Whether ending is still to be asked for; refuses the opposite of what was asked before."""
         status = self.status(stream.scope, stream.name, identifier)
         if status is None:
-            raise NotFound("transaction", f"{identifier} of stream {stream.full_name}")
+            raise errors.NotFound("transaction", f"{identifier} of stream {stream.full_name}")
         if status is TransactionStatus.OPEN:
             return True
         if commit is (status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)):
             return False
-        raise IllegalState(f"transaction {identifier} of stream {stream.full_name} is {status.value}")
+        raise errors.IllegalState(f"transaction {identifier} of stream {stream.full_name} is {status.value}")
 
     async def _end_or_retry(self, stream: Stream, identifier: UUID) -> None:
         core = self._core
@@ -216,7 +192,7 @@ class Transactions:
             return
         try:
             await self.finish_due(stream)
-        except SegmentStoreFailed as error:
+        except errors.SegmentStoreFailed as error:
             _log.warning("ending transaction %s of stream %s is tried again: %s", identifier, stream.full_name, error)
 
     async def _end(self, stream: Stream, identifiers: Iterable[UUID]) -> None:
@@ -257,7 +233,7 @@ class Transactions:
         """Merge transactions of an older epoch; every step is idempotent."""
         segments, pace = self._core.segments, self._core.pace
         now_ms = self._core.now_ms()
-        again, current = rolled(stream, epoch, now_ms)
+        again, current = op.rolled(stream, epoch, now_ms)
         async for segment in pace.over(again.segments):
             await segments.create_segment(stream.segment_name(segment), _PLAIN, stream.config.rollover_bytes)
         await self._merge(stream, again.segments, identifiers)
@@ -267,7 +243,7 @@ class Transactions:
         sizes = {}
         async for segment in pace.over((*again.segments, *stream.current.segments)):
             sizes[segment.id] = await segments.seal_segment(stream.segment_name(segment))
-        self._core.record(EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
+        self._core.record(op.EpochRolled(stream.scope, stream.name, epoch, sizes, now_ms))
 
     async def _note_time(self, stream: Stream, transaction: Transaction) -> None:
         if not transaction.writer or transaction.timestamp == _NO_TIME:
@@ -277,19 +253,19 @@ class Transactions:
             position[segment.id] = await self._core.segments.segment_length(stream.segment_name(segment))
         # A timestamp before the writer's last one, or beyond the limit of writers, is ignored; the transaction is
         # committed.
-        with suppress(TooMany):
+        with suppress(errors.TooMany):
             note(self._core, stream, transaction.writer, transaction.timestamp, position)
 
     def _ended(self, stream: Stream, identifier: UUID, *, committed: bool) -> None:
         core = self._core
         now_ms = core.now_ms()
-        core.record(TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
+        core.record(op.TransactionEnded(stream.scope, stream.name, identifier, committed, now_ms))
         before_ms = now_ms - core.config.completed_ttl_ms
         beyond = len(stream.completed) - core.config.completed_max
         if beyond > core.config.completed_max // 10:  # in batches, because each one is an operation in the journal
             before_ms = max(before_ms, next(islice(stream.completed.values(), beyond, None)).ended_ms)
         if next(iter(stream.completed.values())).ended_ms < before_ms:
-            core.record(CompletedForgotten(stream.scope, stream.name, before_ms))
+            core.record(op.CompletedForgotten(stream.scope, stream.name, before_ms))
 
     # Time ------------------------------------------------------------------------------------------------------
 

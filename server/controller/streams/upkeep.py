@@ -11,15 +11,8 @@ import logging
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.segment_admin import Load
-from segstore.server.controller.state import (
-    Core,
-    Due,
-    RetentionCut,
-    RetentionCutRecorded,
-    RetentionCutsForgotten,
-    Stream,
-    lower_bound,
-)
+from segstore.server.controller.state import Core, Due, RetentionCut, Stream, history
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.autoscale import Watch, decide, measure
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from segstore.server.controller.streams.scaling import Scaling
@@ -29,14 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Retention and scaling by load, for streams with such policies."""
-
     def __init__(self, core: Core, streams: Streams, scaling: Scaling) -> None:
         self._core = core
         self._streams = streams
         self._scaling = scaling
         self._watches: dict[str, dict[int, Watch]] = {}
-        self._timed: set[tuple[Due, str]] = set()
 
     def watch(self, scope: str, stream: str) -> None:
         """Set the timers that a stream's configuration requires. Call it when the configuration may have changed."""
@@ -44,13 +34,12 @@ class Upkeep:
         if found is None:
             return
         if found.config.retention is not None:
-            self._schedule(Due.RETENTION, found, self._core.config.retention_every_ms)
+            self._core.schedule_once(self._core.config.retention_every_ms, Due.RETENTION, scope, stream)
         if self._scales(found):
-            self._schedule(Due.LOAD, found, self._core.config.scaling.tick_ms)
+            self._core.schedule_once(self._core.config.scaling.tick_ms, Due.LOAD, scope, stream)
 
     async def run_retention(self, scope: str, stream: str) -> None:
         """Record a stream cut and truncate what the policy does not require."""
-        self._timed.discard((Due.RETENTION, f"{scope}/{stream}"))
         found = self._find(scope, stream)
         if found is None or found.config.retention is None:
             return
@@ -73,19 +62,18 @@ class Upkeep:
             return
         now_ms = core.now_ms()
         kept = RetentionCut(now_ms, stream.size_till(cut), cut)
-        core.record(RetentionCutRecorded(stream.scope, stream.name, kept))
-        subscribers = lower_bound(stream.epochs, [each.cut for each in stream.subscribers.values() if each.cut])
+        core.record(op.RetentionCutRecorded(stream.scope, stream.name, kept))
+        subscribers = history.lower_bound(stream.epochs, [each.cut for each in stream.subscribers.values() if each.cut])
         point = truncation_point(stream, policy, subscribers, now_ms)
         if point is None:
             return
         await self._streams.truncate(stream.scope, stream.name, point)
         count = obsolete(stream.epochs, stream.retention_cuts, point)
-        core.record(RetentionCutsForgotten(stream.scope, stream.name, count))
+        core.record(op.RetentionCutsForgotten(stream.scope, stream.name, count))
 
     async def run_load(self, scope: str, stream: str) -> None:
         """Measure the rates of a stream's segments, and scale the stream if necessary."""
         name = f"{scope}/{stream}"
-        self._timed.discard((Due.LOAD, name))
         found = self._find(scope, stream)
         if found is None or not self._scales(found):
             self._watches.pop(name, None)
@@ -125,8 +113,3 @@ class Upkeep:
     def _find(self, scope: str, stream: str) -> Stream | None:
         found = self._core.state.find_stream(scope, stream)
         return None if found is None or found.sealed else found
-
-    def _schedule(self, kind: Due, stream: Stream, after_ms: int) -> None:
-        if (kind, stream.full_name) not in self._timed:
-            self._timed.add((kind, stream.full_name))
-            self._core.schedule(self._core.now_ms() + after_ms, kind, stream.scope, stream.name)

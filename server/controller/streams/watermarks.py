@@ -31,12 +31,10 @@ from segstore.server.controller.state import (
     Segment,
     Stream,
     Watermark,
-    WatermarkWritten,
-    WriterForgotten,
     WriterMark,
-    find_segment,
-    uncovered,
+    history,
 )
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire import Event, encode
 
@@ -55,8 +53,6 @@ _SHORT, _MIDDLE = 1 << 7, 1 << 14
 
 
 class Watermarks:
-    """Writes watermarks for streams whose writers report timestamps."""
-
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
         self._streams = streams
@@ -97,7 +93,7 @@ class Watermarks:
         event = encode(Event(encode_watermark(stream, watermark)))
         await self._core.segments.append_event(segments[0].name(scope, name), watermark.number, event)
         if self._core.state.find_stream(scope, stream.name) is stream:  # not deleted or recreated meanwhile
-            self._core.record(WatermarkWritten(scope, stream.name, watermark))
+            self._core.record(op.WatermarkWritten(scope, stream.name, watermark))
 
     async def _active(self, stream: Stream) -> list[WriterMark]:
         """Return the marks of active writers; forget the others."""
@@ -118,7 +114,7 @@ class Watermarks:
                 active.append(mark)
             else:
                 del behind_since[writer]
-                self._core.record(WriterForgotten(stream.scope, stream.name, writer))
+                self._core.record(op.WriterForgotten(stream.scope, stream.name, writer))
         if not behind_since:
             del self._behind_since[stream.full_name]
         return active
@@ -138,7 +134,7 @@ class UpperBound:
     def add(self, position: Mapping[int, int]) -> None:
         """Add a position. Segments that the stream never had are ignored."""
         for identifier, offset in position.items():
-            segment = find_segment(self._stream.epochs, identifier)
+            segment = history.find_segment(self._stream.epochs, identifier)
             if segment is None:
                 self._unknown += 1
                 self._example = identifier
@@ -160,10 +156,10 @@ class UpperBound:
             )
         if not self._segments:
             return {}
-        missing = uncovered(self._segments)
+        missing = history.uncovered(self._segments)
         self.add(last)
         self._fill(missing)
-        while missing := uncovered(self._segments):
+        while missing := history.uncovered(self._segments):
             self._fill(missing)
         return dict(sorted(self._offsets.items()))
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from segstore.server.controller.errors import NotFound, TooMany
-from segstore.server.controller.state import Core, Due, Stream, WriterGone, WriterNoted, require
+from segstore.server.controller.state import Core, Due, Stream
+from segstore.server.controller.state import operations as op
 
 NoteResult = Literal["SUCCESS", "INVALID_TIME", "INVALID_POSITION"]
 
@@ -36,27 +37,22 @@ def note(core: Core, stream: Stream, writer: str, timestamp: int, position: Mapp
             return "INVALID_TIME"
         if any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
             return "INVALID_POSITION"
-    core.record(WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
+    core.record(op.WriterNoted(stream.scope, stream.name, writer, timestamp, dict(position)))
     core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
     return "SUCCESS"
 
 
 class Writers:
-    """Records timestamps and removes writers."""
-
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def note(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> NoteResult:
         """Record that all events of this writer up to `position` have timestamps up to `timestamp`."""
-        require(scope=scope, stream=stream)
         self._core.check_cut(len(position))
         self._core.check_name(writer)
         return note(self._core, self._core.state.stream(scope, stream), writer, timestamp, position)
 
     def remove(self, scope: str, stream: str, writer: str) -> None:
-        """Record that the writer is gone."""
-        require(scope=scope, stream=stream)
         if writer not in self._core.state.stream(scope, stream).writers:
             raise NotFound("writer", f"{writer} of stream {scope}/{stream}")
-        self._core.record(WriterGone(scope, stream, writer))
+        self._core.record(op.WriterGone(scope, stream, writer))

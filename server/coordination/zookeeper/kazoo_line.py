@@ -21,9 +21,7 @@ _SPARE_S = 0.02
 class KazooLine:
     """Replaces a kazoo handler's functions for opening connections and sleeping; used by kazoo's threads.
 
-    Attributes:
-        tried: whether a connection was ever attempted.
-        failed: why the last attempt failed; None if it succeeded.
+    `tried` says whether a connection was ever attempted, `failed` why the last attempt failed, if it did.
     """
 
     def __init__(self, handler: Any) -> None:

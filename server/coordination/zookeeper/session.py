@@ -25,17 +25,8 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from segstore.server.coordination.types import (
-    BadVersion,
-    CoordinationError,
-    Disconnected,
-    Node,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-    SessionState,
-    Unreachable,
-)
+from segstore.server.coordination import errors
+from segstore.server.coordination.types import CoordinationSession, Node, SessionState
 from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
 
 log = logging.getLogger(__name__)
@@ -95,14 +86,8 @@ class ZooKeeperCoordinator:
         return session
 
 
-class ZooKeeperSession:
-    """One session (`CoordinationSession`).
-
-    Attributes:
-        session_id: the service's id of the session.
-        client: the kazoo client; to inspect its id and password.
-        why: why it was lost, if more is known than the service reported; else "".
-    """
+class ZooKeeperSession(CoordinationSession):
+    """One session (`CoordinationSession`). client: the kazoo client; to inspect its id and password."""
 
     def __init__(self, hosts: str, timeout_s: float, credentials: SecretStr | None) -> None:
         """Must be called in the loop's thread. Raises Unreachable."""
@@ -112,7 +97,7 @@ class ZooKeeperSession:
             from kazoo.retry import KazooRetry
             from kazoo.security import CREATOR_ALL_ACL
         except ModuleNotFoundError as error:
-            raise Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
+            raise errors.Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
         handler = SequentialThreadingHandler()
         self._line = KazooLine(handler)
         pause = {"delay": _FIRST_RETRY_S, "max_delay": _LAST_RETRY_S, "sleep_func": self._line.sleep}
@@ -129,19 +114,18 @@ class ZooKeeperSession:
                 default_acl=None if credentials is None else CREATOR_ALL_ACL,
             )
         except ValueError as error:
-            raise Unreachable(f"{hosts!r} is not the address of a ZooKeeper, which is HOST:PORT: {error}") from error
-        self.session_id = 0
-        self.why = ""
+            raise errors.Unreachable(
+                f"{hosts!r} is not the address of a ZooKeeper, which is HOST:PORT: {error}"
+            ) from error
+        super().__init__(0, SessionState.SUSPENDED)
         self._hosts = hosts
         self._credentials = credentials
         self._root = f"/{below}".rstrip("/")
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
-        self._state = SessionState.SUSPENDED
-        self._callbacks: list[Callable[[SessionState], None]] = []
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._answers: set[asyncio.Future[Any]] = set()
-        self._watches: set[_Watch] = set()
+        self._watches: dict[object, Callable[[], None]] = {}  # those that have not fired
         self._looks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
         self._last: threading.Thread | None = None
@@ -157,7 +141,7 @@ class ZooKeeperSession:
             why: object = self._line.failed or f"it gave no session within {connect_timeout_s:g} s"
             if not self._line.tried:
                 why = "no such name is known"
-            raise Unreachable(
+            raise errors.Unreachable(
                 f"ZooKeeper at {self._hosts} does not answer: {why}; make sure that it runs there, or name another one"
             ) from error
         if self._credentials is not None:
@@ -169,22 +153,15 @@ class ZooKeeperSession:
 
         try:
             entries, _ = await self._ask(_TREE, "get_acls_async")
-        except NoNode:
+        except errors.NoNode:
             return
-        except CoordinationError as error:
-            raise Unreachable(str(error)) from error
+        except errors.CoordinationError as error:
+            raise errors.Unreachable(str(error)) from error
         if any(each.id.scheme in _OPEN_TO and each.perms & ~Permissions.READ for each in entries):
-            raise Unreachable(
+            raise errors.Unreachable(
                 f"node {self._root}{_TREE} of ZooKeeper can be changed without credentials: it was made without them; "
                 "delete it, or use another name: HOST:PORT/NAME"
             )
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    def on_change(self, callback: Callable[[SessionState], None]) -> None:
-        self._callbacks.append(callback)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +175,7 @@ class ZooKeeperSession:
             return None
         try:
             data, stat = await self._ask(path, "get_async")
-        except NoNode:
+        except errors.NoNode:
             return None
         return Node(data, stat.version, stat.ephemeralOwner)
 
@@ -213,7 +190,7 @@ class ZooKeeperSession:
         while True:
             try:
                 return sorted(await self._ask(path, "get_children_async", heard))
-            except NoNode:
+            except errors.NoNode:
                 if await self._ask(path, "exists_async", heard) is None:
                     return []
 
@@ -239,34 +216,40 @@ class ZooKeeperSession:
             async with asyncio.timeout(self._timeout_s):
                 return await answered
         except kazoo_errors.NodeExistsError as error:
-            raise NodeExists(f"node {path} exists", path) from error
+            raise errors.NodeExists(f"node {path} exists", path) from error
         except kazoo_errors.NoNodeError as error:
-            raise NoNode(f"there is no node {path}", path) from error
+            raise errors.NoNode(f"there is no node {path}", path) from error
         except kazoo_errors.BadVersionError as error:
-            raise BadVersion(f"node {path} has another version", path) from error
+            raise errors.BadVersion(f"node {path} has another version", path) from error
         except kazoo_errors.NoAuthError as error:
-            raise CoordinationError(
+            raise errors.CoordinationError(
                 f"ZooKeeper refuses these credentials for node {path}; give those used to create it", path
             ) from error
         except kazoo_errors.SessionExpiredError as error:
-            raise SessionExpired(f"session {self.session_id:#x} has expired", path) from error
+            raise errors.SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except (kazoo_errors.ConnectionLoss, kazoo_errors.OperationTimeoutError) as error:
-            raise Disconnected(f"the connection to ZooKeeper was lost during a request for {path}", path) from error
+            raise errors.Disconnected(
+                f"the connection to ZooKeeper was lost during a request for {path}", path
+            ) from error
         except kazoo_errors.ConnectionClosedError as error:
             self._check(path)
-            raise Disconnected(f"the connection to ZooKeeper was closed during a request for {path}", path) from error
+            raise errors.Disconnected(
+                f"the connection to ZooKeeper was closed during a request for {path}", path
+            ) from error
         except kazoo_errors.KazooException as error:
-            raise CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
+            raise errors.CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
         except TimeoutError as error:
-            raise Disconnected(f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path) from error
+            raise errors.Disconnected(
+                f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path
+            ) from error
         finally:
             self._answers.discard(answered)
 
     def _check(self, path: str) -> None:
-        if self._state in (SessionState.LOST, SessionState.CLOSED):
-            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
+        if self._state.is_over:
+            raise errors.SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
         if self._state is SessionState.SUSPENDED:
-            raise Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
+            raise errors.Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
 
     # --- events from kazoo's threads --------------------------------------------------------------------------------
 
@@ -274,14 +257,13 @@ class ZooKeeperSession:
         """Returns the watcher for kazoo, which also calls it when the connection is lost and its watches with it."""
         if watch is None:
             return None
-        set_now = _Watch(watch)
-        self._watches.add(set_now)
-        return lambda _: self._to_loop(self._fire, set_now)
+        key = object()
+        self._watches[key] = watch
+        return lambda _: self._to_loop(self._fire, key)
 
-    def _fire(self, watch: _Watch) -> None:
-        if watch in self._watches:
-            self._watches.discard(watch)
-            watch.callback()
+    def _fire(self, key: object) -> None:
+        if (watch := self._watches.pop(key, None)) is not None:
+            watch()
 
     def _listen(self, state: str) -> None:
         """Called by kazoo on its connection thread, which waits until this returns."""
@@ -292,18 +274,12 @@ class ZooKeeperSession:
         self._to_loop(self._hear, state)
 
     def _hear(self, state: str) -> None:
-        match state:
-            case "CONNECTED":
-                self._become(SessionState.CONNECTED)
-            case "SUSPENDED":
-                self._become(SessionState.SUSPENDED)
-            case "LOST":
-                self._become(SessionState.LOST)
-                self._stop()
+        self._become(SessionState[state])
+        if state == "LOST":
+            self._stop()
 
     def _become(self, state: SessionState) -> None:
-        over = (SessionState.LOST, SessionState.CLOSED)
-        if self._state in (state, SessionState.CLOSED) or (self._state in over and state not in over):
+        if self._state in (state, SessionState.CLOSED) or (self._state.is_over and not state.is_over):
             return
         self._state = state
         here = asyncio.current_task()
@@ -314,15 +290,15 @@ class ZooKeeperSession:
             look = self._loop.create_task(self._look(), name=f"looking for session {self.session_id:#x}")
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
-        if state in over:
-            expired = SessionExpired(f"session {self.session_id:#x} is {state.value}")
+        if state.is_over:
+            expired = errors.SessionExpired(f"session {self.session_id:#x} is {state.value}")
             for answered in self._answers | {self._connected}:
                 if not answered.done():
                     answered.set_exception(expired)
             if not self._connected.cancelled():
                 self._connected.exception()  # retrieved in case nothing awaits it
-            for watch in tuple(self._watches):
-                self._loop.call_soon(self._fire, watch)
+            for key in self._watches:
+                self._loop.call_soon(self._fire, key)
         elif state is SessionState.CONNECTED and not self._connected.done():
             self._connected.set_result(None)
         for callback in self._callbacks:
@@ -342,7 +318,7 @@ class ZooKeeperSession:
             await asyncio.sleep(_LOOK_S)
             try:
                 last = await self._last_change()
-            except CoordinationError as error:
+            except errors.CoordinationError as error:
                 log.debug("cannot read the last change of ZooKeeper at %s: %s", self._hosts, error)
                 continue
             seen = self.client.last_zxid
@@ -395,15 +371,6 @@ class ZooKeeperSession:
     def _stopped(self) -> None:
         if self._stopping is not None and not self._stopping.done():
             self._stopping.set_result(None)
-
-
-class _Watch:
-    """A watch that has not fired."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
 
 
 def _settle(answered: asyncio.Future[Any], result: Any) -> None:

@@ -1,8 +1,8 @@
 """Deltas of a hash table: changes since a position of its log.
 
-Invariant: a client that applies consecutive deltas, and clears its copy when told to, has the table's contents, except
-that removals of keys from earlier deltas are not reported (as in the reference; its clients read from 0 or look up
-keys).
+Invariant: a client that applies consecutive deltas, and clears its copy when a delta asks for it, has the table's
+contents, except that removals of keys from earlier deltas are not reported (as in the reference; its clients read from
+0 or look up keys).
 
 Source: ``TableEntryDeltaIterator`` and ``PravegaRequestProcessor``. Refused: bytes that are not an entry
 (``Unmapped``). Deliberate difference: a delta from before the log's start begins at the start and sets
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from segstore.server.store.chunks import SegmentData
 from segstore.server.store.tables.iteration import KEY_OVERHEAD, PAGE_BYTES, VALUE_OVERHEAD
-from segstore.server.store.tables.log import TableLog, entries_between
+from segstore.server.store.tables.log import entries_between
 
 _MOST_WALKED = 16_384
 
@@ -31,7 +32,7 @@ class TableDelta(NamedTuple):
     last_position: int
 
 
-def read_delta(log: TableLog, position: int, count: int, *, size: int) -> TableDelta:
+def read_delta(log: SegmentData, position: int, count: int, *, size: int) -> TableDelta:
     """Returns the delta from ``position`` with at most ``count`` keys; ``size``: of the reply without entries.
 
     ``position`` is at most the log's length. The delta ends early if many entries have the same keys.

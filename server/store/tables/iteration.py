@@ -36,6 +36,7 @@ _PAIR = Struct(">QQ")
 _LENGTH = Struct(">i")
 _MANY = 16_384
 _HASH_TOKEN_HEADER = bytes.fromhex("0000010000000010")
+HASH_TOKEN_BYTES = len(_HASH_TOKEN_HEADER) + HASH_BYTES
 
 
 def hash_order(key: bytes) -> bytes:
@@ -122,14 +123,14 @@ class SortedKeys:
         if self._items is not None:
             self._items.remove(self._item(key))
 
-    def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (prefix, key) of the keys at or after ``start`` (a prefix, or a key if there are none), in order.
+    def walk(self, start: bytes) -> Iterator[bytes]:
+        """Yields the keys at or after ``start`` (a prefix, or a key if there are none), in order.
 
         The table must not change during the iteration.
         """
         cut = self._prefix_size
         for item in self._sorted().irange(start):
-            yield item[:cut], item[cut:]
+            yield item[cut:]
 
     def _sorted(self) -> SortedList[bytes]:
         if self._items is None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from segstore.server.store.chunks import SegmentData
 from segstore.server.store.errors import Unmapped
 
 NO_VERSION = -(1 << 63)
@@ -30,24 +31,7 @@ MAX_ENTRY_BYTES = 1 << 20
 _HEADER = Struct(">Biiq")
 HEADER_BYTES = _HEADER.size
 _REMOVAL = -1
-
-
-class TableLog(Protocol):
-    """The interface through which a table reads its segment (``chunks.SegmentData``)."""
-
-    @property
-    def start_offset(self) -> int:
-        """The first offset that is kept."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The offset after the last byte."""
-        ...
-
-    def read_bytes(self, offset: int, size: int) -> bytes:
-        """Returns a copy of ``size`` bytes from ``offset``, all of which must exist."""
-        ...
+_WINDOW_BYTES = 64 * 1024
 
 
 class LogEntry(NamedTuple):
@@ -79,7 +63,7 @@ def serialize_removal(key: bytes) -> bytes:
     return _HEADER.pack(0, len(key), _REMOVAL, NO_VERSION) + key
 
 
-def entry_at(log: TableLog, offset: int) -> LogEntry:
+def entry_at(log: SegmentData, offset: int) -> LogEntry:
     """Returns the entry at an offset that is known to hold one."""
     _, key_size, value_size, version = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     body = log.read_bytes(offset + HEADER_BYTES, key_size + max(value_size, 0))
@@ -92,14 +76,14 @@ def entry_at(log: TableLog, offset: int) -> LogEntry:
     )
 
 
-def entry_size(log: TableLog, offset: int) -> int:
+def entry_size(log: SegmentData, offset: int) -> int:
     """Returns the size of the entry at an offset that is known to hold one."""
     _, key_size, value_size, _ = _HEADER.unpack(log.read_bytes(offset, HEADER_BYTES))
     return HEADER_BYTES + int(key_size) + max(int(value_size), 0)
 
 
-def entries_between(log: TableLog, offset: int, end: int, *, window_bytes: int = 64 * 1024) -> Iterator[LogEntry]:
-    """Yields the complete entries from ``offset`` to ``end``, read lazily in windows of ``window_bytes``.
+def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntry]:
+    """Yields the complete entries from ``offset`` to ``end``, read lazily in windows of 64 KiB.
 
     An incomplete entry at the end silently stops the iteration, as in the reference. Raises ``Unmapped`` for bytes that
     cannot be an entry's header: a position inside an entry, or a foreign append.
@@ -107,7 +91,7 @@ def entries_between(log: TableLog, offset: int, end: int, *, window_bytes: int =
     window, base = b"", offset
     while offset < end:
         if offset + HEADER_BYTES > base + len(window):
-            window, base = log.read_bytes(offset, min(window_bytes, end - offset)), offset
+            window, base = log.read_bytes(offset, min(_WINDOW_BYTES, end - offset)), offset
             if len(window) < HEADER_BYTES:
                 return
         at = offset - base
@@ -118,7 +102,7 @@ def entries_between(log: TableLog, offset: int, end: int, *, window_bytes: int =
         if offset + size > end:
             return
         if at + size > len(window):
-            window, base, at = log.read_bytes(offset, max(size, min(window_bytes, end - offset))), offset, 0
+            window, base, at = log.read_bytes(offset, max(size, min(_WINDOW_BYTES, end - offset))), offset, 0
         key = window[at + HEADER_BYTES : at + HEADER_BYTES + key_size]
         value = None if value_size == _REMOVAL else window[at + HEADER_BYTES + key_size : at + size]
         yield LogEntry(offset, offset + size, key, offset if version == NO_VERSION else version, value)

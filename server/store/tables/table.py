@@ -25,11 +25,11 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
-from segstore.server.store.chunks import Buffer
+from segstore.server.store.chunks import Buffer, SegmentData
 from segstore.server.store.errors import (
     BadOffset,
     IllegalArgument,
@@ -54,6 +54,7 @@ from segstore.server.store.tables.checks import (
 )
 from segstore.server.store.tables.delta import TableDelta, read_delta
 from segstore.server.store.tables.iteration import (
+    HASH_TOKEN_BYTES,
     KEY_OVERHEAD,
     PAGE_BYTES,
     REPLY_OVERHEAD,
@@ -67,7 +68,6 @@ from segstore.server.store.tables.iteration import (
 from segstore.server.store.tables.log import (
     NO_VERSION,
     LogEntry,
-    TableLog,
     entries_between,
     entry_at,
     entry_size,
@@ -120,28 +120,17 @@ class TableSegment:
 
     Attributes:
         index_bytes: estimated memory of its keys, without the log.
+        live_bytes: total size of the entries of all keys.
     """
 
-    __slots__ = (
-        "_aligned_start",
-        "_foreign",
-        "_index",
-        "_live_bytes",
-        "_order",
-        "index_bytes",
-        "key_length",
-        "log",
-        "name",
-    )
-
-    def __init__(self, name: str, log: TableLog, key_length: int = 0) -> None:
+    def __init__(self, name: str, log: SegmentData, key_length: int = 0) -> None:
         check_key_length(key_length)
         self.name = name
         self.log = log
         self.key_length = max(key_length, 0)
         self._index: dict[bytes, int] = {}
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
-        self._live_bytes = 0
+        self.live_bytes = 0
         self.index_bytes = 0
         # A start offset known to be an entry's, and whether bytes other than entries were appended.
         self._aligned_start = log.start_offset
@@ -152,7 +141,6 @@ class TableSegment:
         return self.key_length > 0
 
     def info(self) -> TableInfo:
-        """Returns the facts for GetTableSegmentInfo."""
         return TableInfo(self.log.start_offset, self.log.length, len(self._index), self.key_length)
 
     def check_delete(self, must_be_empty: bool) -> None:
@@ -203,7 +191,7 @@ class TableSegment:
         for entry in entries:
             position = index.get(entry.key)
             if position is not None:
-                self._live_bytes -= self._entry_bytes(position)
+                self.live_bytes -= self._entry_bytes(position)
             if entry.removal:
                 if position is not None:
                     del index[entry.key]
@@ -214,14 +202,14 @@ class TableSegment:
                 self._order.add(entry.key)
                 self.index_bytes += _key_bytes(entry.key)
             index[entry.key] = offset + entry.at
-            self._live_bytes += entry.size
+            self.live_bytes += entry.size
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Removes keys of a fixed-key table from the index; ignores keys that it does not have."""
         for key in keys:
             position = self._index.pop(key, None)
             if position is not None:
-                self._live_bytes -= self._entry_bytes(position)
+                self.live_bytes -= self._entry_bytes(position)
                 self._order.discard(key)
                 self.index_bytes -= _key_bytes(key)
 
@@ -229,19 +217,11 @@ class TableSegment:
         """Returns each key with its entry's offset, which a fixed-key table's bytes alone do not determine."""
         return tuple(self._index.items())
 
-    @property
-    def live_bytes(self) -> int:
-        """Total size of the entries of all keys."""
-        return self._live_bytes
-
-    def restore(self, positions: Iterable[tuple[bytes, int]], *, live_bytes: int | None = None) -> None:
-        """Restores the table's state from ``positions``; the segment must hold the bytes that they refer to.
-
-        ``live_bytes`` is its value at that time; without it, every entry is read.
-        """
+    def restore(self, positions: Iterable[tuple[bytes, int]], live_bytes: int) -> None:
+        """Restores the table's state, of which the segment must hold the bytes."""
         self._index = dict(positions)
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
-        self._live_bytes = sum(map(self._entry_bytes, self._index.values())) if live_bytes is None else live_bytes
+        self.live_bytes = live_bytes
         self.index_bytes = sum(map(_key_bytes, self._index))
         self._aligned_start, self._foreign = -1, False
 
@@ -252,7 +232,7 @@ class TableSegment:
         events were appended, or that was truncated like a stream segment, is not compacted.
         """
         start, end = self.log.start_offset, self.log.length
-        if end - start <= _COMPACTION_DUE_BYTES or 100 * self._live_bytes >= MIN_UTILIZATION_PERCENT * (end - start):
+        if end - start <= _COMPACTION_DUE_BYTES or 100 * self.live_bytes >= MIN_UTILIZATION_PERCENT * (end - start):
             return None
         if self._foreign or (start != self._aligned_start and not self._is_whole()):
             return None
@@ -400,28 +380,27 @@ class TableSegment:
         self, count: int, token: bytes, from_key: bytes, to_key: bytes, *, with_values: bool
     ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
         if self.is_fixed_key:
-            return self._fixed_key_page(count, token, from_key, to_key, with_values=with_values)
-        if from_key or to_key:
+            keys, leaf, size = self._range(token, from_key, to_key), _LEAF_BYTES // (self.key_length + 8), 0
+        elif from_key or to_key:
             raise IllegalArgument("Range Iterators not supported for HashTableSegments.", segment=self.name)
-        start = b""
-        if token:
-            start = (int.from_bytes(hash_of_token(token), "big") + 1).to_bytes(16, "big")
-        size = self._reply_bytes()
+        else:
+            start = (int.from_bytes(hash_of_token(token), "big") + 1).to_bytes(16, "big") if token else b""
+            keys, leaf, size = self._order.walk(start), 1, HASH_TOKEN_BYTES
+        size += self._reply_bytes()
         items: list[tuple[bytes, int, bytes]] = []
-        last = b""
-        if count > 0:
-            for order, key in self._order.walk(start):
-                item = self._item(key, with_values)
-                items.append(item)
-                size += self._item_bytes(item, with_values)
-                last = hash_token(order)
-                if len(items) >= count or size + len(last) >= PAGE_BYTES:
-                    break
-        return items, last
+        for key in keys if count > 0 else ():
+            item = self._entry(key) if with_values else (key, self._version(self._index[key]), b"")
+            items.append(item)
+            size += KEY_OVERHEAD + len(key) + (VALUE_OVERHEAD + len(item[2]) if with_values else 0)
+            if size >= PAGE_BYTES or (len(items) >= count and len(items) % leaf == 0):
+                break
+        if not items:
+            return items, b""
+        last = items[-1][0]
+        return items, fixed_key_token(last) if self.is_fixed_key else hash_token(hash_order(last))
 
-    def _fixed_key_page(
-        self, count: int, token: bytes, from_key: bytes, to_key: bytes, *, with_values: bool
-    ) -> tuple[list[tuple[bytes, int, bytes]], bytes]:
+    def _range(self, token: bytes, from_key: bytes, to_key: bytes) -> Iterator[bytes]:
+        """Yields the keys of a fixed-key table from one to another, in order; b"" stands for the first or the last."""
         if token:
             raise IllegalArgument("ContinuationToken not supported for FixedKeyLengthTableSegments.", segment=self.name)
         first = from_key or b"\x00" * self.key_length
@@ -430,23 +409,4 @@ class TableSegment:
         check_attribute_length(self.name, self.key_length, last)
         if first > last:
             raise IllegalArgument("firstKey must be smaller than or equal to lastKey.", segment=self.name)
-        leaf = _LEAF_BYTES // (self.key_length + 8)
-        size = self._reply_bytes()
-        items: list[tuple[bytes, int, bytes]] = []
-        if count > 0:
-            for _, key in self._order.walk(first):
-                if key > last:
-                    break
-                item = self._item(key, with_values)
-                items.append(item)
-                size += self._item_bytes(item, with_values)
-                if size >= PAGE_BYTES or (len(items) >= count and len(items) % leaf == 0):
-                    break
-        return items, fixed_key_token(items[-1][0]) if items else b""
-
-    def _item(self, key: bytes, with_values: bool) -> tuple[bytes, int, bytes]:
-        return self._entry(key) if with_values else (key, self._version(self._index[key]), b"")
-
-    @staticmethod
-    def _item_bytes(item: tuple[bytes, int, bytes], with_values: bool) -> int:
-        return KEY_OVERHEAD + len(item[0]) + (VALUE_OVERHEAD + len(item[2]) if with_values else 0)
+        return takewhile(lambda key: key <= last, self._order.walk(first))

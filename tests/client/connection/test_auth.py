@@ -286,12 +286,9 @@ async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_end
                     await writer.write(b"y")
 
 
-async def test_a_token_of_another_key_is_refused_by_name(grpc_runs: None) -> None:
-    other = Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time)
-    async with (
-        MockCluster(watched=False, authority=other, auth_key=KEY) as mock,
-        client(mock, username="ann", password="secret") as pravega,
-    ):
+@pytest.mark.mock(authority=Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time), auth_key=KEY)
+async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc_runs: None) -> None:
+    async with client(mock, username="ann", password="secret") as pravega:
         assert mock.address is not None
         await stream(pravega)
         await pravega.controller.create_table("a", "t", TableConfig(primary_key_bytes=1))

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from types import TracebackType
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,7 +30,6 @@ from segstore.client.errors import (
 from segstore.client.retry import Backoff
 from segstore.client.stream import StateSynchronizer
 from segstore.server.cluster import MockCluster
-from segstore.server.connection import stop_accepting
 from segstore.wire import (
     COMMANDS,
     AppendSetup,
@@ -71,7 +69,7 @@ from segstore.wire import (
     decode,
     encode,
 )
-from tests.client.support import FAST, settings
+from tests.client.support import FAST, AddedUp, Listener, settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -197,35 +195,33 @@ class Spoiler:
 MODES: Final = ["garbage", "long", "half", "silence", "close", "flipped", "twice", "lies"]
 
 
-class HostileStore:
+class HostileStore(Listener):
     """Between a client and a good store."""
 
     def __init__(self, upstream: Endpoint, how: str, seed: int) -> None:
-        self.endpoint = Endpoint("127.0.0.1", 0)
+        super().__init__()
         self.connections = 0
         self._upstream = upstream
         self._how = how
         self._seed = seed
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._server: asyncio.Server | None = None
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def take_over(self, pravega: Client) -> None:
+        """Has the client find all segments here."""
+
+        async def endpoint_of(scope: str, stream: str, segment_id: int) -> Endpoint:
+            return self.endpoint
+
+        pravega.controller.endpoint_of = endpoint_of  # type: ignore[method-assign]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.transport.abort())  # also if it ends before it has begun
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         spoiler = Spoiler(self._how, Random(f"{self._seed} {self._how} {self.connections}"))
         up: asyncio.Task[None] | None = None
         writers = [writer]
         try:
             good_reader, good_writer = await asyncio.open_connection(*self._upstream)
             writers.append(good_writer)
-            up = asyncio.ensure_future(self._pass_on(reader, good_writer))
-            self._tasks.add(up)
-            up.add_done_callback(self._tasks.discard)
+            up = self.start(self._pass_on(reader, good_writer))
             while True:
                 head = await good_reader.readexactly(8)
                 body = await good_reader.readexactly(int.from_bytes(head[4:]))
@@ -251,21 +247,6 @@ class HostileStore:
             return  # either side may hang up
         finally:
             writer.transport.abort()
-
-    async def __aenter__(self) -> HostileStore:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.endpoint = Endpoint(*self._server.sockets[0].getsockname()[:2])
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        await stop_accepting(self._server)
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
 
 
 # --- what a user does with each part --------------------------------------------------------------------------------
@@ -329,21 +310,8 @@ async def use_a_revisioned_stream(pravega: Client) -> None:
             pass
 
 
-class Rules:
-    """States are bytes to which updates are added."""
-
-    def create(self, initial: bytes) -> bytes:
-        return initial
-
-    def apply(self, state: bytes, update: bytes) -> bytes:
-        return state + update
-
-    def compact(self, state: bytes) -> bytes:
-        return state
-
-
 async def synchronise(pravega: Client) -> None:
-    async with StateSynchronizer(pravega.revisioned_stream("a", "r2"), Rules()) as shared:
+    async with StateSynchronizer(pravega.revisioned_stream("a", "r2"), AddedUp()) as shared:
         await shared.initialise(b"begin")
         await shared.update(lambda state: [b"+"])
         await shared.compact()
@@ -426,14 +394,10 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
         reached = 0
         for seed in range(2):
             async with HostileStore(Endpoint(*mock.address), how, seed) as hostile:
-
-                async def endpoint_of(scope: str, stream: str, segment_id: int) -> Endpoint:
-                    return hostile.endpoint
-
                 pravega = connect(f"tcp://{mock.controller_uri}", settings(**SHORT, username=None))
                 async with asyncio.timeout(HANG_S):
                     async with pravega:
-                        pravega.controller.endpoint_of = endpoint_of  # type: ignore[method-assign]
+                        hostile.take_over(pravega)
                         assert pravega._channels is not None
                         pravega._channels._settings = settings()  # the controller is a good one, and has its time
                         error = await error_of(part(pravega))
@@ -481,11 +445,7 @@ async def test_a_request_that_is_not_answered_names_endpoint_segment_and_request
         async with HostileStore(Endpoint(*mock.address), "silence", 1) as hostile:
             silent = settings(retry=once, request_timeout_ms=1_000, socket_connection_setup_timeout_ms=1_000)
             async with connect(f"tcp://{mock.controller_uri}", silent) as pravega:
-
-                async def endpoint_of(scope: str, stream: str, segment_id: int) -> Endpoint:
-                    return hostile.endpoint
-
-                pravega.controller.endpoint_of = endpoint_of  # type: ignore[method-assign]
+                hostile.take_over(pravega)
                 async with pravega.table("a", "t") as table:
                     error = None
                     while error is None:  # the store is good for a while
@@ -574,11 +534,7 @@ async def test_closing_ends_by_its_deadline_although_the_store_says_nothing_more
         async with HostileStore(Endpoint(*mock.address), how, 4) as hostile:
             patient = SHORT | {"request_timeout_ms": 60_000, "read_timeout_ms": 60_000}
             async with connect(f"tcp://{mock.controller_uri}", settings(**patient)) as pravega:
-
-                async def endpoint_of(scope: str, stream: str, segment_id: int) -> Endpoint:
-                    return hostile.endpoint
-
-                pravega.controller.endpoint_of = endpoint_of  # type: ignore[method-assign]
+                hostile.take_over(pravega)
                 async with asyncio.timeout(HANG_S):
                     writer = pravega.event_writer("a", "s", lazy_start=True)
                     await asyncio.wait({opening := asyncio.ensure_future(writer.open())}, timeout=0.05)

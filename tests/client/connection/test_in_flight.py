@@ -34,6 +34,23 @@ def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.Abstrac
     assert events.held_bytes == 62
 
 
+@pytest.mark.parametrize("most", [1, 7, 5000])
+def test_many_items_are_taken_in_order(loop: asyncio.AbstractEventLoop, most: int) -> None:
+    events, waiting = InFlight(), [item(loop, b"%d" % number) for number in range(3000)]
+    for each in waiting:
+        events.add(each)
+    found = [events.carried(), *events.take(most, 1 << 30).items]
+    assert events.unsettled == 2999
+    while events.queued:
+        found += events.take(most, 1 << 30).items
+        if len(found) == 2000:
+            waiting.append(item(loop, b"late"))
+            events.add(waiting[-1])
+    assert found == waiting
+    events.add(item(loop, b"more"))
+    assert len(events.take_all()) == len(waiting)
+
+
 @pytest.mark.parametrize(
     ("number", "previous", "why"),
     [(2, 2, "after event 2"), (2, 3, "after event 3"), (3, 1, "is unacknowledged"), (4, 0, "last sent is 3")],
@@ -49,31 +66,6 @@ def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
         events.acknowledged(number, previous)
     assert (events.held_bytes, events.settled, events.last_stored) == (3, 0, -1)
     assert len(events.acknowledged(3, -(2**63))[0]) == 3
-
-
-def test_an_ack_of_an_item_alone_in_its_append_covers_it_and_any_other_leaves_all_as_it_is(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    events = InFlight()
-    assert events.acknowledged_alone(0, -1) is None
-    first, *others = (item(loop, b"abc", 2), item(loop), item(loop))
-    events.add(first)
-    assert events.take(100, 100) is first
-    assert (first.first, first.last, first.size, first.items) == (1, 2, 3, [first])
-    assert events.acknowledged_alone(1, 0) is None, "only part of it"
-    assert events.acknowledged_alone(3, 0) is None, "more than was sent"
-    assert events.acknowledged_alone(2, 1) is None, "of which part was acknowledged before"
-    events.add(others[0])
-    events.take(100, 100)
-    assert events.acknowledged_alone(3, 0) is None, "both"
-    assert events.acknowledged_alone(2, 0) is first
-    assert events.acknowledged_alone(3, 2) is others[0]
-    assert (events.held_bytes, events.settled, events.last_stored) == (0, 2, 3)
-    for each in (others[1], item(loop)):
-        events.add(each)
-    events.take(100, 100)
-    assert events.acknowledged_alone(5, 3) is None, "two in one append"
-    assert len(events.acknowledged(5, 3)[0]) == 2
 
 
 def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.AbstractEventLoop) -> None:
@@ -131,18 +123,16 @@ def test_whatever_is_acknowledged_cut_and_sent_again_each_item_comes_out_once_an
                 sent = list(events.sent)
                 if sent:
                     last = random.choice(sent).last
-                    alone = events.acknowledged_alone(last, acknowledged) if random.random() < 0.5 else None
-                    if alone is not None:
-                        out.append(alone)
-                    elif random.random() < 0.5:
+                    if random.random() < 0.5:
                         out += events.acknowledged(last, acknowledged)[0]
                     else:
                         out += events.set_up(last)[0]
                     acknowledged = last
             assert events.held_bytes == sum(len(each.data) for each in added[len(out) :])
+            assert events.unsettled == len(added) - len(out) == len(added) - events.settled
         out += events.take_all()
         assert out == added
-        assert events.settled == events.added == len(added)
+        assert (events.settled, events.unsettled) == (len(added), 0)
         assert events.held_bytes == 0
     finally:
         loop.close()

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection import ConnectionPool, Flow
-from segstore.client.connection.flow import FlowIds
-from segstore.client.connection.pool import choose
-from segstore.client.errors import Closed, ConnectFailed, ConnectionLost, IncompatibleVersion, ProtocolViolation
+from segstore.client.connection import ConnectionPool, Endpoint, Flow
+from segstore.client.connection.pool import FlowIds, choose
+from segstore.client.errors import (
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectTimedOut,
+    IncompatibleVersion,
+    ProtocolViolation,
+)
+from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     Command,
@@ -22,11 +31,15 @@ from segstore.wire import (
     SealSegment,
     SegmentSealed,
     StreamSegmentInfo,
+    encode,
 )
 from segstore.wire.request_id import MAX_FLOW, MAX_SEQUENCE, pack, unpack
 from tests.client.support import FakeTimers, Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.server.certificates import trusting, write_certificate
 
 SEGMENT = "scope/stream/0.#epoch.0"
+SPOKEN, NOT_SPOKEN = Hello(17, 5), Hello(4, 1)
+A_MINUTE = Backoff(initial_ms=60_000, max_ms=600_000, jitter=0)
 
 
 def info(flow: Flow, segment: str = SEGMENT) -> int:
@@ -141,7 +154,7 @@ async def test_least_busy_sends_a_new_user_past_a_connection_with_bytes_in_fligh
         fourth = await pool.flow(store.endpoint, Recorder())
         assert first.connection is not second.connection
         assert third.connection is fourth.connection is second.connection
-        first.connection.bytes_in_flight = 0
+        first.connection.outbox.bytes_in_flight = 0
 
 
 @pytest.mark.seed("36.6")
@@ -172,7 +185,7 @@ async def test_closing_a_flow_leaves_the_connection_and_sending_on_it_fails(stor
         info(staying)
         await until(lambda: other.replies)
         assert one.replies == []
-        assert one.lost == [], "who closes a flow is not told that it is closed"
+        assert one.lost == [], "closing a flow does not notify its own user"
         assert pool.metrics().dropped_replies == 1
         assert pool.metrics().connections == 1
         assert pool.metrics().flows == 1
@@ -224,6 +237,19 @@ async def test_closing_the_pool_ends_the_wait_of_those_who_join_it() -> None:
 
 
 @pytest.mark.seed("36.8")
+@pytest.mark.parametrize("turns", range(14))
+async def test_an_unpooled_set_up_ends_with_its_only_user(store: MockSegmentStore, turns: int) -> None:
+    pool = ConnectionPool(settings())
+    waiting = asyncio.create_task(pool.unpooled(endpoint(store), Recorder()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await pool.aclose()
+    await until(lambda: not store.server.hub.connections)
+    assert pool.counters.connections_failed == 0
+
+
 async def test_an_unpooled_connection_is_always_fresh_and_outside_the_pool(store: MockSegmentStore) -> None:
     async with ConnectionPool(settings(max_connections_per_store=1)) as pool:
         pooled = await pool.flow(endpoint(store), Recorder())
@@ -367,7 +393,7 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
         store.peers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(1500):
             flow.send(SealSegment(0, "x" * 60_000, ""))
-        await until(lambda: flow.connection.paused)
+        await until(lambda: flow.connection.outbox.paused)
         timers.advance(20)
         assert [type(error) for error in user.lost] == [ConnectionLost]
         assert "does not read" in str(user.lost[0])
@@ -454,3 +480,206 @@ async def test_a_connection_of_its_own_is_forgotten_and_cut_when_its_user_stops_
             await waiting
         assert list(pool._entries()) == []
         await until(lambda: store.open_peers == 0)
+
+
+def test_an_endpoint_prints_as_in_a_url() -> None:
+    assert (str(Endpoint("localhost", 1)), str(Endpoint("::1", 2))) == ("localhost:1", "[::1]:2")
+
+
+async def test_a_connection_speaks_tls_and_checks_who_the_certificate_is_for(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    async with (
+        MockSegmentStore(watched=False, tls_cert=certificate, tls_key=key) as store,
+        MockSegmentStore(watched=False, tls_cert=certificate, tls_key=key, host="127.0.0.2") as other,
+        ConnectionPool(settings(), tls=trusting()) as pool,
+    ):
+        flow = await pool.flow(Endpoint("localhost", store.port), Recorder())
+        info(flow)
+        await until(lambda: flow.handler.replies)  # type: ignore[attr-defined]
+        with pytest.raises(ConnectFailed, match="certificate"):
+            await pool.flow(Endpoint("127.0.0.2", other.port), Recorder())
+
+
+# --- set-ups that fail ----------------------------------------------------------------------------------------------
+
+
+async def test_nobody_connects_during_a_back_off_which_grows_only_while_failures_follow_each_other() -> None:
+    timers = FakeTimers()
+    config = settings(reconnect_backoff=A_MINUTE)
+    async with ScriptedStore(hello=NOT_SPOKEN) as store, ConnectionPool(config, timers=timers) as pool:
+        for backoff_s in (60, 120):
+            with pytest.raises(IncompatibleVersion):
+                await pool.flow(store.endpoint, Recorder())
+            timers.advance(backoff_s - 1)
+            tried = len(store.peers)
+            waiting = asyncio.create_task(pool.flow(store.endpoint, Recorder()))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(store.peers) == tried
+            assert (pool.metrics().connections, pool.metrics().connecting) == (0, 1)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            next(iter(pool._entries())).task.cancel()  # type: ignore[union-attr]
+            await until(lambda: not pool.metrics().connecting)
+            timers.advance(1)
+        store.hello = SPOKEN
+        for number in (0, 1, 2):
+            flow = await pool.flow(store.endpoint, Recorder())
+            assert pool.metrics().reconnects == number
+            store.peers[-1].close()
+            await until(partial(getattr, flow, "closed"))
+            timers.advance(60)  # the back-off after one failure
+        assert pool.metrics().connections_lost == 3
+
+
+@pytest.mark.parametrize("hello", [None, SPOKEN], ids=["set-ups", "connections"])
+async def test_what_fails_together_counts_once_towards_the_back_off(hello: Hello | None) -> None:
+    timers = FakeTimers()
+    config = settings(reconnect_backoff=A_MINUTE, max_connections_per_store=3)
+    async with ScriptedStore(hello=hello) as store, ConnectionPool(config, timers=timers) as pool:
+        joins = [asyncio.create_task(pool.flow(store.endpoint, Recorder())) for _ in range(3)]
+        await until(lambda: len(store.peers) == 3)
+        if hello is not None:
+            await asyncio.gather(*joins)
+        timers.advance(1)
+        for peer in store.peers:
+            peer.close()
+        await until(lambda: not pool.connections_to(store.endpoint))
+        failed = await asyncio.gather(*joins, return_exceptions=True)
+        assert sum(isinstance(each, ConnectFailed) for each in failed) == (3 if hello is None else 0)
+        counters = pool.metrics()
+        assert (counters.connections_failed, counters.connections_lost) == ((3, 0) if hello is None else (0, 3))
+        store.hello = SPOKEN
+        timers.advance(60)  # the back-off after one failure
+        await pool.flow(store.endpoint, Recorder())
+        assert pool.metrics().reconnects == (0 if hello is None else 1)
+
+
+async def test_the_time_for_a_set_up_doubles_with_each_failure_until_one_succeeds() -> None:
+    class Middle(Random):
+        def uniform(self, a: float, b: float) -> float:
+            return (a + b) / 2
+
+    config = settings(socket_connection_setup_timeout_ms=60, socket_connection_setup_timeout_max_ms=1_000)
+    async with ScriptedStore(hello=None) as store, ConnectionPool(config, random=Middle(), timers=FakeTimers()) as pool:
+
+        async def limit() -> object:
+            with pytest.raises(ConnectTimedOut) as caught:
+                await pool.flow(store.endpoint, Recorder())
+            assert caught.value.endpoint == str(store.endpoint)
+            return caught.value.limit
+
+        assert [await limit() for _ in range(3)] == [60, 120, 240]
+        store.hello = SPOKEN
+        kept = await pool.flow(store.endpoint, Recorder())
+        store.hello = None
+        assert [await limit() for _ in range(2)] == [60, 120]
+        assert not kept.closed
+        await until(lambda: store.open_peers == 1)
+
+
+# --- counting -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_metrics_say_what_there_is_and_what_went_over_the_sockets(store: MockSegmentStore) -> None:
+    async with ConnectionPool(settings(max_connections_per_store=2)) as pool:
+        where = endpoint(store)
+        flows = [await pool.flow(where, Recorder()) for _ in range(3)] + [await pool.unpooled(where, Recorder())]
+        flows[0].connection.outbox.bytes_in_flight = 5
+        flows[3].connection.outbox.bytes_in_flight = 7
+        request_id = info(flows[0])
+        await until(lambda: flows[0].handler.replies)  # type: ignore[attr-defined]
+        now = pool.metrics()
+        assert (now.connections, now.connecting, now.flows, now.bytes_in_flight) == (3, 0, 4, 12)
+        assert (now.connections_opened, now.connections_failed, now.connections_lost) == (3, 0, 0)
+        assert now.bytes_out == 3 * len(encode(SPOKEN)) + len(encode(GetStreamSegmentInfo(request_id, SEGMENT, "")))
+        assert now.bytes_in == 3 * len(encode(SPOKEN)) + len(encode(flows[0].handler.replies[0]))  # type: ignore[attr-defined]
+
+
+async def test_a_connection_is_pruned_when_it_has_been_idle_long_enough_and_its_socket_closes() -> None:
+    timers = FakeTimers()
+    config = settings(max_connections_per_store=3, idle_connection_s=60)
+    async with ScriptedStore() as store, ConnectionPool(config, timers=timers) as pool:
+        kept, first, second = [await pool.flow(store.endpoint, Recorder()) for _ in range(3)]
+        first.close()
+        timers.advance(30)
+        second.close()
+        timers.advance(29)
+        assert pool.prune(60) == 0
+        timers.advance(1)
+        assert pool.connections_to(store.endpoint) == 2, "by the pool itself, after a minute"
+        timers.advance(60)
+        assert pool.connections_to(store.endpoint) == 1, "and again after another one"
+        assert not kept.closed
+        await until(lambda: store.open_peers == 1)
+        assert pool.metrics().connections_lost == 0, "closed here, so nothing was lost"
+        others = [await pool.flow(store.endpoint, Recorder()) for _ in range(2)]
+        for each in others:
+            each.close()
+        assert pool.prune(0) == 2
+        assert pool.prune(0) == 0
+    assert timers.pending == []
+
+
+async def test_a_flow_number_is_free_again_when_its_flow_is_closed_unless_it_is_leased(pool: ConnectionPool) -> None:
+    async with ScriptedStore() as store:
+        leased = pool.lease()
+        (await pool.flow(store.endpoint, Recorder(), flow_id=leased)).close()
+        assert pool._ids.in_use == 1
+        pool.release(leased)
+        flow = await pool.flow(store.endpoint, Recorder())
+        assert pool._ids.in_use == 1
+        flow.close()
+        assert pool._ids.in_use == 0
+        joining = asyncio.create_task(pool.flow(Endpoint("127.0.0.1", 1), Recorder()))
+        with pytest.raises(ConnectFailed):
+            await joining
+        assert pool._ids.in_use == 0
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ticks", range(5))
+async def test_closing_the_pool_waits_for_nothing_that_is_still_being_set_up(ticks: int) -> None:
+    async with ScriptedStore(hello=None) as store:
+        pool = ConnectionPool(settings())
+        joining = asyncio.create_task(pool.flow(store.endpoint, Recorder()))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        await pool.aclose(timeout_s=3_600)
+        with pytest.raises(Closed):
+            await joining
+        await until(lambda: store.open_peers == 0)
+
+
+async def test_closing_the_pool_cuts_what_its_users_closed_and_the_peer_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("segstore.client.connection.transport._LINGER_S", 3_600.0)  # it is the pool that cuts
+    async with ScriptedStore() as store:
+        pool = ConnectionPool(settings())
+        flow = await pool.unpooled(store.endpoint, Recorder())
+        store.peers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
+        while not flow.connection.outbox.paused:
+            for _ in range(100):
+                flow.send(GetStreamSegmentInfo(0, "x" * 60_000, ""))
+            await asyncio.sleep(0)
+        flow.close()
+        assert pool.metrics().connections == 0
+        assert not flow.connection.gone.done()
+        await pool.aclose(timeout_s=0.02)
+        assert flow.connection.gone.done()
+
+
+async def test_a_pool_whose_closing_is_cancelled_is_closed(store: MockSegmentStore) -> None:
+    pool = ConnectionPool(settings())
+    flow = await pool.flow(endpoint(store), Recorder())
+    closing = asyncio.create_task(pool.aclose(timeout_s=3_600))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    await pool.aclose()
+    await flow.connection.gone
+    with pytest.raises(Closed):
+        await pool.unpooled(endpoint(store), Recorder())

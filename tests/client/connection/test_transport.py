@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import cast
 from uuid import UUID
+from weakref import ref
 
 import pytest
 
-from segstore.client.connection import ConnectionPool, RawClient
+from segstore.client.connection import ConnectionPool, Flow, RawClient
+from segstore.client.connection.transport import Connection
 from segstore.client.errors import ConnectFailed, ConnectionLost, ProtocolViolation, RequestTimedOut
 from segstore.wire import (
     AppendBlockEnd,
@@ -92,7 +96,7 @@ async def test_a_request_waits_for_a_peer_that_does_not_read_and_fails_by_its_de
         client = await RawClient.open(pool, store.endpoint)
         store.peers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
         flow = client.flow
-        while not flow.connection.paused:
+        while not flow.connection.outbox.paused:
             for _ in range(100):
                 flow.send(GetStreamSegmentInfo(0, "x" * 60_000, ""))
             await asyncio.sleep(0)
@@ -110,7 +114,7 @@ async def test_closing_a_pool_whose_peer_does_not_read_ends_in_time() -> None:
         pool = ConnectionPool(settings())
         flow = await pool.flow(store.endpoint, Recorder())
         store.peers[0].writer.transport.pause_reading()  # type: ignore[attr-defined]
-        while not flow.connection.paused:
+        while not flow.connection.outbox.paused:
             for _ in range(100):
                 flow.send(GetStreamSegmentInfo(0, "x" * 60_000, ""))
             await asyncio.sleep(0)
@@ -171,3 +175,15 @@ async def test_a_connection_that_ends_between_acknowledgements_delivers_no_more(
         await until(lambda: user.lost)
         assert user.replies == [ack(request_id, 1)]
         assert [type(error) for error in user.lost] == [ConnectionLost]
+
+
+def test_a_flow_that_nobody_holds_lets_go_of_its_user_at_once() -> None:
+    gc.disable()
+    try:
+        user = Recorder()
+        flow = Flow(1, cast("Connection", None), user, lambda _: None)
+        held = ref(user)
+        del flow, user
+        assert held() is None
+    finally:
+        gc.enable()

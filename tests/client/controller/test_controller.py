@@ -121,7 +121,7 @@ async def test_a_scale_is_not_waited_for_unless_that_is_asked() -> None:
 
 async def test_a_scale_that_takes_longer_or_fails_says_so() -> None:
     _, controller = scaling("IN_PROGRESS")
-    with pytest.raises(RequestTimedOut, match=r"a/s from epoch 3 was started but has not finished after 30 ms") as late:
+    with pytest.raises(RequestTimedOut, match=r"a/s from epoch 3 was started but did not finish within 30 ms") as late:
         await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=30)
     assert (late.value.stream, late.value.limit) == ("a/s", 30)
     _, controller = scaling("IN_PROGRESS", "INTERNAL_ERROR")
@@ -138,12 +138,9 @@ def test_keys_that_no_store_has_are_refused_before_a_controller_tries_in_vain(pr
 
 
 @pytest.mark.usefixtures("grpc_runs")
-async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for() -> None:
-    slow = ControllerConfig(scale_delay_ms=30)
-    async with (
-        MockCluster(watched=False, controller=slow) as mock,
-        connect(f"tcp://{mock.controller_uri}", settings()) as pravega,
-    ):
+@pytest.mark.mock(controller=ControllerConfig(scale_delay_ms=30))
+async def test_a_scale_that_takes_time_is_done_when_it_was_waited_for(mock: MockCluster) -> None:
+    async with connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)

@@ -212,7 +212,7 @@ async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands(p
             assert first.segments == [event.position.segment]
 
 
-async def test_groups_begin_at_the_head_the_tail_and_a_cut(pravega: Client) -> None:
+async def test_groups_start_at_the_head_the_tail_and_a_cut(pravega: Client) -> None:
     await fill(pravega, 30)
     await fill(pravega, 5, stream="t", segments=1)
     async with group(pravega, "tail", streams=["s", "a/t"], from_="tail") as late:
@@ -304,7 +304,7 @@ async def test_a_closed_reader_is_closed_and_can_be_closed_again(pravega: Client
             await reader.open()
 
 
-async def test_many_who_change_a_group_at_once_all_succeed(pravega: Client) -> None:
+async def test_concurrent_changes_of_a_group_all_succeed(pravega: Client) -> None:
     await fill(pravega, 0, segments=12)
     async with group(pravega) as shared:
         readers = [shared.reader(f"r{number}") for number in range(6)]

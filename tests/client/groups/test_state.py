@@ -72,7 +72,7 @@ def test_who_goes_offline_leaves_its_segments_where_it_was() -> None:
     assert state.readers == {}
 
 
-def test_a_successor_begins_when_all_that_it_follows_have_ended() -> None:
+def test_a_successor_starts_when_all_its_predecessors_have_ended() -> None:
     state = group(0, first=1, second=1)
     merged = [(segment(2, 1), [0, 1])]
     state.end("first", segment(0), merged)

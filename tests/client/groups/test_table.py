@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from segstore.client import Client
+from segstore.client import Client, Cluster
 from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.controller import Controller
 from segstore.client.errors import ConditionFailed, EntryRefused, NoSuchReaderGroup, ProtocolViolation
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 BEFORE = encode_value("HashSet<i64>", encode_predecessors([0]))
 
 
-async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from_one_that_never_had_it() -> None:
+async def test_a_deleted_group_whose_name_is_not_released_is_distinguished_from_a_missing_one() -> None:
     """As a real Pravega answers for minutes: the segment exists already, and there is none."""
 
     def script(peer: ScriptedPeer, command: Command) -> None:
@@ -37,12 +37,12 @@ async def test_a_store_that_has_not_forgotten_a_deleted_group_is_told_apart_from
 
     async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
         where = FixedStore(store.endpoint)
-        nobody = cast("Controller", None)
+        cluster = Cluster(pool, cast("Controller", None), where)
         with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as told:
-            await ReaderGroup(pool, nobody, where, where, "a", "g", streams=["s"]).open()
+            await ReaderGroup(cluster, where, "a", "g", streams=["s"]).open()
         assert told.value.segment == "a/g_kvtable/0.#epoch.0"
         with pytest.raises(NoSuchReaderGroup, match=r"^reader group a/g does not exist\n"):
-            await ReaderGroup(pool, nobody, where, where, "a", "g").open()
+            await ReaderGroup(cluster, where, "a", "g").open()
 
 
 async def test_a_table_of_something_else_is_refused(pravega: Client) -> None:
@@ -69,7 +69,7 @@ async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_re
         await group(pravega).open()
 
 
-async def test_a_key_that_somebody_removed_can_be_written_again(pravega: Client) -> None:
+async def test_a_key_that_another_client_removed_can_be_written_again(pravega: Client) -> None:
     """Older tools may remove what the clients only mark; no delta tells of it."""
     await fill(pravega, 0, segments=1)
     async with group(pravega) as shared, pravega.segment_requests() as requests:

@@ -19,6 +19,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
+    Buffer,
     Command,
     DataAppended,
     Event,
@@ -91,11 +92,12 @@ async def test_with_many_in_flight_blocks_grow_and_an_event_that_crosses_the_end
             transport = connection.outbox._transport
             assert transport is not None
 
-            def write(data: bytes) -> None:
-                written.extend(data)
-                transport.write(data)
+            def writelines(parts: list[Buffer]) -> None:
+                for part in parts:
+                    written.extend(part)
+                transport.writelines(parts)
 
-            connection.outbox._transport = _Spy(transport, write)  # type: ignore[assignment]
+            connection.outbox._transport = _Spy(transport, writelines)  # type: ignore[assignment]
             for _ in range(30):
                 events = [random.randbytes(random.randrange(1, 600)) for _ in range(40)]
                 expected += b"".join(events)
@@ -111,9 +113,9 @@ async def test_with_many_in_flight_blocks_grow_and_an_event_that_crosses_the_end
 
 
 class _Spy:
-    def __init__(self, transport: Any, write: Callable[[bytes], None]) -> None:
+    def __init__(self, transport: Any, writelines: Callable[[list[Buffer]], None]) -> None:
         self._transport = transport
-        self.write = write
+        self.writelines = writelines
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

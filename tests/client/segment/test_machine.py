@@ -6,13 +6,13 @@ Where a line is about a peer that misbehaves, a scripted store plays it.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import jwt
 import pytest
 
 from segstore.client.connection import ConnectionPool, FixedStore
-from segstore.client.errors import ProtocolViolation, RetriesExhausted, SegmentSealed
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
@@ -38,8 +38,8 @@ from segstore.wire import (
     WrongHost,
 )
 from segstore.wire import SegmentSealed as SegmentSealedReply
-from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
-from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
+from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.server.support import Peer
 
 
@@ -178,7 +178,7 @@ async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_faile
                 SegmentIsSealed,
             ]
             (again,) = await peer.ask(SetupAppend(5, writer, SEGMENT, ""))
-            assert again == AppendSetup(5, SEGMENT, writer, 2), "the writer's state was dropped and is set up anew"
+            assert again == AppendSetup(5, SEGMENT, writer, 2), "the writer's state was dropped and is set up again"
             peer.send(SealSegment(6, SEGMENT, ""))
             assert [type(each) for each in await peer.receive()] == [SegmentIsSealed]
 
@@ -222,87 +222,6 @@ async def test_each_error_of_the_store_has_its_reply() -> None:
             (reply,) = await peer.ask(GetStreamSegmentInfo(3, "a/b/0", token))
             assert isinstance(reply, AuthTokenCheckFailed)
             assert reply.error_code == code
-
-
-@pytest.mark.parametrize("how", ["over", "failed", "lost", "not set up"])
-async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how: str) -> None:
-    set_ups: list[SetupAppend] = []
-
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            set_ups.append(command)
-            if how != "not set up" or len(set_ups) > 1:
-                peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            last = command.last_event_number
-            if how in ("over", "failed"):
-                peer.send(SegmentIsSealed(command.request_id, SEGMENT))
-            elif how == "lost" and len(set_ups) == 1:
-                peer.send(WrongHost(command.request_id, SEGMENT, ""))
-            else:
-                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
-
-    config = settings(request_timeout_ms=50 if how == "not set up" else 15_000, max_connections_per_store=1)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        other = await pool.flow(store.endpoint, Recorder())
-        on_over = (lambda writer, error: None) if how == "over" else None
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, on_over=on_over)
-        ack = writer.write(b"event")
-        if how == "over":
-            await until(lambda: writer.state is WriterState.OVER)
-            writer.take_pending()
-        elif how == "failed":
-            with pytest.raises(SegmentSealed):
-                await ack
-        else:
-            await ack
-            assert len(set_ups) == 2
-        assert pool.metrics().flows == (1 if how in ("over", "failed") else 2)
-        assert not other.closed
-        assert len(store.peers) == 1
-        await writer.abort()
-        ack.cancel()
-        assert pool.metrics().flows == 1
-        assert other.connection.outbox._encoder._sessions == {}, "the connection forgets a writer with its flow"
-
-
-async def test_what_is_too_large_for_an_append_is_carried_alone_and_in_order(
-    store: MockSegmentStore, pool: ConnectionPool
-) -> None:
-    carried: list[tuple[str, bytes, bytes]] = []
-
-    async def carry(segment: str, data: bytes) -> None:
-        await asyncio.sleep(0)
-        carried.append((segment, data[:1], content(store)))
-
-    await make(store)
-    large = pool.settings.max_event_bytes + 9
-    async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT, carry=carry) as writer:
-        first, second = writer.write(b"a"), writer.write(b"B" * large)
-        third, fourth = writer.write(b"C" * large), writer.write(b"d")
-        await asyncio.gather(first, second, third, fourth)
-        assert carried == [(SEGMENT, b"B", b"a"), (SEGMENT, b"C", b"a")]
-        assert content(store) == b"ad"
-
-
-async def test_a_segment_that_is_over_for_who_carries_is_over_for_the_writer(
-    store: MockSegmentStore, pool: ConnectionPool
-) -> None:
-    over = SegmentSealed("it is sealed", segment=SEGMENT)
-    heard: list[Exception] = []
-
-    async def carry(segment: str, data: bytes) -> None:
-        raise over
-
-    await make(store)
-    writer = SegmentWriter(
-        pool, FixedStore(endpoint(store)), SEGMENT, carry=carry, on_over=lambda _, error: heard.append(error)
-    )
-    writer.write(b"x" * (pool.settings.max_event_bytes + 9), tag="large")
-    await until(lambda: writer.state is WriterState.OVER)
-    assert heard == [over]
-    assert [item.tag for item in writer.take_pending()] == ["large"]
-    await writer.aclose()
 
 
 async def test_an_append_is_timed_from_when_it_was_sent_and_not_from_the_one_before() -> None:
@@ -352,22 +271,71 @@ async def test_attempts_are_counted_from_scratch_when_an_event_was_stored() -> N
         await writer.abort()
 
 
-async def test_a_store_that_always_lies_ends_the_writer_with_what_it_said() -> None:
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            peer.send(DataAppended(command.request_id, command.writer_id, 9, 0, 1))
+async def test_what_a_writer_holds_is_counted_until_it_is_acknowledged() -> None:
+    held: list[tuple[ScriptedPeer, Command]] = []
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, AppendBlockEnd) and command.last_event_number == 2:
+            held.append((peer, command))
+        else:
+            stores_all(peer, command)
+
+    async with ScriptedStore(answer) as store, ConnectionPool(settings(max_in_flight_bytes=10)) as pool:
         writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
-        with pytest.raises(RetriesExhausted) as caught:
+        assert (writer.segment_length, writer.set_ups, writer.state) == (-1, 0, WriterState.CONNECTING)
+        await writer.started()
+        assert (writer.set_ups, writer.state) == (1, WriterState.OPEN)
+        first = writer.write(b"123456789")
+        assert writer.has_room
+        second = writer.write(b"0")
+        assert not writer.has_room
+        await until(lambda: held)
+        assert (writer.unsettled, writer.held_bytes, writer.in_flight) == (2, 10, 2)
+        assert pool.metrics().bytes_in_flight == 10
+        stores_all(*held[0])
+        await asyncio.gather(first, second)
+        assert writer.has_room
+        assert (writer.unsettled, writer.held_bytes, writer.in_flight) == (0, 0, 0)
+        assert pool.metrics().bytes_in_flight == 0
+        assert writer.segment_length == 20
+        for _ in range(3):
             await writer.write(b"x")
-        said = caught.value.__cause__
-        assert isinstance(said, ProtocolViolation)
-        assert (said.endpoint, said.segment, said.request_id) == (
-            str(store.endpoint),
-            SEGMENT,
-            writer._setup.request_id,
-        )
-        await writer.abort()
+        assert (writer.segment_length, pool.metrics().bytes_in_flight) == (50, 0)
+        await writer.aclose()
+
+
+async def test_a_turn_of_a_writer_is_bounded_so_that_others_on_its_connection_get_theirs() -> None:
+    order: list[UUID] = []
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        stores_all(peer, command)
+        if isinstance(command, AppendBlockEnd):
+            order.append(command.writer_id)
+
+    config = settings(write_buffer_bytes=1_000, max_connections_per_store=1, max_batch_events=1)
+    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
+        one, other = (SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) for _ in range(2))
+        await asyncio.gather(one.started(), other.started())
+        acks = [writer.write(b"x" * 500) for writer in (one, other) for _ in range(6)]
+        await asyncio.gather(*acks)
+        turns = [one.writer_id] * 2 + [other.writer_id] * 2
+        assert order == turns * 3
+        await asyncio.gather(one.aclose(), other.aclose())
+
+
+async def test_a_callback_that_fails_is_reported_with_its_segment_and_the_ack_of_the_next_is_not_lost() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+    def broken(error: object) -> None:
+        raise ZeroDivisionError
+
+    async with ScriptedStore(stores_all) as store, ConnectionPool(settings()) as pool:
+        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+        for number in (1, 2):  # alone, and with another in its append
+            writer.append(b"x", broken)
+            await writer.write(b"y")
+            assert len(reported) == number
+        assert {each["message"] for each in reported} == {f"the callback of an append to {SEGMENT} failed"}
+        await writer.aclose()
+    asyncio.get_running_loop().set_exception_handler(None)

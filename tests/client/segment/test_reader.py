@@ -50,7 +50,7 @@ async def test_reads_bring_at_most_two_mebibytes_wait_at_the_tail_and_tell_the_e
             assert got == data
             empty = await reader.read()
             assert (empty.data, empty.at_tail, empty.end_of_segment) == (b"", True, False)
-            store.store.seal_segment(SEGMENT, now_ms=0)
+            store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
             chunks = [chunk async for chunk in reader]
             assert chunks == []
         async with SegmentReader(pool, where, SEGMENT, len(data)) as reader:
@@ -231,7 +231,7 @@ async def test_a_read_whose_answer_went_elsewhere_is_asked_anew_and_one_that_wai
     length = probes = 0
     config = settings(read_timeout_ms=10)
     async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        reader = SegmentReader(pool, FixedStore(store.endpoint), SEGMENT)
+        reader = SegmentReader(pool, FixedStore(store.endpoint), SEGMENT, read_ahead=False)
         reading = asyncio.ensure_future(reader.read())
         await until(
             lambda: sum(isinstance(each, GetStreamSegmentInfo) for each in store.peers[:1] and store.peers[0].got) > 2

@@ -72,7 +72,7 @@ async def test_a_sealed_or_missing_segment_hands_over_what_is_not_acknowledged_i
         writer = SegmentWriter(pool, where, SEGMENT, on_over=on_over)
         await writer.write(b"stored")
         if end == "seal":
-            store.store.seal_segment(SEGMENT, now_ms=0)
+            store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
         else:
             store.store.delete_segment(SEGMENT)
         acks = [writer.write(b"%d" % number, tag=number) for number in range(3)]
@@ -96,7 +96,7 @@ async def test_without_successors_what_is_not_acknowledged_fails_as_sealed() -> 
         await make(store)
         writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT)
         await writer.write(b"stored")
-        store.store.seal_segment(SEGMENT, now_ms=0)
+        store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
         acks = [writer.write(b"late") for _ in range(3)]
         results = await asyncio.gather(*acks, return_exceptions=True)
         assert [type(each) for each in results] == [SegmentSealed] * 3

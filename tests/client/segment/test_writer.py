@@ -131,9 +131,6 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
         def is_closing(self) -> bool:
             return False
 
-        def write(self, data: bytes) -> None:
-            self.written += data
-
         def writelines(self, parts: list[bytes]) -> None:
             self.written += b"".join(parts)
 
@@ -141,17 +138,18 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
     async with ScriptedStore() as store, ConnectionPool(config) as pool:
         flow: Flow = await pool.flow(store.endpoint, Recorder())
         counters, socket = Counters(), Socket()
-        outbox = Outbox(config, counters, asyncio.get_running_loop(), lambda *_: None)
+        outbox = Outbox(config, counters, asyncio.get_running_loop())
         outbox.opened(socket)  # type: ignore[arg-type]  # what it uses of one
         setup = SetupAppend(5, WRITER, SEGMENT, "")
         outbox.send(setup)
         items = [Pending(bytes([65 + at % 26]) * size, 1, None, lambda _: None) for at, size in enumerate(sizes)]
-        append = Append(1, len(items), items, sum(sizes))
+        append = Append(1, len(items), items, sum(sizes), 0.0)
         Appends(flow, outbox, SEGMENT, WRITER, 5).send(append)
         outbox.write()
         encoder = AppendBlockEncoder()
         expected = encoder.command(setup)
-        expected += encoder.append(SEGMENT, WRITER, len(items), len(items), append.data, 5, 0.0)
+        data = b"".join(item.data for item in items)
+        expected += encoder.append(SEGMENT, WRITER, len(items), len(items), data, 5, 0.0)
         assert socket.written == b"".join(expected)
         assert counters.bytes_out == len(socket.written)
         assert flow.bytes_in_flight == outbox.bytes_in_flight == sum(sizes)

@@ -7,12 +7,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
-from segstore.client import Backoff, EventWriter, PartialRoundRobin, RoundRobin, Router, SinglePartition, connect
+from segstore.client import (
+    Backoff,
+    Cluster,
+    EventWriter,
+    PartialRoundRobin,
+    RoundRobin,
+    Router,
+    SinglePartition,
+    connect,
+)
 from segstore.client.client import Client
 from segstore.client.errors import (
     Closed,
@@ -202,10 +211,7 @@ async def test_concurrent_first_events_share_one_start_and_keep_their_order() ->
 async def test_sends_wait_for_the_start_of_a_second_writer_and_share_it() -> None:
     async with streaming(2) as (mock, pravega):
         async with pravega.event_writer("a", "s", lazy_start=True) as writer:
-            (first,) = started(writer)
-            (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - {first}
-            key = await key_of(pravega, other)
-            mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
+            other, key = await hold_next_start(mock, pravega, writer)
             sends = [asyncio.ensure_future(writer.submit(b"%d" % number, routing_key=key)) for number in range(9)]
             await mock.faults.wait_held("wait")
             assert not any(each.done() for each in sends)
@@ -214,6 +220,13 @@ async def test_sends_wait_for_the_start_of_a_second_writer_and_share_it() -> Non
             await asyncio.gather(*acks)
             assert set_ups(mock).count(other) == 1
         assert await read_all(pravega, 9) == [b"%d" % number for number in range(9)]
+
+
+async def hold_next_start(mock: MockCluster, pravega: Client, writer: EventWriter) -> tuple[str, str]:
+    """Holds the start of the second segment writer of two; returns its segment and a routing key that goes there."""
+    (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - set(started(writer))
+    mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
+    return other, await key_of(pravega, other)
 
 
 async def key_of(pravega: Client, segment: str) -> str:
@@ -251,10 +264,7 @@ async def test_a_start_that_fails_raises_from_each_send_and_a_later_send_tries_a
 async def test_a_send_that_is_cancelled_while_the_writer_starts_takes_nothing_back() -> None:
     async with streaming(2) as (mock, pravega):
         async with pravega.event_writer("a", "s", lazy_start=True) as writer:
-            (first,) = started(writer)
-            (other,) = {each.name for each in await pravega.controller.current_segments("a", "s")} - {first}
-            key = await key_of(pravega, other)
-            mock.faults.add("type = SETUP_APPEND", do="hold", name="wait")
+            _, key = await hold_next_start(mock, pravega, writer)
             sending = asyncio.ensure_future(writer.write(b"one", routing_key=key))
             await mock.faults.wait_held("wait")
             sending.cancel()
@@ -463,4 +473,4 @@ async def test_a_name_goes_on_where_it_was_left() -> None:
 
 def test_a_name_is_not_empty() -> None:
     with pytest.raises(ValueError, match="empty"):
-        EventWriter(*[None] * 3, "a", "s", name="")  # type: ignore[arg-type]  # refused before it is used
+        EventWriter(cast("Cluster", None), "a", "s", name="")

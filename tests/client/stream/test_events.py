@@ -65,7 +65,7 @@ def test_what_is_no_event_behind_a_run_of_one_length_is_refused_with_its_place()
         decoder.feed(frame_event(b"x") * 100 + b"\0\0\0\1\0\0\0\1x")
 
 
-def test_the_beginning_of_an_event_is_partial() -> None:
+def test_the_start_of_an_event_is_partial() -> None:
     decoder = EventDecoder("s", 0)
     assert decoder.feed(frame_event(b"abc")[:-1]) == []
     assert decoder.partial

@@ -38,7 +38,7 @@ async def test_a_writer_that_is_given_up_in_a_large_event_leaves_nothing_at_the_
 
 
 @pytest.mark.usefixtures("grpc_runs")
-async def test_closing_waits_for_a_large_event_and_not_for_ever() -> None:
+async def test_closing_waits_for_a_large_event_up_to_a_limit() -> None:
     async with stream(close_timeout_ms=200) as (mock, pravega):
         async with pravega.event_writer("a", "s") as writer:
             await writer.submit(big(3_500))

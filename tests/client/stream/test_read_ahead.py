@@ -26,11 +26,8 @@ def filled(limit_bytes: int = 100) -> Ahead:
 
 async def test_events_and_marks_come_out_as_they_went_in() -> None:
     ahead, out = filled(), list[object]()
-    while ahead or ahead.current:
-        if ahead.current:
-            out.append(ahead.current.pop().offset)
-        elif (mark := ahead.advance()) is not None:
-            out.append(mark)
+    while (mark := ahead.advance()) is not None or ahead.current:
+        out += [mark] if mark is not None else [each.offset for each in ahead.take()]
     assert out == [0, 10, "first", 0, 20, "second"]
 
 
@@ -59,7 +56,7 @@ async def test_the_place_is_behind_what_was_handed_out() -> None:
     assert ahead.place is None
 
 
-async def test_bytes_are_held_until_their_read_was_handed_out_and_who_adds_waits() -> None:
+async def test_bytes_count_until_their_read_was_returned_and_producers_wait() -> None:
     ahead = filled(limit_bytes=40)
     adds = asyncio.create_task(ahead.room())
     await asyncio.sleep(0)
@@ -81,5 +78,7 @@ async def test_what_is_dropped_does_not_come_out_and_is_not_held() -> None:
     assert ahead.advance() == "first"
     assert ahead.advance() is None
     assert [each.segment for each in ahead.current] == ["b"]
+    ahead.add("a", [event(30)], 30, 40)
+    ahead.mark("third")
     ahead.clear()
-    assert (ahead.current, ahead.held_bytes, bool(ahead)) == ([], 0, False)
+    assert (ahead.current, ahead.held_bytes, ahead.advance(), ahead.current) == ([], 0, None, [])

@@ -27,7 +27,7 @@ from segstore.wire import (
 )
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
-from tests.client.support import FAST, ScriptedPeer, ScriptedStore, create, endpoint, settings
+from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, create, endpoint, settings
 
 SEGMENT = "a/log/0.#epoch.0"
 
@@ -100,7 +100,7 @@ async def test_the_mark_is_compared_and_set() -> None:
         assert await ours.mark() is None
 
 
-async def test_what_was_truncated_cannot_be_read_and_the_error_says_where_it_begins() -> None:
+async def test_what_was_truncated_cannot_be_read_and_the_error_has_the_start() -> None:
     async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
         start = await ours.latest()
         one = await ours.write_conditionally(start, b"1")
@@ -116,7 +116,7 @@ async def test_what_was_truncated_cannot_be_read_and_the_error_says_where_it_beg
         assert await entries(ours, one) == [b"2"]
 
 
-async def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
+async def test_invalid_calls_are_refused_before_anything_is_sent() -> None:
     async with stored(max_event_bytes=10) as (store, pool), log(pool, endpoint(store)) as ours:
         with pytest.raises(errors.EventTooLarge):
             await ours.write_conditionally(Revision(SEGMENT, 0), b"x" * 11)
@@ -196,7 +196,7 @@ def test_a_record_that_is_none_is_refused_with_the_place(record: str, text: str)
         decode_record(bytes.fromhex(record))
 
 
-async def test_those_who_share_a_state_see_each_others_updates_once() -> None:
+async def test_synchronizers_of_one_state_see_each_others_updates_once() -> None:
     async with stored() as (store, pool):
 
         def shared() -> StateSynchronizer[int]:
@@ -262,7 +262,7 @@ async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> N
             store.faults.add(f"type = {what}", probability=0.15, do=how)
 
         async def add(name: int) -> None:
-            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+            async with StateSynchronizer(log(pool, endpoint(store)), AddedUp()) as shared:
                 await shared.initialise(b"")
                 for number in range(15):
                     await shared.update(lambda state, number=number: [b"%d:%d," % (name, number)])  # type: ignore[misc]
@@ -271,23 +271,10 @@ async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> N
 
         async with asyncio.timeout(60):
             await asyncio.gather(*map(add, range(3)))
-            async with StateSynchronizer(log(pool, endpoint(store)), Names()) as shared:
+            async with StateSynchronizer(log(pool, endpoint(store)), AddedUp()) as shared:
                 state = await shared.fetch()
         assert state is not None
         assert sorted(state.split(b",")) == sorted([b"", *(b"%d:%d" % (n, i) for n in range(3) for i in range(15))])
-
-
-class Names:
-    """What was added, one after another."""
-
-    def create(self, initial: bytes) -> bytes:
-        return initial
-
-    def apply(self, state: bytes, update: bytes) -> bytes:
-        return state + update
-
-    def compact(self, state: bytes) -> bytes:
-        return state
 
 
 async def test_a_write_that_was_cancelled_leaves_the_next_one_right() -> None:

@@ -124,7 +124,7 @@ def test_members_that_are_merged_make_room_for_another() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**32), st.lists(st.integers(0, 50), max_size=8))
-def test_a_subset_never_exceeds_its_limit_nor_drops_who_is_there(
+def test_a_subset_never_exceeds_its_limit_nor_drops_a_member(
     limit: int, count: int, seed: int, splits: list[int]
 ) -> None:
     choice, of, fresh = PartialRoundRobin(limit).choice(Random(seed)), ranges(count), 1_000

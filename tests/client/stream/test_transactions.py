@@ -154,12 +154,9 @@ async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
         assert sorted(await all_events(pravega)) == [b"not", b"waited for"]
 
 
-async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction() -> None:
-    never = ControllerConfig(commit_delay_ms=3_600_000)
-    async with (
-        MockCluster(watched=False, controller=never) as mock,
-        client(mock, transaction_commit_timeout_ms=60) as pravega,
-    ):
+@pytest.mark.mock(controller=ControllerConfig(commit_delay_ms=3600000))
+async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction(mock: MockCluster) -> None:
+    async with client(mock, transaction_commit_timeout_ms=60) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             with pytest.raises(RequestTimedOut) as caught:
@@ -231,7 +228,7 @@ def test_there_are_two_pings_a_lease_and_more_for_long_ones(lease_ms: int, inter
     assert ping_interval_ms(lease_ms) == interval_ms
 
 
-async def test_one_writer_resumes_what_another_began(mock: MockCluster, pravega: Client) -> None:
+async def test_one_writer_resumes_a_transaction_of_another(mock: MockCluster, pravega: Client) -> None:
     async with client(mock) as other:
         await stream(pravega, 2)
         async with pravega.transaction_writer("a", "s") as writer, other.transaction_writer("a", "s") as second:
@@ -291,7 +288,7 @@ async def test_events_reach_the_transaction_once_although_connections_are_cut() 
             assert mine == sorted(mine)
 
 
-async def test_what_cannot_be_begun_or_written_says_why(mock: MockCluster) -> None:
+async def test_a_failed_begin_or_write_says_why(mock: MockCluster) -> None:
     async with client(mock, max_event_bytes=10) as pravega:
         await stream(pravega)
         async with pravega.transaction_writer("a", "none") as writer:

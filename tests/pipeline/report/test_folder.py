@@ -79,7 +79,7 @@ def test_a_place_that_is_taken_meanwhile_is_not_written_over(tmp_path: Path) -> 
             folder.mkdir()
             (folder / "mine").write_text("kept")
 
-    with pytest.raises(ReportError, match="is no report") as caught:
+    with pytest.raises(ReportError, match="is not a report") as caught:
         taken()
     assert caught.value.path == folder
     assert below(tmp_path) == ["report", "report/mine"]
@@ -88,7 +88,7 @@ def test_a_place_that_is_taken_meanwhile_is_not_written_over(tmp_path: Path) -> 
 def test_a_folder_that_holds_the_traces_is_not_replaced(old: Path) -> None:
     trace = old / "run.wtrace"
     trace.write_bytes(b"")
-    refused = pytest.raises(ReportError, match=r"holds .*run\.wtrace, which is to be read")
+    refused = pytest.raises(ReportError, match=r"contains .*run\.wtrace, which is being read")
     with refused, report_folder(old, [str(trace)], replace=True):
         raise AssertionError("it was entered")
     assert below(old) == [PAGE, "run.wtrace"]
@@ -110,9 +110,9 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.mark.parametrize(
     ("out", "options", "says"),
     [
-        ("old", [], "holds a report already; --replace writes over it"),
-        ("mine", ["--replace"], "is there already, and is no report"),
-        ("mine/file", [], "is there already, and is no report"),
+        ("old", [], "already contains a report; --replace writes over it"),
+        ("mine", ["--replace"], "exists and is not a report"),
+        ("mine/file", [], "exists and is not a report"),
         ("mine/file/report", [], "cannot be written: Not a directory"),
         ("x" * 300, [], "cannot be written: File name too long"),
     ],

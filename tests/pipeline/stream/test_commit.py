@@ -144,7 +144,7 @@ async def test_a_driver_that_dies_between_two_targets_is_completed_by_the_next(
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 3)])
-async def test_rows_whose_target_was_sealed_are_placed_anew(
+async def test_rows_whose_target_was_sealed_are_placed_again(
     cluster: Cluster, uri: Where, before: int, after: int
 ) -> None:
     if before > 1:
@@ -192,7 +192,7 @@ async def test_a_zombie_from_before_a_scale_does_not_bring_back_what_is_there(cl
     await expect_once(uri)
 
 
-async def test_too_many_rows_to_be_placed_anew_mean_that_the_batch_is_run_again(
+async def test_too_many_rows_to_be_placed_again_mean_that_the_batch_is_run_again(
     cluster: Cluster, uri: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_write, "MOST_POSITIONS", 5)

@@ -16,7 +16,7 @@ def test_the_text_is_gzip_and_base64_of_what_pravega_says() -> None:
     assert gzip.decompress(base64.b64decode(text)) == b"0:scope/stream:1,3:0,2:5,70"
 
 
-def test_a_segment_that_a_reader_has_not_begun_is_read_from_its_start() -> None:
+def test_a_segment_that_a_reader_has_not_started_is_read_from_its_start() -> None:
     text = base64.b64encode(gzip.compress(b"0:s/t:0,1:0,0:-1,7", mtime=0)).decode()
     assert parse_place(text, "s", "t") == {0: 0, 1: 7}
 
@@ -35,12 +35,12 @@ def test_head_tail_and_json_are_places_too() -> None:
         ("", "is not a position in a stream"),
         ("{}", "at least one segment"),
         ('{"a": 1}', "is not a stream segment"),
-        ('{"0.#epoch.0": -1}', "is no offset"),
-        ('{"0.#epoch.0": true}', "is no offset"),
+        ('{"0.#epoch.0": -1}', "is not an offset"),
+        ('{"0.#epoch.0": true}', "is not an offset"),
         ("{", "is not JSON"),
         (base64.b64encode(gzip.compress(b"0:s/other:0:0:0", mtime=0)).decode(), "a cut of s/other, not of s/t"),
-        (base64.b64encode(gzip.compress(b"1:s/t:0:0:0", mtime=0)).decode(), "is no stream cut"),
-        (base64.b64encode(gzip.compress(b"0:s/t:0,1:0:0", mtime=0)).decode(), "is no stream cut"),
+        (base64.b64encode(gzip.compress(b"1:s/t:0:0:0", mtime=0)).decode(), "is not a stream cut"),
+        (base64.b64encode(gzip.compress(b"0:s/t:0,1:0:0", mtime=0)).decode(), "is not a stream cut"),
         (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "is not a position in a stream"),
     ],
 )

@@ -41,7 +41,7 @@ def test_settings_of_the_client_go_with_them() -> None:
     ("given", "option", "says"),
     [
         ({"scope": ""}, "scope", "the option scope is needed"),
-        ({"stream": "a/b"}, "stream", "no name of a stream"),
+        ({"stream": "a/b"}, "stream", "is not a valid stream name"),
         ({"colour": "red"}, "colour", "there is no option 'colour'"),
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "a whole number above 0"),

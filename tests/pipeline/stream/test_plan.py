@@ -113,7 +113,7 @@ async def test_a_batch_reads_between_two_cuts_over_scaling(uri: Where) -> None:
     assert sorted(found) == list(range(30, 90))
 
 
-async def test_a_large_segment_is_split_where_events_begin(uri: Where) -> None:
+async def test_a_large_segment_is_split_at_the_starts_of_events(uri: Where) -> None:
     for first in range(0, 2_000, 100):  # an entry of the index is written at most every ten milliseconds
         await write_events(uri, numbered(first, 100))
     given = options(uri, splitBytes="2000")
@@ -172,7 +172,7 @@ async def test_a_stream_that_vanishes_while_it_is_read_is_named(uri: Where) -> N
         assert await read(segments, options(uri, failOnDataLoss="false"), {0: 0}, end) == []
 
 
-async def test_a_stream_that_was_made_anew_is_not_the_one_that_was_read(uri: Where) -> None:
+async def test_a_recreated_stream_is_not_the_one_that_was_read(uri: Where) -> None:
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="it is not the one that was read to 1000"):
             await next_cut(segments, options(uri), {0: 1000}, None, None)

@@ -19,9 +19,9 @@ from segstore.pipeline.trace.files import (
     piece_bytes_of,
     pieces_of,
     plan,
-    read_piece,
     size_of,
 )
+from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
 from tests.pipeline.support import both, write_capture, write_fixture

@@ -10,8 +10,9 @@ from uuid import UUID
 import pytest
 
 from segstore.pipeline.trace.columns import select
-from segstore.pipeline.trace.files import plan, read_piece
+from segstore.pipeline.trace.files import plan
 from segstore.pipeline.trace.filter import FILTERED, Chosen, Condition, condition
+from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import time_of
 from segstore.wire import DataAppended, Hello, KeepAlive, NoSuchSegment
 from segstore.wire.trace import RecordKind

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.trace.files import pieces_of, read_piece
+from segstore.pipeline.trace.files import pieces_of
 from segstore.pipeline.trace.growth import next_offset, steps
 from segstore.pipeline.trace.options import Limit
+from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
 from tests.pipeline.support import write_capture, write_fixture

@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.pipeline.trace.columns import ALL_COLUMNS
-from segstore.pipeline.trace.files import Skipped, plan, read_piece
+from segstore.pipeline.trace.files import Skipped, plan
+from segstore.pipeline.trace.reading import read_piece
 from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import KeepAlive, encode
 from segstore.wire.trace import FORMAT_VERSION, MAX_IN_VAIN, Damage, RecordKind, TraceError, read_blocks

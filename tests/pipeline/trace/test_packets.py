@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.pipeline.trace import packets as trace_packets
-from segstore.pipeline.trace.files import Skipped, plan, read_piece
+from segstore.pipeline.trace.files import Skipped, plan
+from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.support import both
@@ -150,7 +151,7 @@ def test_a_capture_that_ends_in_the_middle_of_a_packet_is_told(tmp_path: Path) -
     path.write_bytes(bytes.fromhex("d4c3b2a1") + b"\1")
     ((kind, size, error),) = both(path, ["kind", "size", "error"])
     assert (kind, size) == ("skipped", 5)
-    assert "no packet capture" in error
+    assert "not a packet capture" in error
 
 
 # --- hostile files --------------------------------------------------------------------------------------------------

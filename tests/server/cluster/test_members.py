@@ -37,7 +37,7 @@ async def test_each_store_serves_its_share_from_the_start() -> None:
         assert shares(mock) == [{0, 3}, {1, 4}, {2, 5}]
 
 
-async def test_a_container_is_moved_with_its_segments_and_its_waiting_readers_are_told() -> None:
+async def test_a_container_is_moved_with_its_segments_and_its_waiting_readers_are_answered() -> None:
     async with MockCluster(stores=2) as mock:
         container = container_of(SEGMENT, 4)
         owner = mock.owner_of(SEGMENT)

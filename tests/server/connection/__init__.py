@@ -1,5 +1,4 @@
 """Tests of `server/connection`. Modules whose tests have another name:
 
 refusals, requests: test_session, test_service
-writer_counts: test_forgotten_writers
 """

@@ -77,7 +77,7 @@ async def test_writers_whose_appends_are_refused_do_not_collide() -> None:
         await peer.ask(HELLO, create())
         peer.send(*(set_up(SEGMENT, each) for each in COLLIDING))
         await peer.receive(MANY)
-        store.store.seal_segment(SEGMENT, now_ms=0)
+        store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
         peer.send(*(append(1, b"event", each) for each in COLLIDING))
         await peer.receive(MANY)
         assert list(crowded_tables()) == []

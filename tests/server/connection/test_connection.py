@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from segstore.wire import (
     encode,
 )
 from tests.server.connection.conftest import Started
+from tests.server.durable.test_acknowledging import Cluster as DurableCluster
+from tests.server.durable.test_acknowledging import Held, connected
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MALFORMED = Path(__file__).parents[3] / "fixtures" / "vectors" / "malformed.jsonl"
@@ -44,29 +47,33 @@ async def writer_of(store: MockSegmentStore) -> Peer:
 # --- requests and replies ---------------------------------------------------------------------------------------
 
 
-async def test_a_pipelined_conversation_is_answered_in_order(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        answers = await peer.ask(HELLO, create(), set_up(), append(0), append(1), KeepAlive(), read(0, 8))
-        assert [type(each).__name__ for each in answers] == [
-            "Hello",
-            "SegmentCreated",
-            "AppendSetup",
-            "DataAppended",
-            "DataAppended",
-            "KeepAlive",
-            "SegmentRead",
-        ]
-        assert isinstance(answers[-1], SegmentRead)
-        assert bytes(answers[-1].data) == b"datadata"
+@pytest.fixture
+async def store(started: Started, mock_settings: dict[str, Any]) -> AsyncIterator[MockSegmentStore]:
+    async with started(**mock_settings) as opened:
+        yield opened
 
 
-async def test_bytes_that_come_one_by_one_make_the_same_frames(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in encode(HELLO) + encode(create()):
-            peer.send_bytes(bytes([byte]))
-            await asyncio.sleep(0)
-        assert await peer.receive(2) == [Hello(17, 5), SegmentCreated(1, SEGMENT)]
+async def test_a_pipelined_conversation_is_answered_in_order(peer: Peer) -> None:
+    answers = await peer.ask(HELLO, create(), set_up(), append(0), append(1), KeepAlive(), read(0, 8))
+    assert [type(each).__name__ for each in answers] == [
+        "Hello",
+        "SegmentCreated",
+        "AppendSetup",
+        "DataAppended",
+        "DataAppended",
+        "KeepAlive",
+        "SegmentRead",
+    ]
+    assert isinstance(answers[-1], SegmentRead)
+    assert bytes(answers[-1].data) == b"datadata"
+
+
+async def test_bytes_that_come_one_by_one_make_the_same_frames(peer: Peer) -> None:
+    peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in encode(HELLO) + encode(create()):
+        peer.send_bytes(bytes([byte]))
+        await asyncio.sleep(0)
+    assert await peer.receive(2) == [Hello(17, 5), SegmentCreated(1, SEGMENT)]
 
 
 async def test_a_block_that_comes_in_many_reads_is_stored_whole(started: Started) -> None:
@@ -117,16 +124,16 @@ async def test_everything_is_counted(started: Started) -> None:
 # --- the end of a connection ------------------------------------------------------------------------------------
 
 
-async def test_replies_written_before_a_soft_end_arrive(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.send(create(), Hello(4, 1), KeepAlive())
-        rest = await peer.closed()
-        assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
+async def test_replies_written_before_a_soft_end_arrive(peer: Peer) -> None:
+    peer.send(create(), Hello(4, 1), KeepAlive())
+    rest = await peer.closed()
+    assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
 
 
 @pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
 async def test_the_admin_port_closes_without_a_reply_if_no_version_is_common(started: Started, hello: Hello) -> None:
     async with started(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
+        store.server.hub.queue.now_s = lambda: 0.0  # one slice for what was read, however busy the machine is
         assert await admin.ask(HELLO) == [Hello(17, 5)]
         admin.send(KeepAlive(), hello, KeepAlive())
         assert await admin.closed() == b""
@@ -159,12 +166,11 @@ async def test_a_peer_that_ends_its_direction_does_not_keep_its_waiting_reads(st
         assert await peer.closed() == b""
 
 
-async def test_transient_segments_go_when_the_peer_does(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        await peer.ask(*[CreateTransientSegment(5, WRITER, SEGMENT, "") for _ in range(3)])
-        assert len(store.segments) == 3
-        peer.abort()
-        await until(lambda: not store.segments)
+async def test_transient_segments_go_when_the_peer_does(store: MockSegmentStore, peer: Peer) -> None:
+    await peer.ask(*[CreateTransientSegment(5, WRITER, SEGMENT, "") for _ in range(3)])
+    assert len(store.segments) == 3
+    peer.abort()
+    await until(lambda: not store.segments)
 
 
 async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection_goes(started: Started) -> None:
@@ -179,12 +185,9 @@ async def test_a_waiting_reader_of_a_transient_segment_hears_when_its_connection
         assert answer.request_id == 6
 
 
-async def test_one_connection_too_many_is_closed_and_counted(started: Started) -> None:
-    async with (
-        started(limits=LimitSettings(max_connections=2)) as store,
-        await Peer.connect(store) as first,
-        await Peer.connect(store) as second,
-    ):
+@pytest.mark.mock(limits=LimitSettings(max_connections=2))
+async def test_one_connection_too_many_is_closed_and_counted(store: MockSegmentStore) -> None:
+    async with await Peer.connect(store) as first, await Peer.connect(store) as second:
         await first.ask(HELLO)
         await second.ask(HELLO)
         async with await Peer.connect(store) as third:
@@ -225,7 +228,7 @@ async def test_a_connection_that_never_asked_gives_way_to_a_new_one(
 
 
 async def test_connections_that_never_ask_have_a_deadline_while_many_are_open(started: Started) -> None:
-    limits = LimitSettings(max_connections=4, silent_timeout_s=0.05)
+    limits = LimitSettings(max_connections=4, silent_timeout_s=0.3)
     async with started(limits=limits) as store, contextlib.AsyncExitStack() as open_ones:
         busy = await open_ones.enter_async_context(await Peer.connect(store))
         assert await busy.ask(HELLO)
@@ -308,21 +311,19 @@ async def test_what_came_before_a_malformed_frame_is_carried_out(started: Starte
         assert SEGMENT in store.segments
 
 
-async def test_a_frame_too_long_is_refused_on_its_header(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.send_bytes((1).to_bytes(4, "big") + (16_777_208).to_bytes(4, "big"))
-        assert await peer.closed() == b""
-        assert store.server.service.counters.malformed_frames == 1
+async def test_a_frame_too_long_is_refused_on_its_header(store: MockSegmentStore, peer: Peer) -> None:
+    peer.send_bytes((1).to_bytes(4, "big") + (16_777_208).to_bytes(4, "big"))
+    assert await peer.closed() == b""
+    assert store.server.service.counters.malformed_frames == 1
 
 
 async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(
-    started: Started, caplog: pytest.LogCaptureFixture
+    store: MockSegmentStore, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.send(HELLO, append(0))
-        assert await peer.closed() == encode(Hello(17, 5))
-        assert store.server.service.counters.protocol_violations == 1
-        assert "APPEND_BLOCK_END" in caplog.text
+    peer.send(HELLO, append(0))
+    assert await peer.closed() == encode(Hello(17, 5))
+    assert store.server.service.counters.protocol_violations == 1
+    assert "APPEND_BLOCK_END" in caplog.text
 
 
 async def test_a_request_that_fails_unforeseen_ends_its_connection_only(
@@ -380,3 +381,98 @@ async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: S
         assert counters.connections == 501
         assert counters.internal_errors == 0
         assert await keeper.ask(KeepAlive()) == [KeepAlive()]
+
+
+# --- what the log says ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "spoken"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
+        (b"POST / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
+        (b"PUT / HTTP/1.1\r\n\r\n", "; it seems to speak HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\n", "; it seems to speak HTTP/2, as to a controller, which has a port of its own"),
+        (b"\x00\x00\x13\x37\x00\x00\x00\x00", ""),
+    ],
+)
+async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_seems_to_speak(
+    started: Started, caplog: pytest.LogCaptureFixture, sent: bytes, spoken: str
+) -> None:
+    async with started() as store, await Peer.connect(store) as peer:
+        host, port = peer.writer.get_extra_info("sockname")
+        peer.send_bytes(sent)
+        assert await peer.closed() == b""
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert line.startswith(f"connection from {host}:{port} closed: it broke the protocol: ")
+    assert line.endswith(spoken)
+    assert ("seems to speak" in line) == bool(spoken)
+
+
+async def test_why_a_connection_was_closed_is_a_warning_unless_the_store_shuts_down(
+    started: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "segstore")
+    async with started() as store:
+        bad, good = [await Peer.connect(store) for _ in range(2)]
+        names = ["{}:{}".format(*each.writer.get_extra_info("sockname")) for each in (bad, good)]
+        await good.ask(HELLO)
+        bad.send(Hello(18, 18))
+        assert await bad.closed() == encode(HELLO)
+    said = {each.getMessage(): each.levelno for each in caplog.records if "connection from" in each.getMessage()}
+    assert said == {
+        f"connection from {names[0]} closed: it speaks wire versions 18 to 18, this store 5 to 17": logging.WARNING,
+        f"connection from {names[1]} closed: the store shuts down": logging.INFO,
+    }
+    for each in (bad, good):
+        await each.close()
+
+
+async def test_the_bytes_of_a_connection_are_counted_for_it_and_for_the_store(started: Started) -> None:
+    async with started() as store, await Peer.connect(store) as peer, await Peer.connect(store) as other:
+        sent = [HELLO, create(), set_up(), append(1), append(2, b"x" * 100_000), read()]
+        answers = [await peer.ask(each) for each in sent]
+        await other.ask(HELLO)
+        host, port = peer.writer.get_extra_info("sockname")
+        (found,) = [
+            each for each in store.server.hub.connections if each.session and each.session.peer == f"{host}:{port}"
+        ]
+        assert found.bytes_in == sum(len(encode(each)) for each in sent)
+        assert found.bytes_out == sum(len(encode(each)) for some in answers for each in some)
+        counters = store.server.service.counters
+        assert (counters.bytes_in, counters.bytes_out) == (
+            found.bytes_in + len(encode(HELLO)),
+            found.bytes_out + len(encode(HELLO)),
+        )
+        assert (counters.connections, counters.connections_open) == (2, 2)
+
+
+# --- replies that wait for the disk -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_connection_that_ends_waits_for_the_disk_so_that_its_replies_leave_but_not_longer_than_for_a_peer(
+    grpc_runs: None, tmp_path: Path, commits: bool
+) -> None:
+    limits = LimitSettings(linger_s=60 if commits else 0.1)
+    async with (
+        DurableCluster(data=tmp_path, watched=False, containers=2, limits=limits) as mock,
+        await connected(mock) as peer,
+    ):
+        await peer.ask(HELLO, create(), set_up())
+        hub, counters = mock.stores[0].hub, mock.stores[0].service.counters
+        Held.gate.clear()
+        try:
+            peer.send(append(1))
+            await until(lambda: counters.appends == 1)
+            peer.send_bytes(b"\0\0\0\0\0\0\0\0")
+            await until(lambda: counters.malformed_frames == 1)
+            assert len(hub.connections) == 1
+            if commits:
+                Held.gate.set()
+                assert [type(each) for each in await peer.receive()] == [DataAppended]
+            assert await peer.closed() == b""
+            await until(lambda: not hub.connections)
+            assert counters.deadlines_missed == (0 if commits else 1)
+        finally:
+            Held.gate.set()

@@ -117,7 +117,7 @@ async def test_what_was_read_is_executed_although_the_peer_has_gone(watched: boo
         (connection,) = mock.server.hub.connections
         asked = encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 2_000
         sent = asked + encode(append(1, b"the last"))
-        view = mock.server.hub.receive_view
+        view = mock.server.hub.buffers.view
         view[: len(sent)] = sent
         connection.buffer_updated(len(sent))
         assert mock.segments[SEGMENT].length == 0, "all were executed in one slice"
@@ -137,17 +137,13 @@ async def test_what_comes_before_a_malformed_frame_is_executed_in_its_slices(wat
         assert mock.server.service.counters.malformed_frames == 1
 
 
-async def test_an_append_does_not_wait_for_all_the_reads_that_it_wakes() -> None:
-    limits = LimitSettings(connection_waiting_reads=MANY)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as mock,
-        await writer_of(mock) as writer,
-        await Peer.connect(mock) as reader,
-    ):
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_waiting_reads=MANY))
+async def test_an_append_does_not_wait_for_all_the_reads_that_it_wakes(store: MockSegmentStore) -> None:
+    async with await writer_of(store) as writer, await Peer.connect(store) as reader:
         reader.send(HELLO, *[ReadSegment(SEGMENT, 0, 100, "", number) for number in range(5_000)])
-        await until(lambda: len(mock.store.waiters) == 5_000)
+        await until(lambda: len(store.store.waiters) == 5_000)
         assert isinstance((await writer.ask(append(1, b"news")))[0], DataAppended)
-        assert len(mock.store.waiters) > 1_000, "too many woken reads were answered first"
+        assert len(store.store.waiters) > 1_000, "too many woken reads were answered first"
         answers = (await reader.receive(5_001))[1:]
         assert sorted(each.request_id for each in answers if isinstance(each, SegmentRead)) == list(range(5_000))
 
@@ -176,33 +172,31 @@ async def test_a_connection_with_many_writers_and_segments_is_cleaned_up_in_slic
         await busy.close()
 
 
+@pytest.mark.mock(watched=False, limits=LimitSettings(request_keys=10))
 async def test_a_request_with_a_list_that_would_take_too_long_to_read_ends_its_connection(
-    caplog: pytest.LogCaptureFixture,
+    peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limits = LimitSettings(request_keys=10)
-    async with MockSegmentStore(watched=False, limits=limits) as mock, await Peer.connect(mock) as peer:
-        await peer.ask(HELLO)
-        peer.send(ReadTable(1, "table", "", tuple(TableKey(b"key") for _ in range(161))))
-        assert await peer.closed() == b""
-        assert "READ_TABLE.keys at byte" in caplog.text
-        assert "a list of 161 elements exceeds 160" in caplog.text
+    await peer.ask(HELLO)
+    peer.send(ReadTable(1, "table", "", tuple(TableKey(b"key") for _ in range(161))))
+    assert await peer.closed() == b""
+    assert "READ_TABLE.keys at byte" in caplog.text
+    assert "a list of 161 elements exceeds 160" in caplog.text
 
 
-async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own() -> None:
-    limits = LimitSettings(frame_timeout_s=0.1)
-    async with MockSegmentStore(watched=False, limits=limits) as mock, await Peer.connect(mock) as peer:
-        await peer.ask(HELLO, create())
-        (connection,) = mock.server.hub.connections
-        asked = encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 2_000 + encode(Hello(17, 5))[:-3]
-        mock.server.hub.receive_view[: len(asked)] = asked
-        connection.waits.frame_since = asyncio.get_running_loop().time() - 1.0
-        connection.buffer_updated(len(asked))
-        connection.missed(Missed.FRAME, asyncio.get_running_loop().time())
-        assert connection.session is not None
-        assert not connection.session.ended
-        await peer.receive(2_000)
-        peer.send_bytes(encode(Hello(17, 5))[-3:])
-        assert await peer.receive() == [HELLO]
+@pytest.mark.mock(watched=False, limits=LimitSettings(frame_timeout_s=0.1))
+async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own(store: MockSegmentStore, peer: Peer) -> None:
+    await peer.ask(HELLO, create())
+    (connection,) = store.server.hub.connections
+    asked = encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 2_000 + encode(Hello(17, 5))[:-3]
+    store.server.hub.buffers.view[: len(asked)] = asked
+    connection.waits.frame_since = asyncio.get_running_loop().time() - 1.0
+    connection.buffer_updated(len(asked))
+    connection.missed(Missed.FRAME, asyncio.get_running_loop().time())
+    assert connection.session is not None
+    assert not connection.session.ended
+    await peer.receive(2_000)
+    peer.send_bytes(encode(Hello(17, 5))[-3:])
+    assert await peer.receive() == [HELLO]
 
 
 async def test_one_request_through_a_tap_does_not_wait_for_thousands_of_others() -> None:

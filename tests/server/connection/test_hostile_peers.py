@@ -106,13 +106,9 @@ async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_
             assert stalled.held_bytes > 2 * MIB
 
 
-async def test_a_peer_that_reads_again_gets_everything_in_order() -> None:
-    limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store, MIB) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
+async def test_a_peer_that_reads_again_gets_everything_in_order(store: MockSegmentStore) -> None:
+    async with await filled(store, MIB) as healthy, await Peer.connect(store) as peer:
         peer.send(HELLO, set_up("scope/stream/1.#epoch.0"), *[read(0, MIB, request_id=each) for each in range(64)])
         peer.send(KeepAlive())
         stalled = connection_of(store, peer)
@@ -126,20 +122,18 @@ async def test_a_peer_that_reads_again_gets_everything_in_order() -> None:
         assert await is_served(peer)
 
 
-async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that_were_sent() -> None:
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
+async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that_were_sent(
+    store: MockSegmentStore,
+) -> None:
     """They lie in the receive buffer when the peer stalls, and that belongs to the next read of anybody."""
-    limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store, MIB) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+    async with await filled(store, MIB) as healthy, await Peer.connect(store) as peer:
         await peer.ask(HELLO, SetupAppend(9, WRITER, SEGMENT, ""))
         # Large enough that the codec leaves them where they came in.
         appends = [append(each, bytes([each]) * 20_000) for each in range(1, 9)]
         peer.send(*[read(0, MIB, request_id=each) for each in range(16)], *appends)
         stalled = connection_of(store, peer)
-        await until(lambda: stalled.session is not None and stalled.session.full and stalled._backlog)
+        await until(lambda: stalled.session.full and stalled.received.backlog)
         other = "scope/other/0.#epoch.0"
         junk = append(0, b"\xee" * 200_000, UUID(int=8))
         assert len(await healthy.ask(create(other), set_up(other, UUID(int=8)), junk)) == 3  # over the receive buffer
@@ -149,13 +143,11 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
 
 
-async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptureFixture) -> None:
-    limits = LimitSettings(connection_outstanding_bytes=MIB, stalled_peer_timeout_s=0.1)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB, stalled_peer_timeout_s=0.1))
+async def test_a_peer_that_reads_nothing_is_cut_in_time(
+    store: MockSegmentStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await filled(store) as healthy, await Peer.connect(store) as peer:
         peer.send(*[read(request_id=each) for each in range(40)])
         await until(lambda: store.server.service.counters.deadlines_missed == 1)
         await until(lambda: len(store.server.hub.connections) == 1)
@@ -164,13 +156,9 @@ async def test_a_peer_that_reads_nothing_is_cut_in_time(caplog: pytest.LogCaptur
         assert await is_served(healthy)
 
 
-async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() -> None:
-    limits = LimitSettings(connection_outstanding_bytes=64 * MIB, linger_s=0.1)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=64 * MIB, linger_s=0.1))
+async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger(store: MockSegmentStore) -> None:
+    async with await filled(store) as healthy, await Peer.connect(store) as peer:
         peer.send(*[read(request_id=each) for each in range(20)])
         peer.send_bytes(b"\0\0\0\0\0\0\0\0")
         await until(lambda: store.server.service.counters.malformed_frames == 1)
@@ -180,13 +168,9 @@ async def test_a_closed_connection_whose_peer_does_not_read_does_not_linger() ->
         assert await is_served(healthy)
 
 
-async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data() -> None:
-    limits = LimitSettings(connection_outstanding_bytes=MIB)
-    async with (
-        MockSegmentStore(watched=False, limits=limits) as store,
-        await filled(store, 1000) as writer,
-        await Peer.connect(store) as peer,
-    ):
+@pytest.mark.mock(watched=False, limits=LimitSettings(connection_outstanding_bytes=MIB))
+async def test_reads_woken_for_a_peer_that_does_not_read_wait_without_their_data(store: MockSegmentStore) -> None:
+    async with await filled(store, 1000) as writer, await Peer.connect(store) as peer:
         peer.send(*[read(1000, request_id=each) for each in range(200)])
         await until(lambda: len(store.store.waiters) == 200)
         await writer.ask(append(1, bytes(MIB)))
@@ -207,6 +191,14 @@ async def test_a_peer_that_sends_nothing_is_closed_in_time(caplog: pytest.LogCap
         assert await silent.closed() == b""
         assert "no frame came in 0.1 s" in caplog.text
         assert store.server.service.counters.deadlines_missed == 1
+
+
+async def test_each_deadline_that_is_missed_is_counted() -> None:
+    limits = LimitSettings(first_frame_timeout_s=0.1)
+    async with MockSegmentStore(watched=False, limits=limits) as store, Crowd() as crowd:
+        for peer in await crowd.connect(store, 3):
+            assert await peer.closed() == b""
+        assert store.server.service.counters.deadlines_missed == 3
 
 
 async def test_a_peer_that_has_sent_a_frame_may_be_silent() -> None:
@@ -245,13 +237,10 @@ async def test_an_append_block_that_is_never_ended_is_closed_in_time(caplog: pyt
         await until(lambda: store.server.hub.outstanding_bytes == 0)
 
 
-async def test_a_frame_that_came_but_for_its_end_is_held_once_and_counted() -> None:
+@pytest.mark.mock(watched=False)
+async def test_a_frame_that_came_but_for_its_end_is_held_once_and_counted(store: MockSegmentStore) -> None:
     whole = encode(append(1, bytes(16_000_000)))
-    async with (
-        MockSegmentStore(watched=False) as store,
-        await filled(store, 10) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+    async with await filled(store, 10) as healthy, await Peer.connect(store) as peer:
         await peer.ask(HELLO)
         part = memoryview(whole)[: len(whole) * 99 // 100]
         gc.collect()
@@ -390,12 +379,11 @@ async def test_one_writer_too_many_for_its_memory_ends_its_connection(caplog: py
         assert await is_served(healthy)
 
 
-async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected() -> None:
-    async with (
-        MockSegmentStore(watched=False) as store,
-        await filled(store, 10) as healthy,
-        await Peer.connect(store) as peer,
-    ):
+@pytest.mark.mock(watched=False)
+async def test_what_a_peer_held_is_freed_when_it_is_gone_and_not_when_garbage_is_collected(
+    store: MockSegmentStore,
+) -> None:
+    async with await filled(store, 10) as healthy, await Peer.connect(store) as peer:
         await peer.ask(HELLO)
         peer.send(read(10))
         peer.send_bytes(encode(append(1, bytes(2 * MIB)))[:MIB])

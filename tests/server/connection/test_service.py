@@ -441,7 +441,9 @@ def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() 
     desk = Desk(make_service())
     desk.ask(CreateTableSegment(1, "table", False, 0, "", 0))
     count = 6_000
-    desk.service.store.update_table("table", [(b"%d" % each, b"", -(1 << 63)) for each in range(count)], now_ms=1)
+    desk.service.store.container_for("table").update_table(
+        "table", [(b"%d" % each, b"", -(1 << 63)) for each in range(count)], now_ms=1
+    )
     token, found = b"", []
     while True:
         (page,) = desk.ask(ReadTableKeys(2, "table", "", 1 << 30, TableIteratorArgs(token, b"", b"", b"")))

@@ -15,6 +15,7 @@ from segstore.wire import (
     AppendSetup,
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
+    Command,
     ConditionalAppend,
     ConditionalCheckFailed,
     CreateTransientSegment,
@@ -92,7 +93,7 @@ def test_setting_up_again_takes_up_where_the_writer_was() -> None:
     assert desk.ask(set_up()) == [AppendSetup(2, SEGMENT, WRITER, 5)]
     desk.ask(append(4))
     assert desk.session.ending is Ending.DROPPED
-    assert "event 4 after 5" in desk.session.why
+    assert desk.session.why == f"writer {WRITER} of {SEGMENT!r} sends event 4 after 5"
 
 
 def test_a_stale_writer_is_told_so_and_loses_its_connection() -> None:
@@ -102,6 +103,7 @@ def test_a_stale_writer_is_told_so_and_loses_its_connection() -> None:
     second.ask(append(7))
     assert first.ask(append(8)) == [InvalidEventNumber(WRITER, 3, "", 8)]
     assert first.session.ending is Ending.FLUSHED
+    assert first.session.why.startswith("appending data failed: ")
     assert not second.session.ended
 
 
@@ -290,7 +292,7 @@ def test_a_newer_token_does_not_prolong_the_first() -> None:
 def test_a_writer_that_was_dropped_does_not_end_the_connection() -> None:
     clock = FakeClock(1_000.0)
     desk = authorised(clock, 1_030.0)
-    desk.service.store.seal_segment(SEGMENT, now_ms=0)
+    desk.service.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=0)
     assert desk.ask(append(0)) == [SegmentIsSealed(3, SEGMENT, "", 0)]
     clock.advance(60)
     assert not desk.session.ended
@@ -310,6 +312,15 @@ def test_an_expired_token_is_refused_as_such_and_ends_the_connection() -> None:
     expired = token(**{"*": "READ_UPDATE", "exp": 999})
     assert desk.ask(set_up(token=expired)) == [AuthTokenCheckFailed(2, "", AuthTokenErrorCode.TOKEN_EXPIRED)]
     assert desk.session.ending is Ending.FLUSHED
+    assert desk.session.why.startswith("setting up append failed: ")
+
+
+def test_an_error_of_a_writer_that_has_no_reply_ends_the_connection_with_its_reason() -> None:
+    desk = Desk(make_service())
+    desk.service.store.container_for("table").create_table_segment("table", key_length=4, now_ms=0)
+    assert desk.ask(set_up("table")) == []
+    assert desk.session.ending is Ending.FLUSHED
+    assert desk.session.why == "setting up append failed: the attributes of 'table' are its keys"
 
 
 def test_a_token_that_only_reads_sets_up_no_writer_and_leaves_the_connection() -> None:
@@ -418,3 +429,129 @@ def test_what_follows_a_request_that_ends_its_connection_is_not_carried_out() ->
     desk.session.receive_all([read(offset=-1), DeleteSegment(5, SEGMENT, "")])
     assert desk.session.ended
     assert desk.service.store.segment_info(SEGMENT).length == 0
+
+
+# --- why it ended -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commands", "why"),
+    [
+        ([Hello(18, 18)], "it speaks wire versions 18 to 18, this store 5 to 17"),
+        ([set_up(), create(), append(1)], f"writer {WRITER} appends to {SEGMENT!r} without having been set up"),
+    ],
+)
+def test_a_session_says_why_it_has_ended(commands: list[Command], why: str) -> None:
+    desk = Desk(make_service())
+    for each in commands:
+        assert not desk.session.ended
+        desk.ask(each)
+    assert (desk.session.why, desk.session.ended) == (why, True)
+
+
+@pytest.mark.parametrize("command", [set_up(), transient()], ids=["SetupAppend", "CreateTransientSegment"])
+def test_the_admin_port_names_what_it_does_not_serve(command: Command) -> None:
+    desk = Desk(make_service(), admin=True)
+    assert desk.ask(command) == []
+    assert desk.session.why == f"{type(command).__name__} is not served on the admin port"
+    assert desk.session.has_asked
+
+
+def test_a_limit_that_ends_a_session_is_named() -> None:
+    limits = LimitSettings(connection_transient_segments=2)
+    desk = Desk(make_service(limits=limits))
+    desk.ask(transient(), transient(), transient())
+    assert desk.session.why == "it has 2 transient segments, as many as one connection may have"
+    desk = authorised(clock := FakeClock(1_000.0), 1_030.0)
+    clock.advance(31)
+    assert desk.session.why == f"the token of a writer of {SEGMENT!r} expired"
+
+
+def test_greetings_are_no_requests_and_anything_else_is() -> None:
+    desk = Desk(make_service())
+    desk.ask(Hello(17, 5), KeepAlive())
+    assert not desk.session.has_asked
+    desk.ask(create())
+    assert desk.session.has_asked
+    for command in (set_up(), transient()):
+        other = Desk(make_service())
+        other.ask(command)
+        assert other.session.has_asked
+
+
+def test_what_a_session_stores_and_queues_is_counted() -> None:
+    desk = writing()
+    assert (desk.session.writer_count, desk.session.out_bytes, desk.session.waiting_bytes) == (1, 0, 0)
+    desk.session.receive_all(desk._blocks.feed_all([append(number) for number in (1, 2, 3)]))
+    assert desk.service.counters.appends == 3
+    assert desk.session.out_bytes == sum(map(len, desk.session.out)) > 0
+    assert len(desk.take()) == 3
+    assert desk.session.out_bytes == 0
+    for number, held in ((1, True), (2, True)):
+        assert desk.ask(read(12, request_id=number)) == []
+        assert (desk.session.waiting_bytes > 0) == held
+    waiting = desk.session.waiting_bytes
+    desk.session.close()
+    assert (waiting, desk.session.waiting_bytes, desk.session.writer_count) == (waiting, 0, 0)
+    assert len(desk.service.store.waiters) == 0
+
+
+def test_a_reply_that_goes_into_an_empty_queue_is_announced_and_the_next_is_not() -> None:
+    desk = Desk(make_service())
+    desk.session.receive_all((KeepAlive(),), whole=False)
+    desk.session.receive_all((KeepAlive(),), whole=False)
+    assert desk.called == 1
+    assert desk.take() == [KeepAlive(), KeepAlive()]
+    desk.session.receive_all((KeepAlive(),), whole=False)
+    assert desk.called == 2
+    desk.session.end("enough")
+    desk.session.end("again")
+    assert (desk.called, desk.session.why, desk.session.ending) == (3, "enough", Ending.DROPPED)
+
+
+def test_one_append_by_itself_is_answered_as_one_of_a_run() -> None:
+    desk = writing()
+    desk.called = 0
+    items = desk._blocks.feed_all([append(1, b"a"), append(2, b"bc")])
+    assert desk.session.receive_all(items, 1) == 2, "from the second on"
+    assert desk.take() == [DataAppended(3, WRITER, 2, NEVER_WROTE, 2)]
+    desk.session.receive_all((items[0],), whole=False)
+    assert desk.session.ended, "its number is below the last"
+
+
+def test_a_writer_takes_memory_as_long_as_it_is_set_up_and_more_with_a_longer_name() -> None:
+    taken = []
+    for name in ("scope/stream/0.#epoch.0", "scope/" + "stream" * 40 + "/0.#epoch.0"):
+        desk = Desk(make_service())
+        memory = desk.service.store.pool.memory
+        desk.ask(create(name), set_up(name))
+        other = Desk(desk.service)
+        before = memory.used
+        other.ask(set_up(name))
+        other.ask(set_up(name))
+        taken.append(memory.used - before)
+        other.session.close()
+        assert memory.used == before
+    assert taken[1] - taken[0] == 6 * 39
+
+
+def test_a_transient_segment_that_is_refused_is_named_by_its_own_name() -> None:
+    desk = Desk(make_service(containers=2, own={0}))
+    parent = next(name for number in range(100) if container_of(name := f"scope/{number}/0.#epoch.0", 2) == 1)
+    (refused,) = desk.ask(CreateTransientSegment(5, WRITER, parent, ""))
+    assert isinstance(refused, WrongHost)
+    assert refused.request_id == 5
+    assert refused.segment.startswith(f"{parent}#transient")
+    assert not desk.session.ended
+
+
+def test_acknowledgements_are_announced_once_until_they_are_taken_and_silence_is_not() -> None:
+    desk = writing()
+    desk.called = 0
+    called = []
+    for number in (1, 2, 3, 3):
+        desk.session.receive_all(desk._blocks.feed_all([append(number)]))
+        called.append(desk.called)
+        if number > 1:
+            desk.take()
+    assert called == [1, 1, 2, 2], "the last has a number that is acknowledged already"

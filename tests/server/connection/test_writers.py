@@ -1,70 +1,44 @@
-"""Which appends of a read are stored together: those of one writer to one segment, in order and without a condition."""
+"""Writers of a connection and the counts of their appends."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from segstore.server.connection.writers import Writer, run_of, runs_of
+from segstore.server.connection.writers import Writer, WriterCounts
 from segstore.server.store import SegmentStore
-from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder, KeepAlive, encode
-from segstore.wire.blocks import Append
+from tests.server.support import WRITER, Desk, append, create, make_service, set_up
 
-WRITER, OTHER = UUID(int=1), UUID(int=2)
 SEGMENT = "scope/stream/0.#epoch.0"
 
 
-def append(number: int, writer: UUID = WRITER, segment: str = SEGMENT, expected_offset: int | None = None) -> Append:
-    return Append(segment, writer, number, 1, b"x", expected_offset, number)
+def test_a_writer_takes_appends_once_its_store_knows_it() -> None:
+    writer = Writer(SEGMENT, UUID(int=7))
+    assert (writer.is_set_up, writer.id_bytes, writer.last_event_number) == (False, UUID(int=7).bytes, 0)
+    writer.set_up(SegmentStore().containers[0], 5, None)
+    assert (writer.is_set_up, writer.last_stored) == (True, 5)
 
 
-def test_a_run_ends_before_what_is_not_like_its_first() -> None:
-    first, second = append(1), append(2)
-    for last in (KeepAlive(), append(3, OTHER), append(3, segment="a/b/1.#epoch.0"), append(3, expected_offset=5)):
-        assert run_of([first, second, last, append(4)], 0) == [first, second]
-    assert run_of([first, second, append(1)], 0) == [first, second], "numbers do not fall"
-    assert run_of([first, second, append(2)], 1) == [second, append(2)]
+def test_a_writer_is_one_record_for_the_decoder_and_the_session() -> None:
+    desk = Desk(make_service())
+    for count in (1, 2):
+        desk.ask(create(), set_up(), append(count))
+        decoded = desk._blocks.writers[WRITER.bytes]
+        assert desk.session._writers[SEGMENT, WRITER.bytes] is decoded
+        assert isinstance(decoded, Writer)
+        assert decoded.last_stored == count
 
 
-def test_a_run_is_bounded() -> None:
-    assert len(run_of([append(number) for number in range(2000)], 0)) == 512
+def test_counts_are_bounded_and_those_of_deleted_segments_go_first() -> None:
+    there = {f"scope/stream/{at}.#epoch.0" for at in range(2)}
+    counts = WriterCounts(there.__contains__, max_counts=2)
+    for segment in sorted(there):
+        assert counts.set_up(segment, UUID(int=1)) is counts.set_up(segment, UUID(int=1))
+    assert counts.set_up(SEGMENT.replace("0.#", "9.#"), UUID(int=1)) is None
+    assert counts.uncounted == 1
+    there.pop()
+    assert counts.set_up(SEGMENT.replace("0.#", "9.#"), UUID(int=1)) is not None
+    assert sum(each.set_ups for each in counts.all()) == 3
 
 
-def test_a_conditional_append_is_a_run_of_its_own() -> None:
-    conditional = append(1, expected_offset=5)
-    assert run_of([conditional, append(2)], 0) == [conditional]
-
-
-def writers(*last: int) -> dict[bytes, Writer]:
-    """One for each of the numbers that were stored last, with the ids 1, 2, …"""
-    container = SegmentStore().containers[0]
-    made = [Writer(SEGMENT, UUID(int=at)) for at in range(1, len(last) + 1)]
-    for writer, number in zip(made, last, strict=True):
-        writer.set_up(container, number, None)
-    return {writer.id_bytes: writer for writer in made}
-
-
-def whole(number: int, writer: UUID = WRITER, events: int = 1) -> bytes:
-    return encode(AppendBlock(writer, b"data")) + encode(AppendBlockEnd(writer, 4, b"", events, number, number + 100))
-
-
-def taken(known: dict[bytes, Writer], *frames: bytes) -> list[tuple[int, list[int], list[int]]]:
-    """The runs: the writer's id, the numbers, the request ids."""
-    rows = FrameDecoder(join_appends=True).append_rows(memoryview(b"".join(frames)))
-    assert rows is not None
-    runs = runs_of(rows, known)
-    return [(writer.writer_id.int, [row[0] for row in run], [row[3] for row in run]) for writer, run in runs]
-
-
-def test_whole_appends_of_one_writer_that_follow_each_other_are_one_run() -> None:
-    known = writers(0, 0)
-    found = taken(known, whole(1), whole(2), whole(2, OTHER), whole(3))
-    assert found == [(1, [1, 2], [101, 102]), (2, [2], [102]), (1, [3], [103])]
-    assert [each.last_event_number for each in known.values()] == [3, 2]
-
-
-def test_runs_end_before_an_append_that_is_not_simply_the_next_one() -> None:
-    for last in (whole(1), whole(3, events=0), whole(3, UUID(int=9)), whole(4, OTHER)):
-        assert taken(writers(0, 5), whole(2), last, whole(7)) == [(1, [2], [102])]
-    known = writers(0, 0)
-    known[OTHER.bytes].is_set_up = False
-    assert taken(known, whole(1), whole(1, OTHER)) == [(1, [1], [101])]
+def test_writers_of_segments_that_are_merged_later_are_not_counted() -> None:
+    assert WriterCounts(lambda _: True).set_up(f"{SEGMENT}#transaction.{'0' * 32}", UUID(int=1)) is None

@@ -10,19 +10,22 @@ from typing import Any
 import httpx
 
 from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
 from segstore.wire import Hello
 from tests.server.support import Peer
 
-__all__ = ["asking", "peer_of", "raw", "refusal"]
+__all__ = ["asking", "client_of", "peer_of", "raw", "refusal"]
+
+
+def client_of(mock: MockSegmentStore | MockCluster) -> httpx.AsyncClient:
+    """A client of its control API; no proxy of the environment comes between."""
+    return httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60)
 
 
 @asynccontextmanager
 async def asking(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, httpx.AsyncClient]]:
-    """A store, and who asks its control API; no proxy of the environment comes between."""
-    async with (
-        MockSegmentStore(http_port=0, **settings) as mock,
-        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
-    ):
+    """A store, and a client of its control API."""
+    async with MockSegmentStore(http_port=0, **settings) as mock, client_of(mock) as http:
         yield mock, http
 
 

@@ -14,17 +14,14 @@ from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
 from segstore.server.net import Endpoint
-from tests.server.control_api.support import asking, refusal
+from tests.server.control_api.support import asking, client_of, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
 @asynccontextmanager
 async def several(**settings: Any) -> AsyncIterator[tuple[MockCluster, httpx.AsyncClient]]:
-    async with (
-        MockCluster(http_port=0, **settings) as mock,
-        httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as http,
-    ):
+    async with MockCluster(http_port=0, **settings) as mock, client_of(mock) as http:
         yield mock, http
 
 
@@ -99,7 +96,7 @@ async def test_a_store_that_was_stopped_takes_nothing_and_is_shown_so_until_it_i
         assert mock.stores[1].service.writer_counts is not None
 
 
-async def test_a_move_that_does_not_come_about_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_that_does_not_succeed_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_MOVE_S", 0.05)
     async with several(stores=2, containers=2) as (mock, http):
         mock.cut_session(1)
@@ -131,7 +128,7 @@ async def test_a_move_that_cannot_be_is_refused_with_its_place(
         assert await owners(http) == before
 
 
-async def test_a_store_that_is_alone_says_why_nothing_moves() -> None:
+async def test_a_single_store_reports_why_nothing_moves() -> None:
     async with asking(containers=2) as (_, http):
         status, said, where = refusal(await http.post("/v1/containers/0/move", json={"to": 0}))
         assert (status, where) == (409, "path")

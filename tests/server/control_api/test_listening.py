@@ -21,7 +21,7 @@ from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
-from tests.server.control_api.support import asking, raw
+from tests.server.control_api.support import asking, client_of, raw
 from tests.test_serving import served
 
 
@@ -58,7 +58,7 @@ def test_a_plain_serve_does_not_import_the_web_library() -> None:
     assert made.stdout.strip() == "[]"
 
 
-async def test_a_port_that_is_taken_is_said_and_nothing_stays_open() -> None:
+async def test_a_port_in_use_is_an_error_and_nothing_stays_open() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -66,7 +66,7 @@ async def test_a_port_that_is_taken_is_said_and_nothing_stays_open() -> None:
             await MockSegmentStore(http_port=taken.getsockname()[1]).__aenter__()
 
 
-async def test_a_host_that_does_not_exist_is_said() -> None:
+async def test_a_host_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(CannotListen, match="cannot listen on no such host"):
         await ControlApi(Controlled([]), "no such host", 0).start()
 
@@ -222,7 +222,7 @@ async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pyt
         late = [await Dripping.connect(mock.http_url, WHOLE) for _ in range(3)]
         for each in dripping:  # the longest waiting are closed first
             await each.ended()
-        async with httpx.AsyncClient(base_url=mock.http_url, trust_env=False, timeout=60) as other:
+        async with client_of(mock) as other:
             assert (await other.get("/v1/health")).status_code == 200
         assert (await http.get("/v1/health")).status_code == 200
         for each in late:
@@ -231,14 +231,11 @@ async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pyt
 
 @pytest.mark.usefixtures("grpc_runs")
 async def test_a_cluster_answers_for_all_its_stores() -> None:
-    async with (
-        MockCluster(stores=2, http_port=0) as mock,
-        httpx.AsyncClient(base_url=mock.http_url, trust_env=False) as http,
-    ):
+    async with MockCluster(stores=2, http_port=0) as mock, client_of(mock) as http:
         assert (await http.get("/v1/health")).json() == {"status": "ok", "stores": 2, "controller": True}
 
 
-async def test_a_cluster_without_it_says_what_to_give() -> None:
+async def test_a_cluster_without_control_api_names_the_setting() -> None:
     with pytest.raises(RuntimeError, match="http_port=0"):
         _ = MockCluster().http_url
 

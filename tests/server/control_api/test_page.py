@@ -77,7 +77,7 @@ def test_the_page_needs_nothing_from_outside_and_makes_no_elements_of_text() -> 
         assert sink not in script
 
 
-def test_a_page_that_was_changed_on_its_way_has_another_policy() -> None:
+def test_a_page_that_was_changed_in_transit_has_another_policy() -> None:
     assert policy(text()) != policy(text().replace('"use strict"', '"use strict";alert(1)'))
 
 
@@ -135,7 +135,7 @@ async def test_a_browser_shows_segments_requests_and_rules_and_hostile_names_as_
 
 
 @browser
-async def test_the_page_says_that_the_store_is_gone_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock, Browser(tmp_path) as page:
         controlled = Controlled([mock.server], mock.server.faults)
         api = ControlApi(controlled, "127.0.0.1", 0)
@@ -203,7 +203,7 @@ async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
         assert mock.owner_of(segment) == 1 - giver
 
 
-async def test_nothing_is_kept_for_a_page_that_nobody_looks_at() -> None:
+async def test_requests_are_not_recorded_while_no_page_is_open() -> None:
     async with MockSegmentStore() as mock, httpx.AsyncClient(trust_env=False) as http:
         mock.faults.observer = None  # as `serve` has it
         controlled = Controlled([mock.server], mock.faults)

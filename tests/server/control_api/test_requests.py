@@ -45,21 +45,21 @@ async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> No
         assert "column 7" in said
 
 
-async def test_a_name_that_utf8_cannot_carry_is_told_all_the_same() -> None:
+async def test_a_name_that_utf8_cannot_encode_is_listed_escaped() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
         mock.requests()[-1].segments = ("odd \ud800",)
         assert (await http.get("/v1/requests")).json()["requests"][0]["segments"] == ["odd \\ud800"]
 
 
-async def test_a_store_that_is_not_watched_says_so() -> None:
+async def test_an_unwatched_store_raises_an_error_that_explains_it() -> None:
     async with asking(watched=False) as (_, http):
         status, said, _ = refusal(await http.get("/v1/requests"))
         assert status == 409
         assert "watched=False" in said
 
 
-async def test_where_none_are_kept_they_are_from_the_first_question_until_nobody_asks() -> None:
+async def test_requests_are_recorded_on_demand_from_the_first_query_until_queries_stop() -> None:
     async with MockSegmentStore() as mock, peer_of(mock) as peer:
         mock.faults.observer = None
         watch = Watch()

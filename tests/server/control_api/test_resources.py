@@ -26,7 +26,7 @@ async def get(http: httpx.AsyncClient, path: str, **params: Any) -> Any:
     return answer.json()
 
 
-async def test_it_says_that_it_is_there_and_what_it_is() -> None:
+async def test_health_and_version_are_reported() -> None:
     async with asking() as (_, http):
         assert await get(http, "/v1/health") == {"status": "ok", "stores": 1, "controller": False}
         version = await get(http, "/v1/version")
@@ -34,7 +34,7 @@ async def test_it_says_that_it_is_there_and_what_it_is() -> None:
         assert version["oldest_compatible_version"] == 5
 
 
-async def test_segments_are_listed_in_pages_and_looked_at_by_name() -> None:
+async def test_segments_are_listed_in_pages_and_described_by_name() -> None:
     async with asking() as (mock, http):
         names = sorted(f"scope/s{number}/0.#epoch.0" for number in range(5))
         for name in names:
@@ -116,7 +116,7 @@ async def test_connections_show_their_writers() -> None:
         assert found["connections"][0]["peer"].startswith("127.0.0.1:")
 
 
-async def test_what_is_served_is_told_with_its_addresses(tmp_path: Path) -> None:
+async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
     async with asking(admin_port=0) as (mock, http):
         served = await get(http, "/v1/server")
         assert served["stores"] == [
@@ -179,7 +179,7 @@ async def test_connections_without_numbers_are_listed_and_cannot_be_closed() -> 
         assert len(mock.server.hub.connections) == 1
 
 
-async def test_what_a_writer_appends_is_counted_by_its_id_and_stays_when_it_has_gone() -> None:
+async def test_appends_of_a_writer_are_counted_by_its_id_and_kept_when_it_disconnects() -> None:
     async with asking() as (mock, http):
         async with peer_of(mock) as peer:
             await peer.ask(create())
@@ -270,7 +270,7 @@ async def test_a_fault_file_takes_the_place_of_all_rules_or_of_none() -> None:
         assert mock.faults.rules == []
 
 
-async def test_a_store_at_which_nothing_can_go_wrong_says_so() -> None:
+async def test_a_store_without_fault_rules_is_reported_as_such() -> None:
     async with asking(watched=False) as (_, http):
         status, said, _ = refusal(await http.post("/v1/faults", json={"do": "close"}))
         assert status == 409

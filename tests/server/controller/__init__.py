@@ -1,5 +1,5 @@
 """Tests of `server/controller`. Modules whose tests have another name:
 
-controller, errors: test_service
+controller, errors, policies: test_service
 segment_admin: server/segments/test_local, server/segments/test_remote
 """

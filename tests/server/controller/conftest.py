@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, ScalingPolicy, StreamConfig
-from segstore.server.controller.state import Operation, State, encode
+from segstore.server.controller.state import State
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.state.operations import decode
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, stream_config
@@ -41,8 +42,8 @@ class World:
         )
         return self.controller
 
-    def _write(self, operation: Operation) -> None:
-        self.journal.append(encode(operation))
+    def _write(self, operation: op.Operation) -> None:
+        self.journal.append(op.encode(operation))
 
     def replayed(self) -> State:
         """The state that the journal alone gives."""

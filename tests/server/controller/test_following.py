@@ -27,7 +27,7 @@ class SlowSeals:
         monkeypatch.setattr(world.store, "seal_segment", slow)
 
 
-async def test_who_asks_while_segments_are_sealed_for_a_scale_is_told_when_the_epoch_is_there(
+async def test_a_call_while_segments_are_sealed_for_a_scale_is_answered_when_the_epoch_exists(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.stream(2)
@@ -43,7 +43,7 @@ async def test_who_asks_while_segments_are_sealed_for_a_scale_is_told_when_the_e
     assert {each.id for each in await asked} == {1 << 32 | 2}
 
 
-async def test_who_asks_while_transactions_roll_is_told_when_the_epochs_are_there(
+async def test_a_call_while_transactions_roll_is_answered_when_the_epochs_exist(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.stream(1)
@@ -61,7 +61,7 @@ async def test_who_asks_while_transactions_roll_is_told_when_the_epochs_are_ther
     assert {each.id for each in await asked} == {2 << 32}
 
 
-async def test_a_scale_that_failed_half_way_is_finished_for_who_asks(world: World) -> None:
+async def test_a_scale_that_failed_half_way_is_finished_by_the_next_call(world: World) -> None:
     await world.stream(1)
     world.store.broken.add("seal")
     await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
@@ -71,7 +71,7 @@ async def test_a_scale_that_failed_half_way_is_finished_for_who_asks(world: Worl
     assert {each.id for each in await world.controller.streams.following("a", "s", 0)} == {1 << 32 | 1}
 
 
-async def test_a_rolling_commit_that_failed_half_way_is_finished_for_who_asks(world: World) -> None:
+async def test_a_rolling_commit_that_failed_half_way_is_finished_by_the_next_call(world: World) -> None:
     await world.stream(1)
     identifier, _ = await world.controller.transactions.open("a", "s", 20_000)
     await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])
@@ -83,7 +83,7 @@ async def test_a_rolling_commit_that_failed_half_way_is_finished_for_who_asks(wo
     assert {each.id for each in await world.controller.streams.following("a", "s", 1 << 32 | 1)} == {2 << 32}
 
 
-async def test_a_scale_that_is_not_due_is_not_begun_for_who_asks(world: World) -> None:
+async def test_a_scale_that_is_not_due_is_not_started_by_a_call(world: World) -> None:
     world.make(scale_delay_ms=1_000)
     await world.stream(1)
     await world.controller.scaling.start("a", "s", [0], [(0.0, 1.0)])

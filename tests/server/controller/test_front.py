@@ -181,7 +181,7 @@ async def test_a_method_that_the_controller_lacks_is_refused_by_it(server: Contr
         assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_client_that_gives_up_ends_its_call_and_its_time_is_passed_on() -> None:
+async def test_a_client_that_gives_up_cancels_its_call_and_its_deadline_is_forwarded() -> None:
     ended: asyncio.Queue[float] = asyncio.Queue()
 
     async def waits(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -287,7 +287,7 @@ async def test_fields_that_are_not_known_here_are_kept() -> None:
         assert m.NodeUri.FromString(heard).endpoint == "tap"
 
 
-async def test_a_store_for_which_there_is_no_port_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_for_which_there_is_no_port_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     message = m.NodeUri(endpoint="a", port=1).SerializeToString()
     async with fronted(answers(message), nowhere) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -308,7 +308,7 @@ async def test_a_port_that_is_taken_is_refused() -> None:
         )
 
 
-async def test_calls_under_way_end_when_the_front_is_closed() -> None:
+async def test_calls_in_flight_end_when_the_front_is_closed() -> None:
     async def waits(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata((("here", "1"),))
         await asyncio.Event().wait()  # until it is cancelled

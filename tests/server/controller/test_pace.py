@@ -46,7 +46,7 @@ async def test_items_come_in_pieces_between_which_others_run() -> None:
     assert [each async for each in pace.over(())] == []
 
 
-async def test_a_piece_that_takes_too_much_is_paid_for_before_the_next_begins() -> None:
+async def test_a_step_that_takes_too_much_is_paid_for_before_the_next_starts() -> None:
     pace, ticks = Pace(), Ticks()
     await pace.take(10 * PER_TICK)
     await pace.take(1)
@@ -74,7 +74,7 @@ async def test_a_caller_with_much_to_do_does_not_keep_another_waiting() -> None:
     await asyncio.gather(*greedy)
 
 
-async def test_what_waits_for_one_caller_has_its_turn_in_order() -> None:
+async def test_steps_of_one_caller_run_in_order() -> None:
     pace, done = Pace(), list[int]()
 
     async def work(number: int) -> None:
@@ -100,7 +100,7 @@ async def test_a_caller_that_goes_away_takes_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3 * PER_TICK)), max_size=30))
-def test_all_that_waits_is_done_and_no_iteration_begins_more_than_it_has(works: list[tuple[str, int]]) -> None:
+def test_all_waiting_steps_run_and_no_iteration_starts_more_than_it_has(works: list[tuple[str, int]]) -> None:
     async def run() -> None:
         pace, ticks, begun = Pace(), Ticks(), list[tuple[int, int]]()
 

@@ -43,7 +43,7 @@ async def test_the_buckets_of_streams_are_dealt_out_to_the_controllers(world: Wo
 
 
 @pytest.mark.usefixtures("stream")
-async def test_a_group_that_is_not_there_is_told_with_an_empty_configuration(call: Client) -> None:
+async def test_a_missing_group_is_answered_with_an_empty_configuration(call: Client) -> None:
     answer = await call("getReaderGroupConfig", m.ReaderGroupInfo(scope="a", readerGroup="no"))
     assert (answer.HasField("config"), answer.config) == (True, m.ReaderGroupConfiguration())
 
@@ -86,7 +86,7 @@ async def test_current_segments_cover_all_keys_and_are_empty_when_sealed(call: C
 
 
 @pytest.mark.usefixtures("stream")
-async def test_a_configuration_comes_back_with_what_clients_unwrap(call: Client) -> None:
+async def test_a_configuration_is_returned_with_what_clients_unwrap(call: Client) -> None:
     config = await call("getStreamConfiguration", S)
     assert [config.HasField(each) for each in ("streamInfo", "scalingPolicy", "tags")] == [True] * 3
     assert not config.HasField("retentionPolicy")
@@ -241,7 +241,7 @@ async def test_listings_carry_a_token_on_every_page_and_end_with_an_empty_one(ca
         assert last.HasField("continuationToken")
 
 
-async def test_a_table_is_told_with_its_partitions(call: Client) -> None:
+async def test_a_table_is_answered_with_its_partitions(call: Client) -> None:
     await call("createScope", m.ScopeInfo(scope="a"))
     config = m.KeyValueTableConfig(scope="a", kvtName="k", partitionCount=2, primaryKeyLength=3, secondaryKeyLength=1)
     assert await call.status("createKeyValueTable", config) == "SUCCESS"
@@ -394,7 +394,7 @@ async def test_tokens_come_with_the_answers_that_carry_them(guarded: Client) -> 
         assert token(await guarded(name, request, basic("admin"))).count(".") == 2, name
 
 
-async def test_an_error_of_the_store_is_told_and_the_server_goes_on(world: World, call: Client) -> None:
+async def test_an_error_of_the_store_is_answered_and_the_server_continues(world: World, call: Client) -> None:
     await call("createScope", m.ScopeInfo(scope="a"))
     world.store.broken = {"create"}
     assert await call.status("createStream", stream_config("s")) == "FAILURE"

@@ -38,7 +38,7 @@ def test_what_was_given_back_can_be_taken_again() -> None:
         shares.give_back("a", LIMIT)
 
 
-async def test_waiters_go_on_in_order_and_peers_in_turn() -> None:
+async def test_waiters_resume_in_order_and_peers_round_robin() -> None:
     shares, done = Shares(1), list[str]()
 
     async def work(peer: str, number: int) -> None:
@@ -77,7 +77,7 @@ async def test_a_wait_that_is_given_up_when_it_has_just_ended_gives_back() -> No
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give", "cancel"])), max_size=60))
-def test_all_that_waits_goes_on_and_the_limit_holds(steps: list[tuple[str, str]]) -> None:
+def test_all_waiters_resume_and_the_limit_holds(steps: list[tuple[str, str]]) -> None:
     async def run() -> None:
         limit, held = 4, Counter[str]()
         shares, waiting = Shares(limit), list[asyncio.Task[None]]()

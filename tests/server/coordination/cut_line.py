@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Self, cast
 
-from segstore.server.connection import stop_accepting
+from segstore.server.accepting import stop_accepting
 
 __all__ = ["CutLine"]
 

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from segstore.server.coordination import InProcessCoordinator, Opened
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
 from segstore.server.store import Container, NotOwner, Operation, StoreError, decode, encode
 from segstore.wire.names import container_of
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
+from tests.server.store.journal import Journal
 
 __all__ = ["Acknowledged", "Log", "NoEpochs", "NoFence", "broken_rules", "play"]
 
@@ -44,6 +45,7 @@ class Log:
     def __init__(self, random: Random) -> None:
         self.epochs: defaultdict[int, int] = defaultdict(int)
         self.operations: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.fenced: dict[tuple[int, int], Callable[[], Container | None]] = {}
         self._random = random
 
     async def epoch(self, container_id: int) -> int:
@@ -53,6 +55,7 @@ class Log:
     async def open(self, container_id: int, fenced: Callable[[], Container | None]) -> Opened:
         await asyncio.sleep(self._random.random() * 0.2)
         epoch = self._next_epoch(container_id)
+        self.fenced[container_id, epoch] = fenced
         container = self._container(container_id, epoch)
         for line in tuple(self.operations[container_id]):
             container.apply(decode(line))
@@ -76,7 +79,7 @@ class Log:
                 raise Fenced("", container=container_id)
             self.operations[container_id].append(encode(operation))
 
-        return Container(container_id, journal=write)
+        return Container(container_id, journal=Journal(write))
 
     def recovered(self, container_id: int) -> Container:
         """What the log alone gives."""
@@ -197,7 +200,7 @@ class _Cluster:
         """A store that its log has refused knows that it is no owner, and drops what it had."""
         container = store.store.containers.get(container_id)
         if container is not None and self.log.epochs[container_id] != store.epoch_of(container_id):
-            store.ownership.lost(container_id)
+            self.log.fenced[container_id, store.epoch_of(container_id)]()
 
     async def disturb(self) -> None:
         """Expiries, cuts that heal or do not, pauses of the service, stores that stop and start, moves."""

@@ -21,7 +21,7 @@ from segstore.server.coordination import (
     OwnershipSettings,
 )
 from segstore.server.coordination.configuration import CONFIGURATION
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
 from tests.server.coordination.virtual_time import run
 from tests.server.support import PATIENCE_S
 
@@ -79,7 +79,7 @@ def played(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], N
 
 
 @played
-async def test_what_the_controller_has_is_looked_up(world: World) -> None:
+async def test_the_configuration_of_the_controller_can_be_looked_up(world: World) -> None:
     world.wanted = {"scope": {"stream": TWO, "täg/./x": THREE}, "..": {"s": TWO}, "empty": {}}
     await world.settled()
     assert sorted(await world.reader.scopes()) == ["..", "empty", "scope"]
@@ -184,7 +184,7 @@ async def test_bytes_that_are_no_configuration_are_refused_by_name_and_replaced_
 
 
 @pytest.mark.usefixtures("grpc_runs")
-async def test_a_store_goes_on_without_its_configuration_session_and_a_new_local_one_drops_the_cache() -> None:
+async def test_a_store_continues_without_its_configuration_session_and_a_new_local_one_drops_the_cache() -> None:
     settings = OwnershipSettings(session_timeout_ms=150, session_expired_policy="reconnect", takeover_delay_ms=50)
     other = InProcessCoordinator(session_timeout_ms=150)
     async with (

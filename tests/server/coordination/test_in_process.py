@@ -16,7 +16,7 @@ from segstore.server.coordination import (
     SessionExpired,
     SessionState,
 )
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
 from tests.server.coordination.virtual_time import run
 
 Test = Callable[[InProcessCoordinator], Coroutine[Any, Any, None]]
@@ -83,7 +83,9 @@ async def test_an_ephemeral_node_ends_with_its_session_and_watchers_hear_of_it_o
 
 @pytest.mark.seed("57.3")
 @in_virtual_time
-async def test_a_cut_session_is_suspended_and_lost_only_when_the_service_says_so(service: InProcessCoordinator) -> None:
+async def test_a_disconnected_session_is_suspended_and_lost_only_when_the_service_reports_it(
+    service: InProcessCoordinator,
+) -> None:
     session = await service.connect()
     await session.create("/n", b"", ephemeral=True)
     heard: list[tuple[float, SessionState]] = []
@@ -102,7 +104,7 @@ async def test_a_cut_session_is_suspended_and_lost_only_when_the_service_says_so
 
 @pytest.mark.seed("57.3")
 @in_virtual_time
-async def test_a_session_that_is_healed_in_time_goes_on(service: InProcessCoordinator) -> None:
+async def test_a_session_reconnected_in_time_continues(service: InProcessCoordinator) -> None:
     session = await service.connect()
     heard: list[SessionState] = []
     session.on_change(heard.append)
@@ -146,7 +148,9 @@ async def test_no_session_expires_while_the_service_is_paused(service: InProcess
 
 
 @in_virtual_time
-async def test_what_is_watched_while_there_is_no_line_is_heard_when_there_is_one(service: InProcessCoordinator) -> None:
+async def test_a_watch_that_fires_while_disconnected_is_delivered_after_the_reconnect(
+    service: InProcessCoordinator,
+) -> None:
     session, other = await service.connect(), await service.connect()
     heard: list[float] = []
     await session.get("/n", lambda: heard.append(now()))

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from segstore.server.coordination import CoordinationSession, InProcessCoordinator, OwnershipSettings
-from segstore.server.coordination.policy import Reconnect, Shutdown, backoff_s, policy_of
-from segstore.server.coordination.types import Unreachable
+from segstore.server.coordination.errors import Unreachable
+from segstore.server.coordination.policy import backoff_s, new_session
 from tests.server.coordination.virtual_time import run
 
 
@@ -27,24 +27,23 @@ class Failing:
         return await self._service.connect()
 
 
+def reconnect(retries: int = 3) -> OwnershipSettings:
+    return OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=retries)
+
+
 @pytest.mark.parametrize(
-    ("settings", "kind"),
+    "settings",
     [
-        (OwnershipSettings(), Shutdown),
-        (OwnershipSettings(session_expired_policy="reconnect"), Reconnect),
-        (OwnershipSettings(session_expired_policy="reconnect", session_reconnect_retries=0), Shutdown),
-        (OwnershipSettings(session_expired_policy="shutdown", session_reconnect_retries=3), Shutdown),
+        OwnershipSettings(),
+        OwnershipSettings(session_expired_policy="shutdown", session_reconnect_retries=3),
+        reconnect(retries=0),
     ],
 )
-def test_settings_name_the_policy(settings: OwnershipSettings, kind: type) -> None:
-    assert type(policy_of(settings, Random(1))) is kind
-
-
-def test_shutdown_asks_for_no_session() -> None:
+def test_shutdown_asks_for_no_session(settings: OwnershipSettings) -> None:
     async def played() -> None:
         service = InProcessCoordinator()
         coordinator = Failing(service, 0)
-        assert await Shutdown().on_expired(coordinator) is None
+        assert await new_session(coordinator, settings, Random(1)) is None
         assert coordinator.calls == 0
         service.close()
 
@@ -56,7 +55,7 @@ def test_reconnect_tries_until_there_is_a_session(failures: int) -> None:
     async def played() -> None:
         service = InProcessCoordinator()
         coordinator = Failing(service, failures)
-        session = await Reconnect(3, Random(1)).on_expired(coordinator)
+        session = await new_session(coordinator, reconnect(), Random(1))
         assert session is not None
         assert coordinator.calls == failures + 1
         await session.aclose()
@@ -70,7 +69,7 @@ def test_reconnect_raises_what_its_last_attempt_met() -> None:
         service = InProcessCoordinator()
         coordinator = Failing(service, 5)
         with pytest.raises(Unreachable, match="nobody answers"):
-            await Reconnect(3, Random(1)).on_expired(coordinator)
+            await new_session(coordinator, reconnect(), Random(1))
         assert coordinator.calls == 3
         service.close()
 

@@ -9,21 +9,22 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files
-from segstore.server.durable.journal import MadeJournal, SqliteJournal
+from segstore.server.durable.journal import SqliteJournal
 from segstore.server.store import SegmentStore
+from tests.server.support import append_to
 
 CONTAINERS = 2
 WRITER = UUID(int=7)
 NONE = -(1 << 63)
 
 
-def small_journal(path: Path, files: Files, _: int) -> MadeJournal:
+def small_journal(path: Path, files: Files, _: int) -> SqliteJournal:
     """A journal that does not fill its file ahead."""
     return SqliteJournal(path, files, 16 * 1024)
 
 
 def make(
-    path: Path, make_journal: Callable[[Path, Files, int], MadeJournal] = small_journal, **options: Any
+    path: Path, make_journal: Callable[[Path, Files, int], SqliteJournal] = small_journal, **options: Any
 ) -> tuple[Durability, SegmentStore]:
     """A directory that is not open yet, and a store of empty containers for it."""
     made = {"containers": CONTAINERS, "held": range(CONTAINERS), "memory_bytes": MIN_MEMORY_BYTES, **options}
@@ -69,4 +70,4 @@ def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any
 def write(store: SegmentStore, name: str, data: bytes, *, writer: UUID = WRITER, now_ms: int = 5) -> int:
     """Append as a writer that is set up for it; the length after it."""
     last = store.setup_append(name, writer, now_ms=now_ms)
-    return store.append(name, writer, max(last, 0) + 1, 1, data, last_event_number=last, now_ms=now_ms)
+    return append_to(store, name, writer, max(last, 0) + 1, 1, data, last_event_number=last, now_ms=now_ms)

@@ -21,6 +21,7 @@ from segstore.server.durable import (
     Files,
     JournalFailed,
 )
+from segstore.server.durable.data_directory import JournalFile, SnapshotFile, numbered
 from tests.server.durable.support import make, running
 from tests.server.support import until
 
@@ -129,7 +130,7 @@ async def test_a_store_whose_directory_was_moved_writes_nothing_into_the_one_in_
     await durability.close()
     assert content(path) == before
     async with running(moved) as (_, again):
-        assert "scope/stream/0.#epoch.0" in again.containers[again.container_id_of("scope/stream/0.#epoch.0")].segments
+        assert "scope/stream/0.#epoch.0" in again.container_for("scope/stream/0.#epoch.0").segments
 
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -278,3 +279,116 @@ def test_threads_may_read_their_first_manifests_at_the_same_time(tmp_path: Path)
         [sys.executable, "-c", FIRST_READS, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
     )
     assert (found.stdout, found.stderr) == ("0 of 100 have crashed\n", "")
+
+
+def test_a_refusal_names_the_directory_the_file_and_what_is_wrong(tmp_path: Path) -> None:
+    take(tmp_path).close()
+    whole = content(tmp_path)
+    first, _, body = whole["MANIFEST"].partition(b"\n")
+    version = b"1"
+    for name, data, what in (
+        ("MANIFEST", b"nonsense", "its first line is not that of a manifest"),
+        ("MANIFEST", first + b"\n" + body + b" ", "it does not have its checksum"),
+        ("MANIFEST", b"segstore data 1 %08x\n{}" % crc32(version + b"\n{}"), "required field"),
+        ("committed", whole["committed"][:-1], "it does not have its checksum"),
+        ("committed", b"X" + whole["committed"][1:], "it does not have its checksum"),
+        ("committed", whole["committed"][:-1] + b"\x00\x00", "it does not have its checksum"),
+        ("committed", None, "it is missing"),
+    ):
+        if data is None:
+            (tmp_path / name).unlink()
+        else:
+            (tmp_path / name).write_bytes(data)
+        with pytest.raises(DirectoryDamaged) as damaged:
+            DataDirectory.look(tmp_path)
+        assert (damaged.value.path, damaged.value.file) == (tmp_path, tmp_path / name)
+        assert what in damaged.value.what
+        assert f"{tmp_path / name} is damaged: {damaged.value.what}; restore {tmp_path} from a copy" in str(
+            damaged.value
+        )
+        assert f"`segstore verify {tmp_path}`" in str(damaged.value)
+        (tmp_path / name).write_bytes(whole[name])
+    DataDirectory.look(tmp_path).close()
+    within = DirectoryDamaged(tmp_path, "file", "it is cut off", within=tmp_path / "whole")
+    assert f"`segstore verify {tmp_path / 'whole'}`" in str(within)
+    assert DirectoryNewer(tmp_path, 7).version == 7
+    with pytest.raises(DirectoryForeign, match="it has no MANIFEST") as foreign:
+        DataDirectory.look(tmp_path / "nowhere")
+    assert foreign.value.path == tmp_path / "nowhere"
+
+
+def test_what_is_noted_and_changed_is_there_when_the_directory_is_opened_again(tmp_path: Path) -> None:
+    first = take(tmp_path, cluster="ours")
+    assert (first.committed, first.manifest.cluster, first.is_over) == (0, "ours", False)
+    first.note(7)
+    first.note(1 << 40)
+    assert first.read_mark() == 1 << 40
+    first.change(numbers=5, batch=3)
+    first.close()
+    for opened in (take, DataDirectory.look):
+        again = opened(tmp_path)
+        assert (again.committed, again.manifest) == (1 << 40, first.manifest)
+        assert (again.manifest.containers, again.manifest.held) == (4, (0, 1, 2, 3))
+        assert (again.manifest.numbers, again.manifest.batch) == (5, 3)
+        again.close()
+    read = DataDirectory(tmp_path, Files())
+    owner = take(tmp_path)
+    read.look_at()
+    assert read.manifest == owner.manifest
+    owner.close()
+
+
+def test_two_new_directories_without_a_name_are_of_two_clusters(tmp_path: Path) -> None:
+    made = [take(tmp_path / name) for name in "ab"]
+    assert made[0].manifest.cluster != made[1].manifest.cluster
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        (("other", 4, (0, 1, 2, 3)), "belongs to cluster ours, but this cluster has other there"),
+        (("ours", 8, (0, 1, 2, 3)), "counts containers 4, but this cluster has 8 there"),
+        (("ours", 4, (0,)), r"holds containers \(0, 1, 2, 3\), but this cluster has \(0,\) there"),
+    ],
+)
+def test_the_owner_of_a_directory_is_checked(
+    tmp_path: Path, expected: tuple[str, int, tuple[int, ...]], said: str
+) -> None:
+    directory = take(tmp_path, cluster="ours")
+    directory.check_owner("ours", 4, (0, 1, 2, 3))
+    with pytest.raises(DirectoryForeign, match=said):
+        directory.check_owner(*expected)
+    directory.close()
+
+
+def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(tmp_path: Path) -> None:
+    directory = take(tmp_path)
+    directory.change(snapshot=SnapshotFile(3, 10, 7), journals=(JournalFile(4, 1), JournalFile(5, 1)))
+    kept = {
+        *("chunk-0000000001", "chunk-0000000002", "snapshot-0000000003"),
+        *(f"journal-000000000{number}.sqlite{end}" for number in (4, 5) for end in ("", "-wal", "-shm")),
+    }
+    left = {"chunk-0000000006", "snapshot-0000000002", "journal-0000000003.sqlite-journal"}
+    foreign = {"letters.txt", "chunk-1", "snapshot-00000000031", "journal-0000000003.sqlite.old"}
+    for name in kept | left | foreign:
+        (tmp_path / name).write_bytes(b"")
+    assert directory.remove_leftovers({1, 2}) == sorted(left)
+    assert set(content(tmp_path)) == {"MANIFEST", "committed", *kept, *foreign}
+    directory.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("snapshot-0000000012", 12),
+        ("chunk-0000000001", 1),
+        ("journal-0000000003.sqlite-wal", 3),
+        ("journal-0000000003", None),
+        ("xchunk-0000000001", None),
+        ("MANIFEST", None),
+    ],
+)
+def test_the_number_of_a_file_is_in_its_name(name: str, number: int | None) -> None:
+    assert numbered(name) == number

@@ -24,22 +24,26 @@ def one_of_each(store: SegmentStore) -> None:
         store.create_segment(name, scale_type=1, target_rate=7, rollover_size=9, now_ms=1)
         write(store, name, b"data %d" % number)
         write(store, name, os.urandom(9_000))
-        store.update_attribute(name, UUID(int=99), 5, NONE, now_ms=2)
+        store.container_for(name).update_attribute(name, UUID(int=99), 5, NONE, now_ms=2)
     store.truncate_segment("scope/stream/0.#epoch.0", 3, now_ms=3)
-    store.seal_segment("scope/stream/1.#epoch.0", now_ms=4)
+    store.container_for("scope/stream/1.#epoch.0").seal_segment("scope/stream/1.#epoch.0", now_ms=4)
     store.delete_segment("scope/stream/2.#epoch.0")
     transaction = "scope/stream/3.#epoch.0#transaction." + "0" * 32
     for source in ("scope/other/0.#epoch.0", "scope/other/1.#epoch.0", transaction):
         store.create_segment(source, now_ms=5)
         write(store, source, os.urandom(5_000))
         store.merge("scope/stream/3.#epoch.0", source, now_ms=6)
-    store.create_transient_segment("scope/stream/3.#epoch.0", UUID(int=5), "0" * 32, now_ms=7)
-    store.create_table_segment("table", now_ms=8)
-    store.update_table("table", [(b"key%d" % at, b"value" * at, NONE) for at in range(50)], now_ms=9)
-    store.remove_table_keys("table", [(b"key3", NONE)], now_ms=10)
-    store.create_table_segment("fixed", key_length=4, now_ms=8)
-    store.update_table("fixed", [(b"%04d" % at, b"v", NONE) for at in range(20)], now_ms=9)
-    store.remove_table_keys("fixed", [(b"0003", NONE)], now_ms=10)
+    store.container_for("scope/stream/3.#epoch.0").create_transient_segment(
+        "scope/stream/3.#epoch.0", UUID(int=5), "0" * 32, now_ms=7
+    )
+    store.container_for("table").create_table_segment("table", now_ms=8)
+    store.container_for("table").update_table(
+        "table", [(b"key%d" % at, b"value" * at, NONE) for at in range(50)], now_ms=9
+    )
+    store.container_for("table").remove_table_keys("table", [(b"key3", NONE)], now_ms=10)
+    store.container_for("fixed").create_table_segment("fixed", key_length=4, now_ms=8)
+    store.container_for("fixed").update_table("fixed", [(b"%04d" % at, b"v", NONE) for at in range(20)], now_ms=9)
+    store.container_for("fixed").remove_table_keys("fixed", [(b"0003", NONE)], now_ms=10)
     # Text that no UTF-8 has, which the wire can carry, and one that looks like how it is written down.
     for odd in ("odd \ud800 \udcff", "\x00odd", "Größe ✓ \U0001f600"):
         store.create_segment(odd, now_ms=11)
@@ -83,7 +87,7 @@ async def test_the_controllers_state_is_recovered_however_many_journals_it_fille
         assert durability.controller_image + b"".join(durability.controller_operations) == b"".join(written)
         durability.controller_state = lambda: b"".join(written)
         await durability.start()
-        while len(durability._ended) < journals:
+        while len(durability._journals.ended) < journals:
             written.append(os.urandom(2_000))
             durability.controller_journal(written[-1])
             await durability.committer.settled()
@@ -95,11 +99,11 @@ async def test_the_controllers_state_is_recovered_however_many_journals_it_fille
 
 async def test_a_table_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as (_, store):
-        store.create_table_segment("table", now_ms=1)
-        (version,) = store.update_table("table", [(b"key", b"value", NONE)], now_ms=2)
+        store.container_for("table").create_table_segment("table", now_ms=1)
+        (version,) = store.container_for("table").update_table("table", [(b"key", b"value", NONE)], now_ms=2)
     async with running(tmp_path) as (_, store):
         assert store.table("table").get([b"key"]) == [(b"key", version, b"value")]
-        store.update_table("table", [(b"key", b"other", version)], now_ms=3)
+        store.container_for("table").update_table("table", [(b"key", b"other", version)], now_ms=3)
         assert store.table("table").get([b"key"])[0][2] == b"other"
 
 
@@ -150,12 +154,12 @@ def random_request(chance: random.Random, now_ms: int) -> Callable[[SegmentStore
             lambda store: write(store, name, data, writer=UUID(int=value), now_ms=now_ms),
             lambda store: store.merge(name, other, now_ms=now_ms) if name != other else None,
             lambda store: store.truncate_segment(name, offset, now_ms=now_ms),
-            lambda store: store.seal_segment(name, now_ms=now_ms) if value < 2 else None,
+            lambda store: store.container_for(name).seal_segment(name, now_ms=now_ms) if value < 2 else None,
             lambda store: store.delete_segment(name) if value < 4 else None,
             lambda store: store.container_for(name).update_attributes(name, [update], now_ms=now_ms),
-            lambda store: store.create_table_segment("table", now_ms=now_ms),
-            lambda store: store.update_table("table", [(key, data[:300], NONE)], now_ms=now_ms),
-            lambda store: store.remove_table_keys("table", [(key, NONE)], now_ms=now_ms),
+            lambda store: store.container_for("table").create_table_segment("table", now_ms=now_ms),
+            lambda store: store.container_for("table").update_table("table", [(key, data[:300], NONE)], now_ms=now_ms),
+            lambda store: store.container_for("table").remove_table_keys("table", [(key, NONE)], now_ms=now_ms),
         ]
     )
 
@@ -233,7 +237,7 @@ async def test_memory_is_bounded_while_there_is_ten_times_as_much(tmp_path: Path
 
 
 def has_few_journals(durability: Durability) -> bool:
-    return durability.snapshots > 0 or len(durability._ended) <= 4
+    return durability.snapshots > 0 or len(durability._journals.ended) <= 4
 
 
 def journals_in(path: Path) -> int:

@@ -13,25 +13,21 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.durable import Files, JournalFailed, durable
-from segstore.server.durable.journal import Group, MadeJournal, SqliteJournal
+from segstore.server.durable.journal import Group, SqliteJournal
 from tests.server.durable.support import everything, make, running, write
 from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
 
 NAME = "scope/stream/0.#epoch.0"
 
 
-class Failing:
+class Failing(SqliteJournal):
     """A journal whose disk fails with a group. before: nothing of that group is on disk; otherwise all of it is."""
 
     def __init__(self, path: Path, files: Files, filled: int, *, at: int, error: Exception, before: bool) -> None:
-        self._journal = SqliteJournal(path, files, 16 * 1024)
+        super().__init__(path, files, 16 * 1024)
         self._left = at
         self._error = error
         self._before = before
-
-    @property
-    def base_crc(self) -> int:
-        return self._journal.base_crc
 
     @property
     def is_full(self) -> bool:
@@ -41,13 +37,9 @@ class Failing:
         self._left -= 1
         if self._left < 0:
             if not self._before:
-                self._journal.append(group)
+                super().append(group)
             raise self._error
-
-        self._journal.append(group)
-
-    def close(self) -> None:
-        self._journal.close()
+        super().append(group)
 
 
 ERRORS = {
@@ -65,15 +57,14 @@ async def test_nothing_is_acknowledged_after_a_failure(
 ) -> None:
     error, before = ERRORS[kind]
 
-    def make_journal(path: Path, files: Files, filled: int) -> MadeJournal:
+    def make_journal(path: Path, files: Files, filled: int) -> SqliteJournal:
         return Failing(path, files, filled, at=at, error=error, before=before)
 
     durability, store = make(tmp_path, make_journal)
     said: list[str] = []
-    durability.on_failure = said.append
     durability.open()
     durability.recover(store.containers)
-    await durability.start()
+    await durability.start(said.append)
     acknowledged = -1
 
     async def go_on() -> None:
@@ -173,7 +164,7 @@ class HalfMade:
         self.failures = 0
         self.failed = 0
 
-    def __call__(self, path: Path, files: Files, filled: int) -> MadeJournal:
+    def __call__(self, path: Path, files: Files, filled: int) -> SqliteJournal:
         made = SqliteJournal(path, files, 16 * 1024)
         if self.failures:
             self.failures -= 1

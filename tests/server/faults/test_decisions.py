@@ -60,7 +60,7 @@ def fires(made: Decider, *subjects: Seen) -> list[bool]:
         ({"probability": 0.0}, "........"),
     ],
 )
-def test_a_rule_fires_at_the_times_that_it_says(conditions: dict[str, Any], expected: str) -> None:
+def test_a_rule_fires_at_the_matches_that_it_lists(conditions: dict[str, Any], expected: str) -> None:
     fired = fires(decider(conditions), *(read(number) for number in range(1, 9)))
     assert "".join(".x"[each] for each in fired) == expected
 
@@ -95,7 +95,7 @@ def test_waits_add_up_and_the_first_of_the_other_actions_is_taken() -> None:
     )
     assert made.decide(read()) == Plan("b", Close(close="after"), Wait(0.015), Wait(0.0, ("e",), True))
     assert [each.rule for each in made.decisions] == ["a", "b", "d", "e"]
-    assert [name for name, _ in made.unmatched()] == ["c"]
+    assert [each.name for each in made.tallies() if not each.matched] == ["c"]
 
 
 def test_rules_on_replies_are_asked_about_replies_alone() -> None:
@@ -110,11 +110,11 @@ def test_rules_on_replies_are_asked_about_replies_alone() -> None:
 def test_what_has_matched_nothing_or_never_fired_is_known() -> None:
     made = decider({"name": "never", "match": "type = HELLO"}, {"name": "idle", "nth": 5}, {"name": "used"})
     made.decide(read())
-    assert [name for name, _ in made.unmatched()] == ["never"]
-    assert [name for name, _ in made.unfired()] == ["idle"]
+    assert [each.name for each in made.tallies() if not each.matched] == ["never"]
+    assert [each.name for each in made.tallies() if each.matched and not each.fired] == ["idle"]
 
 
-def test_a_decision_says_what_it_was_about_and_the_request_what_was_decided() -> None:
+def test_a_decision_names_its_request_and_the_request_lists_its_decisions() -> None:
     made = decider({"name": "lost", "nth": 1, "do": "close after"})
     seen = append(12)
     made.decide(seen)
@@ -136,14 +136,14 @@ def test_decisions_are_kept_as_far_as_their_names_have_room(monkeypatch: pytest.
 
 def test_a_name_is_taken_once_and_a_rule_can_be_taken_out() -> None:
     made = decider({"name": "a"}, {})
-    assert made.names == ["a", "rule 2"]
+    assert made.rules == ["a", "rule 2"]
     with pytest.raises(ValueError, match="the name 'a'"):
         made.add(Rule(name="a", do="ok"))
-    made.remove("a")
+    made.clear("a")
     with pytest.raises(KeyError):
-        made.remove("a")
-    made.remove()
-    assert made.names == []
+        made.clear("a")
+    made.clear()
+    assert made.rules == []
 
 
 def test_a_request_without_segments_or_request_id_is_decided_about_too() -> None:
@@ -200,14 +200,14 @@ def test_a_delay_of_nothing_is_no_wait() -> None:
     assert Delay(delay_ms=0).word == "delay"
 
 
-def test_a_rule_that_is_disabled_is_not_asked_and_goes_on_counting_when_it_is_again() -> None:
+def test_a_disabled_rule_is_skipped_and_counts_on_when_it_is_enabled_again() -> None:
     made = decider({"name": "second", "nth": 2}, {"name": "last", "do": "drop"})
     assert fires(made, read()) == [True]
-    made.enable("second", on=False)
-    made.enable("last", on=False)
+    made.disable("second")
+    made.disable("last")
     assert fires(made, read(), read()) == [False, False]
     assert [(each.matched, each.fired, each.enabled) for each in made.tallies()] == [(1, 0, False), (1, 1, False)]
-    made.enable("second", on=True)
+    made.enable("second")
     plan = made.decide(read())
     assert plan is not None
     assert plan.rule == "second"
@@ -216,7 +216,7 @@ def test_a_rule_that_is_disabled_is_not_asked_and_goes_on_counting_when_it_is_ag
 def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
     made = decider({"name": "late", "on": "reply"})
     assert made.looks_at_replies
-    made.enable("late", on=False)
+    made.disable("late")
     assert not made.looks_at_replies
     with pytest.raises(KeyError, match="other"):
-        made.enable("other", on=True)
+        made.enable("other")

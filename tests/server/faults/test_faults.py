@@ -10,8 +10,10 @@ import pytest
 from segstore.server import FaultSettings, Rule, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import Faults, Observer
-from segstore.server.faults.faults import NoSuchRule
+from segstore.server.faults.decisions import NoSuchRule, Wait
+from segstore.server.faults.observe import request_seen
 from segstore.server.faults.rules import reply_class
+from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     AppendSetup,
     ConditionalAppend,
@@ -46,28 +48,19 @@ def kind(request: pytest.FixtureRequest) -> HostName:
 # --- closing ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_ends_before_the_third_append_has_two_stored_and_two_acknowledged(
-    kind: HostName,
+@pytest.mark.parametrize(("at", "in_store"), [("before", 2), ("after", 3)])
+async def test_a_connection_closed_at_the_third_append_acknowledges_two_and_stores_the_third_only_if_closed_after_it(
+    kind: HostName, at: str, in_store: int
 ) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=3, do="close before")
+        mock.faults.add(APPENDS, nth=3, do=f"close {at}")
         peer.send(append(1), append(2), append(3), append(4))
         assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 8
-        assert [each.action for each in mock.faults.decisions] == ["close before"]
-
-
-async def test_a_connection_that_ends_after_the_third_append_has_three_stored_and_two_acknowledged(
-    kind: HostName,
-) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=3, do="close after")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 12
+        assert stored(mock) == 4 * in_store
+        assert [each.action for each in mock.faults.decisions] == [f"close {at}"]
         async with await Peer.connect(mock) as again:
             answers = await again.ask(HELLO, set_up())
-            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 3), "the writer learns that its third was stored"
+            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, in_store), "the writer learns what was stored"
 
 
 async def test_a_connection_can_end_in_the_middle_of_a_reply(kind: HostName) -> None:
@@ -182,7 +175,9 @@ async def test_a_condition_that_a_rule_does_not_let_hold_leaves_the_writer_as_it
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-async def test_a_number_that_a_rule_calls_wrong_ends_the_connection_once_that_is_said(kind: HostName, at: str) -> None:
+async def test_a_number_that_a_rule_calls_wrong_is_answered_and_then_ends_the_connection(
+    kind: HostName, at: str
+) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": at})
         mock.faults.add("type = DATA_APPENDED", on="reply", nth=5, do="drop")
@@ -213,7 +208,7 @@ async def test_a_conditional_append_is_one_request_of_its_own_type(kind: HostNam
 # --- losing and doubling ----------------------------------------------------------------------------------------
 
 
-async def test_a_dropped_request_is_neither_carried_out_nor_answered(kind: HostName) -> None:
+async def test_a_dropped_request_is_neither_executed_nor_answered(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="drop")
         peer.send(append(1), PONG)
@@ -222,7 +217,7 @@ async def test_a_dropped_request_is_neither_carried_out_nor_answered(kind: HostN
         assert mock.requests(APPENDS, stage="applied") == []
 
 
-async def test_a_dropped_reply_is_of_a_request_that_was_carried_out(kind: HostName) -> None:
+async def test_a_request_whose_reply_is_dropped_was_executed(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="drop reply")
         peer.send(append(1), PONG)
@@ -232,7 +227,7 @@ async def test_a_dropped_reply_is_of_a_request_that_was_carried_out(kind: HostNa
         assert mock.requests(APPENDS, stage="replied") == []
 
 
-async def test_a_request_that_comes_twice_is_carried_out_twice(kind: HostName) -> None:
+async def test_a_duplicated_request_is_executed_twice(kind: HostName) -> None:
     async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", do="duplicate")
         peer.send(HELLO, create())
@@ -262,7 +257,7 @@ async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
         assert answers[2] == SegmentCreated(1, "scope/stream/1.#epoch.1")
 
 
-async def test_a_reply_that_is_cut_short_spoils_what_comes_behind(kind: HostName) -> None:
+async def test_a_truncated_reply_corrupts_the_replies_behind_it(kind: HostName) -> None:
     async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", do={"truncate": 10})
         await peer.ask(HELLO)
@@ -304,7 +299,7 @@ async def test_what_may_be_overtaken_is(kind: HostName) -> None:
         assert info.write_offset == 4, "it was carried out when its time had come"
 
 
-async def test_a_delayed_reply_is_of_what_was_carried_out_before(kind: HostName) -> None:
+async def test_a_request_whose_reply_is_delayed_was_executed_before(kind: HostName) -> None:
     clock = FakeClock()
     async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": "after"})
@@ -343,7 +338,7 @@ async def test_replies_that_wait_leave_before_a_connection_ends(kind: HostName) 
 # --- holding ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_held_goes_on_when_it_is_released(kind: HostName) -> None:
+async def test_held_traffic_continues_when_it_is_released(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, nth=2, do="hold", name="second")
         peer.send(append(1), append(2), append(3))
@@ -355,9 +350,7 @@ async def test_what_is_held_goes_on_when_it_is_released(kind: HostName) -> None:
         assert mock.faults.held("second") == 0
 
 
-async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_when_it_is_enabled(
-    kind: HostName,
-) -> None:
+async def test_disabling_a_rule_releases_what_it_holds_and_enabling_it_holds_again(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="hold", name="held")
         peer.send(append(1))
@@ -373,7 +366,7 @@ async def test_what_a_rule_holds_goes_on_when_it_is_disabled_and_it_holds_again_
             mock.faults.disable("other")
 
 
-async def test_a_held_reply_is_of_what_was_carried_out(kind: HostName) -> None:
+async def test_a_request_whose_reply_is_held_was_executed(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="hold after", name="acks")
         peer.send(append(1), append(2))
@@ -416,7 +409,7 @@ async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName)
     await peer.close()
 
 
-async def test_a_wait_for_what_is_not_held_says_so(kind: HostName) -> None:
+async def test_a_wait_for_held_traffic_that_times_out_names_the_count(kind: HostName) -> None:
     async with hosted(kind) as mock:
         with pytest.raises(TimeoutError, match=r"'x' held 0 and not 1 within 0\.01 s"):
             await mock.faults.wait_held("x", timeout_s=0.01)
@@ -536,3 +529,100 @@ def test_a_fault_file_replaces_seed_and_round_trips(tmp_path: object) -> None:
     faults = Faults(FakeClock(), FaultSettings(seed=1, rules=(Rule(name="a", do="ok"),)))
     faults.load(FaultSettings(seed=2, round_trip_ms={1: 5}, rules=(Rule(name="b", do="ok"),)))
     assert (faults.seed, faults.rules, faults.round_trip_s(1), faults.round_trip_s(0)) == (2, ["a", "b"], 0.005, 0.0)
+
+
+def test_a_rule_that_is_not_there_is_named_with_those_that_are() -> None:
+    faults = Faults(FakeClock())
+    with pytest.raises(NoSuchRule, match="no rule has the name 'x'; there are no rules") as caught:
+        faults.clear("x")
+    assert (caught.value.name, caught.value.known) == ("x", ())
+    faults.add("failure", do="ok", name="one", on="reply")
+    faults.add("failure", do="ok")
+    for ask in (faults.clear, faults.disable, faults.enable, faults.release):
+        with pytest.raises(NoSuchRule, match="'x'; there are 'one', 'rule 2'") as caught:
+            ask("x")
+        assert caught.value.known == ("one", "rule 2") == tuple(faults.rules)
+
+
+def test_replies_are_decided_about_only_while_a_rule_on_replies_is_enabled() -> None:
+    faults = Faults(FakeClock())
+    assert not faults.looks_at_replies
+    faults.add("type = HELLO", do="ok")
+    assert not faults.looks_at_replies
+    faults.add("type = HELLO", on="reply", do="ok", name="replies")
+    assert faults.looks_at_replies
+    faults.disable("replies")
+    assert not faults.looks_at_replies
+    faults.enable("replies")
+    assert faults.looks_at_replies
+    faults.clear("replies")
+    assert not faults.looks_at_replies
+    faults.add("type = HELLO", on="reply", do="ok")
+    faults.clear()
+    assert not faults.looks_at_replies
+    assert faults.rules == []
+
+
+def test_each_store_has_the_round_trip_that_is_set_for_it_or_for_all() -> None:
+    faults = Faults(FakeClock(), FaultSettings(round_trip_ms=5))
+    assert (faults.round_trip_s(0), faults.round_trip_s(3)) == (0.005, 0.005)
+    faults.round_trip_ms = {3: 20}
+    assert (faults.round_trip_s(0), faults.round_trip_s(3)) == (0.0, 0.02)
+    faults.load(FaultSettings(seed=9, round_trip_ms=1))
+    assert (faults.seed, faults.round_trip_s(3)) == (9, 0.001)
+
+
+def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
+    clock = FakeClock()
+    faults = Faults(clock)
+    for name in ("first", "second"):
+        faults.add("failure", do="hold", name=name)
+    ended: list[str] = []
+    waits, cleared = FaultWaits(faults), FaultWaits(faults)
+    waits.add(Wait(0.5, ("first", "second")), lambda: ended.append("both"))
+    waits.add(Wait(0.0, ("second",)), lambda: ended.append("second"))
+    assert (faults.held("first"), faults.held("second")) == (0, 1)
+    clock.advance(0.5)
+    assert (faults.held("first"), faults.held("second"), faults.held("third")) == (1, 1, 0)
+    assert faults.release("first") == 1
+    assert faults.held("second") == 2
+    assert faults.release("second") == 2
+    assert ended == ["second", "both"], "the oldest first"
+    cleared.add(Wait(0.5, ("first",)), lambda: ended.append("cancelled"))
+    cleared.clear()
+    cleared.add(Wait(0.5, ("first",)), lambda: ended.append("after clear"))
+    clock.advance(1)
+    assert (faults.held("first"), clock.pending) == (0, [])
+    waits.add(Wait(0.5, ("first",)), lambda: ended.append("not held"))
+    faults.disable("first")
+    clock.advance(1)
+    assert ended == ["second", "both", "not held"]
+
+
+async def test_a_wait_for_a_number_of_held_ends_with_that_number() -> None:
+    faults = Faults(FakeClock())
+    waits = FaultWaits(faults)
+    faults.add("failure", do="hold", name="held")
+    waiting = asyncio.create_task(faults.wait_held("held", 2))
+    for number in (1, 2):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waits.add(Wait(0.0, ("held",)), lambda: None)
+        assert faults.held("held") == number
+    await waiting
+    await faults.wait_held("held", 2)
+    with pytest.raises(TimeoutError, match="'held' held 2 and not 3 within 0 s"):
+        await faults.wait_held("held", 3, timeout_s=0)
+
+
+def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_a_hint_at_replies() -> None:
+    faults = Faults(FakeClock())
+    faults.add("type = DataAppended", do="close", name="never", nth=3)
+    faults.add("type = HELLO", do="close", nth=2, name="once")
+    seen = request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0)
+    assert faults.decide(seen) is None
+    never, once = faults.unmatched()
+    assert never.startswith("fault 'never' has matched nothing: name 'never', match 'type = DataAppended', nth ")
+    assert never.endswith("; DATA_APPENDED is a reply, and replies are matched with on: reply")
+    assert once.startswith("fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth ")
+    assert "reply" not in once

@@ -28,7 +28,7 @@ rules:
 """
 
 
-def test_a_yaml_file_says_seed_round_trips_and_rules() -> None:
+def test_a_yaml_file_has_seed_round_trips_and_rules() -> None:
     settings = parse_faults(WHOLE)
     assert (settings.seed, settings.round_trip_ms) == (7, {0: 5, 1: 20})
     lost, reads = settings.rules
@@ -42,7 +42,7 @@ def test_a_yaml_file_says_seed_round_trips_and_rules() -> None:
     assert reads.times == 4
 
 
-def test_a_json_file_with_tabs_says_the_same(tmp_path: Path) -> None:
+def test_a_json_file_with_tabs_has_the_same_content(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     path.write_text('{\n\t"seed": 3,\n\t"rules": [\n\t\t{"do": "drop reply", "probability": 1e-1}\n\t]\n}\n')
     settings = read_faults(path)
@@ -118,7 +118,7 @@ def test_an_empty_file_is_no_fault() -> None:
 def test_what_does_not_fit_is_named_with_its_line_and_path(text: str, line: int, path: str, says: str) -> None:
     with pytest.raises(FaultFileError) as caught:
         parse_faults(text, "faults.yaml")
-    assert (caught.value.line, caught.value.path) == (line, path)
+    assert (caught.value.source, caught.value.line, caught.value.path) == ("faults.yaml", line, path)
     assert says in caught.value.reason
     assert str(caught.value).startswith(f"faults.yaml: line {line}: ")
 
@@ -143,6 +143,7 @@ def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) 
     with pytest.raises(FaultFileError) as caught:
         read_faults(path)
     assert str(caught.value).startswith(f"{path}: ")
+    assert (caught.value.source, caught.value.path) == (str(path), "")
     assert len(str(caught.value)) < len(str(path)) + 300
 
 
@@ -172,7 +173,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each.is_failure], ids=lambda cls: cls.type_name)
 def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
     error = Error(error=cls.__name__)
-    reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, said="X")
+    reply = error.reply(request_id=5, segment="a/b/0", writer_id=UUID(int=1), number=8, message="X")
     assert type(reply) is cls
     assert reply.request_id == 5  # type: ignore[attr-defined]  # every failure has one
     assert encode(reply)
@@ -180,13 +181,14 @@ def test_every_failure_reply_can_be_made_out_of_a_request(cls: type) -> None:
 
 def test_an_error_takes_from_the_request_what_it_has_and_the_rest_from_the_rule() -> None:
     made = Error(error="WRONG_HOST", fields={"correct_host": "other:1"})
-    assert made.reply(request_id=1, segment="a/b/0", writer_id=None, number=-1, said="") == WrongHost(
+    assert made.reply(request_id=1, segment="a/b/0", writer_id=None, number=-1, message="") == WrongHost(
         1, "a/b/0", "other:1", ""
     )
-    missing = Error(error="NoSuchSegment").reply(request_id=1, segment="a/b/0", writer_id=None, number=4, said="")
+    missing = Error(error="NoSuchSegment").reply(request_id=1, segment="a/b/0", writer_id=None, number=4, message="")
     assert missing == NoSuchSegment(1, "a/b/0", "", 4)
-    number = Error(error="InvalidEventNumber").reply(request_id=1, segment="", writer_id=UUID(int=3), number=9, said="")
-    assert number == InvalidEventNumber(UUID(int=3), 1, "", 9)
+    writer = UUID(int=3)
+    number = Error(error="InvalidEventNumber").reply(request_id=1, segment="", writer_id=writer, number=9, message="")
+    assert number == InvalidEventNumber(writer, 1, "", 9)
 
 
 def test_what_is_no_reply_cannot_be_an_error() -> None:

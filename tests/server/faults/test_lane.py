@@ -48,7 +48,7 @@ class Playbook:
     def forward(self, *items: Command | Append) -> None:
         """Requests that are executed elsewhere: their replies come later."""
         for each in items:
-            assert self.lane.await_reply(each, self.execute(each).asked)
+            assert self.lane.await_reply(self.execute(each))
 
     def take_later(self) -> list[Effect]:
         later, self.later[:] = list(self.later), []
@@ -78,7 +78,7 @@ def sent(effects: list[Effect]) -> bytes:
 
 
 def test_without_rules_a_request_is_executed_and_its_reply_is_sent(play: Playbook) -> None:
-    asked = play.execute(PING).asked
+    asked = play.execute(PING)
     effects = play.lane.reply([encode(PING)], asked)
     assert sent(effects) == encode(PING)
     assert play.lane.is_drained
@@ -101,8 +101,8 @@ def test_a_request_that_waits_blocks_those_behind_it_until_its_time(play: Playbo
 
 def test_a_reply_that_waits_holds_the_ones_behind_it(play: Playbook) -> None:
     play.faults.add("type = READ_SEGMENT", do="hold after", name="held")
-    assert play.lane.reply([ANSWER], play.execute(READ).asked) == []
-    assert play.lane.reply([encode(PING)], play.execute(PING).asked) == []
+    assert play.lane.reply([ANSWER], play.execute(READ)) == []
+    assert play.lane.reply([encode(PING)], play.execute(PING)) == []
     assert play.lane.replies_bytes > len(ANSWER)
     play.faults.release("held")
     assert sent(play.take_later()) == ANSWER + encode(PING)
@@ -139,13 +139,13 @@ def test_a_writer_that_was_refused_is_served_again_after_its_set_up(play: Playbo
     play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
     assert kinds(play.lane.request(append(1))) == ["Forget", "Send"]
     assert kinds(play.lane.request(append(2))) == ["Forget", "Send"]
-    asked = play.execute(SetupAppend(4, WRITER, SEGMENT, "")).asked
+    asked = play.execute(SetupAppend(4, WRITER, SEGMENT, ""))
     play.lane.reply([encode(AppendSetup(4, SEGMENT, WRITER, 2))], asked)
-    asked = play.execute(append(3)).asked
+    asked = play.execute(append(3))
     assert sent(play.lane.reply([acknowledgement(3, 2)], asked)) == acknowledgement(3, 2)
 
 
-def test_a_store_says_when_nothing_is_in_flight_and_the_refusal_ends(play: Playbook) -> None:
+def test_a_refusal_ends_once_the_store_has_nothing_in_flight(play: Playbook) -> None:
     play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
     play.lane.request(append(1))
     play.lane.nothing_in_flight()
@@ -178,7 +178,7 @@ def test_a_set_up_reply_that_matches_another_request_is_of_its_own_writer(play: 
 
 def test_an_error_takes_the_place_of_all_frames_of_a_reply(play: Playbook) -> None:
     play.faults.add("type = KEEP_ALIVE", do={"error": "WrongHost", "at": "after"})
-    effects = play.lane.reply([encode(PING), encode(PING)], play.execute(PING).asked)
+    effects = play.lane.reply([encode(PING), encode(PING)], play.execute(PING))
     assert sent(effects) == encode(WrongHost(0, "", "", ""))
 
 
@@ -202,7 +202,7 @@ def test_each_action_has_its_effects(play: Playbook, do: Any, expected: list[typ
     for each in play.lane.request(PING):
         effects.append(each)
         if isinstance(each, Execute):
-            effects += play.lane.reply([encode(PING)], each.asked)
+            effects += play.lane.reply([encode(PING)], each)
     assert [type(each) for each in effects] == expected
 
 
@@ -225,3 +225,139 @@ def test_what_waits_is_dropped_with_the_peer(play: Playbook) -> None:
     assert play.take_later() == []
     assert not play.lane.is_blocked
     assert not play.lane.has_waiting_requests
+
+
+def refusal_of(number: int) -> bytes:
+    return encode(SegmentIsSealed(3, SEGMENT, "", number))
+
+
+def test_the_rules_on_replies_are_asked_about_the_refusals_that_follow_from_a_rules_but_not_about_its_own(
+    play: Playbook,
+) -> None:
+    play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
+    play.faults.add("type = SEGMENT_IS_SEALED", on="reply", do="duplicate reply")
+    assert sent(play.lane.request(append(1))) == refusal_of(1)
+    assert sent(play.lane.request(append(2))) == refusal_of(2) * 2
+
+
+def test_replies_in_place_of_a_store_that_sends_no_more_wait_for_nothing(play: Playbook) -> None:
+    play.faults.add("type = READ_SEGMENT", do="WrongHost")
+    play.forward(append(1), append(2))
+    for number in (8, 9):
+        assert play.lane.request(ReadSegment(SEGMENT, 0, 100, "", number)) == []
+    refused = b"".join(encode(WrongHost(number, SEGMENT, "", "")) for number in (8, 9))
+    assert sent(play.lane.replies_ended()) == refused
+    assert sent(play.lane.replies_ended()) == b""
+    play.lane.end("the store has gone")
+    assert play.lane.replies_ended() == []
+
+
+def test_one_acknowledgement_of_several_appends_waits_for_all_that_their_rules_say(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=1, do={"delay_ms": 20, "at": "after"})
+    play.faults.add(APPENDS, nth=2, do={"delay_ms": 50, "at": "after"})
+    play.faults.add(APPENDS, nth=2, do="hold after", name="held")
+    play.forward(append(1), append(2), append(3))
+    assert play.lane.reply([acknowledgement(3, 0)]) == []
+    play.clock.advance(0.049)
+    assert play.faults.held("held") == 0
+    play.clock.advance(0.001)
+    assert (play.faults.held("held"), play.take_later()) == (1, [])
+    play.faults.release("held")
+    assert sent(play.take_later()) == acknowledgement(3, 0)
+
+
+def test_an_acknowledgement_may_be_overtaken_if_one_of_its_appends_may(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"delay_ms": 50, "at": "after", "overtake": True})
+    play.forward(append(1), append(2))
+    assert play.lane.reply([acknowledgement(2, 0)]) == []
+    assert sent(play.lane.reply([encode(PING)], play.execute(PING))) == encode(PING)
+    assert not play.lane.is_drained
+    play.clock.advance(0.05)
+    assert sent(play.take_later()) == acknowledgement(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("do", "expected"),
+    [
+        ("close before", Finish("fault 'cut': close before")),
+        ({"close": "before", "reset": True}, End("fault 'cut': close before", True)),
+    ],
+    ids=["closed", "reset"],
+)
+def test_a_connection_that_a_rule_closes_names_the_rule(play: Playbook, do: Any, expected: Effect) -> None:
+    play.faults.add("type = KEEP_ALIVE", do=do, name="cut")
+    assert play.lane.request(PING) == [expected]
+    assert play.lane.is_deaf
+
+
+def test_a_request_that_others_may_overtake_blocks_none_and_counts_while_it_waits(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "overtake": True})
+    assert play.lane.request(PING, b"raw bytes") == []
+    held = play.lane.requests_bytes
+    assert play.lane.request(PING, b"raw bytes, longer") == []
+    assert play.lane.requests_bytes == 2 * held + len(", longer")
+    assert (play.lane.is_blocked, play.lane.has_waiting_requests) == (False, True)
+    play.execute(READ)
+    play.clock.advance(0.05)
+    assert [each.raw for each in play.take_later() if isinstance(each, Execute)] == [b"raw bytes", b"raw bytes, longer"]
+    assert (play.lane.requests_bytes, play.lane.has_waiting_requests) == (0, False)
+
+
+def test_a_request_whose_wait_ends_after_the_connection_is_not_executed(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "overtake": True})
+    play.lane.request(PING)
+    play.lane.end("it was asked to")
+    play.clock.advance(0.05)
+    assert play.take_later() == []
+
+
+def test_unknown_bytes_from_the_store_are_sent_in_order_until_the_end(play: Playbook) -> None:
+    assert sent(play.lane.forward(b"anything")) == b"anything"
+    play.faults.add("type = READ_SEGMENT", do="hold after", name="held")
+    assert play.lane.reply([ANSWER], play.execute(READ)) == []
+    assert play.lane.forward(b"behind it") == []
+    play.faults.release("held")
+    assert sent(play.take_later()) == ANSWER + b"behind it"
+    play.lane.end("it was asked to")
+    assert play.lane.forward(b"too late") == []
+
+
+def test_a_wrong_event_number_is_sent_and_then_ends_the_connection(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do="InvalidEventNumber", name="wrong")
+    play.forward(append(1))
+    effects = play.lane.request(append(2))
+    assert kinds(effects) == ["Forget"]
+    assert play.lane.is_deaf
+    effects = play.lane.reply([acknowledgement(1, 0)])
+    assert [each for each in effects if isinstance(each, Finish)] == [
+        Finish("a fault rule refused a writer's event number")
+    ]
+    assert sent(effects).startswith(acknowledgement(1, 0))
+    assert len(sent(effects)) > len(acknowledgement(1, 0))
+
+
+def test_each_request_and_connection_has_its_number_and_the_store_its_own() -> None:
+    play = Playbook()
+    other = Lane(play.faults, store=7, encode=encode, on_effects=play.later.extend)
+    assert (play.lane.number, other.number) == (1, 2)
+    play.execute(PING)
+    (execute,) = other.request(READ)
+    assert isinstance(execute, Execute)
+    seen = execute.seen
+    assert (seen.number, seen.store, seen.connection, seen.received_s) == (2, 7, 2, play.clock.now_s())
+    play.clock.advance(3)
+    other.reply([ANSWER], execute)
+    assert (seen.applied_s, seen.reply, seen.replied_s) == (play.clock.now_s(), "SEGMENT_READ", None)
+    other.sent([seen])
+    assert seen.replied_s == play.clock.now_s()
+
+
+def test_a_rule_on_replies_is_asked_about_each_with_the_facts_of_its_request(play: Playbook) -> None:
+    play.faults.add(f'segment = "{SEGMENT}" and type = SEGMENT_READ', on="reply", do="WrongHost", name="moved")
+    asked = play.execute(READ)
+    effects = play.lane.reply([ANSWER], asked)
+    assert sent(effects) == encode(WrongHost(7, SEGMENT, "", ""))
+    (decision,) = play.faults.decisions
+    assert (decision.rule, decision.request, decision.store, decision.connection) == ("moved", asked.seen.number, 0, 1)
+    assert (decision.direction, decision.type_name, decision.request_id) == ("reply", "SEGMENT_READ", 7)
+    assert len(asked.seen.faults) == 1

@@ -85,11 +85,11 @@ async def test_what_was_reached_before_counts_and_what_comes_later_ends_the_wait
     first, second = seen(1), seen(2)
     for each in (first, second):
         observer.add(each)
-    observer.carried_out(first, 1.0, "SEGMENT_READ", failure=False)
+    observer.executed(first, 1.0, "SEGMENT_READ", failure=False)
     waiting = asyncio.create_task(observer.wait_for("type = READ_SEGMENT", count=2))
     await asyncio.sleep(0)
     assert not waiting.done()
-    observer.carried_out(second, 2.0, "SEGMENT_READ", failure=False)
+    observer.executed(second, 2.0, "SEGMENT_READ", failure=False)
     assert await waiting is second
     assert await observer.wait_for(count=1, timeout_s=0) is first
 
@@ -98,7 +98,7 @@ async def test_a_refusal_is_not_an_application() -> None:
     observer = Observer()
     each = seen(1)
     observer.add(each)
-    observer.carried_out(each, 1.0, "NO_SUCH_SEGMENT", failure=True)
+    observer.executed(each, 1.0, "NO_SUCH_SEGMENT", failure=True)
     assert await observer.wait_for("failure", stage="refused") is each
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for("type = READ_SEGMENT", timeout_s=0.01)
@@ -167,9 +167,24 @@ async def test_a_read_at_the_tail_is_applied_when_it_is_answered() -> None:
         assert applied.reply == "SEGMENT_READ"
 
 
-async def test_a_store_that_is_not_watched_says_so() -> None:
+async def test_an_unwatched_store_raises_an_error_that_explains_it() -> None:
     async with MockSegmentStore(watched=False) as mock:
         with pytest.raises(NotObserved):
             mock.requests()
         with pytest.raises(RuntimeError, match="there are no faults here"):
             _ = mock.faults
+
+
+async def test_a_wait_that_times_out_names_the_last_request() -> None:
+    observer = Observer()
+    with pytest.raises(NotSeen) as caught:
+        await observer.wait_for(timeout_s=0)
+    assert str(caught.value) == "0 of 1 requests were applied within 0 s; none came"
+    observer.add(seen(1))
+    with pytest.raises(NotSeen) as caught:
+        await observer.wait_for("failure", count=2, stage="replied", timeout_s=0)
+    assert str(caught.value) == (
+        "0 of 2 requests with failure were replied within 0 s; the last request was READ_SEGMENT on connection 1"
+    )
+    error = caught.value
+    assert (error.filter, error.stage, error.count, error.found, error.timeout_s) == ("failure", Stage.REPLIED, 2, 0, 0)

@@ -76,4 +76,4 @@ def test_nothing_leaves_after_clear(replies: Replies) -> None:
     replies.queue.clear()
     assert replies.queue.is_empty
     assert replies.queue.held_bytes == 0
-    assert replies.queue.take() == (b"", ())
+    assert replies.queue.take() == (b"", [])

@@ -26,7 +26,7 @@ def test_an_acknowledgement_answers_all_appends_up_to_its_number() -> None:
     assert pending.answered_by(failed) == []
 
 
-def test_replies_find_their_requests_by_id_and_greetings_by_their_kind() -> None:
+def test_replies_find_their_requests_by_id_and_those_without_an_id_by_their_type() -> None:
     pending = PendingRequests()
     notes = [asked(each) for each in (read(0, request_id=1), KeepAlive(), read(0, request_id=2))]
     for item, note in zip((read(0, request_id=1), KeepAlive(), read(0, request_id=2)), notes, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
-from segstore.server.faults import Faults, FaultSettings, Observed, Observer
+from segstore.server.faults import Faults, FaultSettings, Observer, WithFaults
 from segstore.server.store import Segment
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import DataAppended, KeepAlive
@@ -22,7 +22,7 @@ PONG = KeepAlive()
 HostName = Literal["store", "tap"]
 
 
-class Host(Observed):
+class Host(WithFaults):
     """What applies fault rules: a store to its own connections, or a tap to those of a store without rules.
 
     Attributes:
@@ -30,9 +30,8 @@ class Host(Observed):
     """
 
     def __init__(self, name: HostName, faults: Faults, store: MockSegmentStore, endpoint: Endpoint) -> None:
+        super().__init__(faults)
         self.name = name
-        self.faults = faults
-        self.observer = faults.observer
         self.store = store
         self.host, self.port = endpoint
 

@@ -16,7 +16,19 @@ from segstore.server.store import NULL_VALUE
 from segstore.wire import CreateTransientSegment, DataAppended, Hello, KeepAlive, SegmentCreated, SegmentRead
 from segstore.wire.names import is_transient
 from tests.server.certificates import trusting, write_certificate
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
+from tests.server.support import (
+    HELLO,
+    PATIENCE_S,
+    SEGMENT,
+    WRITER,
+    Peer,
+    append,
+    append_to,
+    create,
+    read,
+    set_up,
+    until,
+)
 
 MIB = 1024 * 1024
 
@@ -24,18 +36,17 @@ MIB = 1024 * 1024
 # --- listening --------------------------------------------------------------------------------------------------
 
 
-async def test_port_0_is_a_free_one_and_the_address_says_which() -> None:
+async def test_port_0_picks_a_free_port_which_is_in_the_address() -> None:
     async with MockSegmentStore(admin_port=0) as store:
         assert store.host == "127.0.0.1"
         assert 0 < store.port != store.admin_port > 0
 
 
-async def test_the_mock_store_shows_its_state() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
-        await peer.ask(create(), set_up(), append(0, b"12345678"))
-        assert store.store.segment_info(SEGMENT).length == 8
-        assert set(store.segments) == {SEGMENT, f"{SEGMENT}#index"}
-        assert store.segments[SEGMENT].read_bytes(0, 8) == b"12345678"
+async def test_the_mock_store_shows_its_state(store: MockSegmentStore, peer: Peer) -> None:
+    await peer.ask(create(), set_up(), append(0, b"12345678"))
+    assert store.store.segment_info(SEGMENT).length == 8
+    assert set(store.segments) == {SEGMENT, f"{SEGMENT}#index"}
+    assert store.segments[SEGMENT].read_bytes(0, 8) == b"12345678"
 
 
 def test_a_store_that_was_not_started_has_no_address() -> None:
@@ -135,7 +146,7 @@ async def test_silent_peers_in_a_tls_handshake_give_way_to_newer_peers(
         assert await each.closed() == b""
 
 
-async def test_a_certificate_that_is_none_is_said_in_one_sentence(tmp_path: Path) -> None:
+async def test_an_invalid_certificate_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     certificate.write_text("no certificate")
     with pytest.raises(CannotListen, match="cannot be used") as caught:
@@ -228,7 +239,7 @@ async def test_a_store_that_stops_takes_no_new_peers() -> None:
 # --- keeping house ----------------------------------------------------------------------------------------------
 
 
-async def test_transient_segments_that_nobody_uses_are_cleaned_and_their_connection_stays() -> None:
+async def test_unused_transient_segments_are_deleted_and_their_connection_stays() -> None:
     async with MockSegmentStore(transient_idle_s=10) as store, await Peer.connect(store) as peer:
         (created,) = await peer.ask(CreateTransientSegment(5, WRITER, SEGMENT, ""))
         assert isinstance(created, SegmentCreated)
@@ -239,15 +250,15 @@ async def test_transient_segments_that_nobody_uses_are_cleaned_and_their_connect
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
-async def test_many_segments_are_looked_after_some_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_housekeeping_handles_some_of_many_segments_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_AT_ONCE", 10)
     async with MockSegmentStore(containers=1) as store:
         names = [f"scope/stream/{number}.#epoch.0" for number in range(100)]
         for name in names:
             store.store.create_segment(name, now_ms=1)
             store.store.setup_append(name, WRITER, now_ms=1)
-            store.store.append(name, WRITER, 1, 1, b"event", last_event_number=NULL_VALUE, now_ms=1)
-            store.store.create_transient_segment(name, WRITER, f"{len(name):032}", now_ms=1)
+            append_to(store.store, name, WRITER, 1, 1, b"event", last_event_number=NULL_VALUE, now_ms=1)
+            store.store.container_for(name).create_transient_segment(name, WRITER, f"{len(name):032}", now_ms=1)
 
         def left() -> tuple[int, int]:
             transients = sum(is_transient(name) for name in store.segments)
@@ -274,15 +285,14 @@ async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
-async def test_an_index_that_is_read_is_answered_when_an_entry_comes() -> None:
-    async with MockSegmentStore() as store, await Peer.connect(store) as peer:
-        await peer.ask(HELLO, create(), set_up(), append(0))
-        index = f"{SEGMENT}#index"
-        (first,) = await peer.ask(type(read())(index, 0, 1000, "", 6))
-        assert isinstance(first, SegmentRead)
-        peer.send(type(read())(index, len(first.data), 1000, "", 7), append(1))
-        answers = await peer.receive(2)
-        assert {type(each) for each in answers} == {SegmentRead, DataAppended}
+async def test_an_index_that_is_read_is_answered_when_an_entry_comes(peer: Peer) -> None:
+    await peer.ask(HELLO, create(), set_up(), append(0))
+    index = f"{SEGMENT}#index"
+    (first,) = await peer.ask(type(read())(index, 0, 1000, "", 6))
+    assert isinstance(first, SegmentRead)
+    peer.send(type(read())(index, len(first.data), 1000, "", 7), append(1))
+    answers = await peer.receive(2)
+    assert {type(each) for each in answers} == {SegmentRead, DataAppended}
 
 
 async def test_what_fails_in_keeping_house_is_counted_and_tried_again(

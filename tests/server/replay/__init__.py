@@ -1,4 +1,4 @@
 """Tests of `server/replay`. Modules whose tests have another name:
 
-problem, script: test_server
+matching, problem, script: test_server
 """

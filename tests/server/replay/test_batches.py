@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.replay.script import Answer, Replay
+from segstore.server.replay.matching import Answer, Replay
 from segstore.wire import AppendSetup, ConditionalCheckFailed, DataAppended, SegmentIsSealed, decode, encode
 from segstore.wire.blocks import Append
 from segstore.wire.trace import Direction, Record, RecordKind

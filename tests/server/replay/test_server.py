@@ -44,7 +44,7 @@ async def recorded(tmp_path: Path) -> list[Record]:
         return await record(tmp_path / "recorded.wtrace", writes, mock)
 
 
-async def test_a_client_that_does_the_same_hears_the_same(recorded: list[Record]) -> None:
+async def test_a_client_with_the_same_requests_gets_the_same_replies(recorded: list[Record]) -> None:
     async with TraceServer(recorded) as server:
         heard = await writes(server.host, server.port)
         assert server.problems == []
@@ -107,14 +107,14 @@ async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(re
         )
 
 
-def test_of_many_fields_that_differ_some_are_told_and_the_others_counted() -> None:
+def test_of_many_differing_fields_some_are_shown_and_the_others_counted() -> None:
     fields = tuple(FieldDifference(f"data[{number}]", None, "00", secret=False) for number in range(6))
     assert str(Problem(1, "APPEND_BLOCK_END", "APPEND_BLOCK_END", fields, b"", b"")).endswith(
         "data[3] is None and not '00', and 2 more"
     )
 
 
-def test_an_event_that_only_the_client_has_is_told() -> None:
+def test_an_event_that_only_the_client_has_is_shown() -> None:
     def a_batch(*events: bytes) -> Append:
         data = b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
         return Append(SEGMENT, WRITER, 2, 2, data, None, 3)
@@ -123,7 +123,7 @@ def test_an_event_that_only_the_client_has_is_told() -> None:
     assert FieldDifference("data[1]", b"e2".hex(), None, secret=False) in found.fields
 
 
-async def test_events_that_are_batched_otherwise_are_told_without_what_is_translated_and_with_a_hint(
+async def test_events_that_are_batched_differently_are_shown_without_translated_fields_and_with_a_hint(
     recorded: list[Record],
 ) -> None:
     async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
@@ -139,7 +139,7 @@ async def test_events_that_are_batched_otherwise_are_told_without_what_is_transl
         assert {each.field for each in server.problems[0].fields}.isdisjoint({"writer_id", "request_id"})
 
 
-async def test_of_a_writer_that_stands_for_another_the_writer_id_is_told(recorded: list[Record]) -> None:
+async def test_the_writer_id_is_shown_if_the_writer_is_paired_with_another(recorded: list[Record]) -> None:
     one = [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(set_up(writer_id=WRITER))) for at in range(2)]
     async with TraceServer(one) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]  # as above
         peer.send(set_up(writer_id=WRITER), set_up(writer_id=OTHER_WRITER))
@@ -155,7 +155,7 @@ async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list
         assert str(server.problems[0]) == "connection 1: KEEP_ALIVE came where CREATE_SEGMENT comes in the trace"
 
 
-async def test_what_the_trace_does_not_answer_can_be_passed_on(recorded: list[Record]) -> None:
+async def test_what_the_trace_does_not_answer_can_be_forwarded(recorded: list[Record]) -> None:
     async with MockSegmentStore() as mock, await Peer.connect(mock) as helper:
         await helper.ask(HELLO, create())
         upstream = (mock.host, mock.port)
@@ -334,7 +334,7 @@ async def test_a_hello_that_the_trace_has_otherwise_is_a_problem(recorded: list[
         assert len(server.problems) == 1
 
 
-async def test_of_several_connections_only_one_that_lacks_hello_is_greeted() -> None:
+async def test_of_several_connections_only_one_that_lacks_hello_gets_one() -> None:
     pieces = [(1, 0, HELLO), (1, 1, Hello(17, 4)), (2, 0, create())]
     trace = [
         Record(at, number, Direction(way), RecordKind.FRAME, encode(each))
@@ -407,7 +407,7 @@ async def test_frames_in_part_are_bounded_for_all_clients_together(
         await until(lambda: server.held_bytes == 0)
 
 
-async def test_problems_are_told_as_they_come(recorded: list[Record]) -> None:
+async def test_problems_are_reported_as_they_occur(recorded: list[Record]) -> None:
     told: list[Problem] = []
     async with TraceServer(recorded, tell=told.append) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
         await peer.ask(HELLO, KeepAlive())
@@ -460,7 +460,7 @@ def conversations(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", sorted(CONVERSATIONS.glob("*.jsonl")), ids=lambda path: path.stem)
-async def test_what_a_store_of_the_reference_said_is_said_again(file: Path) -> None:
+async def test_recorded_replies_of_the_reference_are_replayed(file: Path) -> None:
     """Conversations that the official store had: the trace server says the same, and the driver finds no difference."""
     for recorded in conversations(file):
         trace = conversation(recorded["steps"])

@@ -125,7 +125,7 @@ async def test_a_store_whose_memory_is_full_fails_an_append_and_takes_it_later()
         memory.limit = limit
         used = memory.used
         await segments.append_event(SEGMENT, 1, b"event")
-        assert mock.stores[0].store.get_attribute(SEGMENT, CONTROLLER_WRITER) == 1
+        assert mock.stores[0].store.container_for(SEGMENT).get_attribute(SEGMENT, CONTROLLER_WRITER) == 1
         assert memory.used > used
     finally:
         await mock.stop()

@@ -99,7 +99,7 @@ async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_i
     assert list(of_clients(records)) == []
 
 
-async def test_without_a_recorder_all_is_done_and_nothing_noted() -> None:
+async def test_without_a_recorder_requests_are_executed_and_not_recorded() -> None:
     async with controlled(None) as segments:
         await segments.create_segment(SEGMENT, PLAIN, 0)
         await segments.merge_segments(SEGMENT, [])

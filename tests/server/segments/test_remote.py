@@ -30,35 +30,35 @@ class OneOwner(Owners):
         return self._where
 
 
-async def test_an_event_of_the_controller_is_appended_once_whoever_asks_again() -> None:
-    async with MockSegmentStore() as mock:
-        owners = OneOwner(Endpoint(mock.host, mock.port))
-        for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
-            segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
-            try:
-                await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
-                for number in numbers:
-                    await segments.append_event(SEGMENT, number, b"event %d " % number)
-            finally:
-                await segments.aclose()
-        found = mock.store.read(SEGMENT, 0, 100)
-        assert found is not None
-        assert b"".join(found.data) == b"event 1 event 2 event 3 "
-        assert mock.store.get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
-
-
-async def test_an_event_for_a_segment_that_takes_none_is_refused() -> None:
-    async with MockSegmentStore() as mock:
-        segments = RemoteSegments(OneOwner(Endpoint(mock.host, mock.port)), 4, token=str, wire_version=WIRE_VERSION)
+async def test_an_event_of_the_controller_is_appended_once_however_often_it_is_requested(
+    store: MockSegmentStore,
+) -> None:
+    owners = OneOwner(Endpoint(store.host, store.port))
+    for numbers in ((1, 1, 2), (2, 3)):  # the second time as a controller that starts again
+        segments = RemoteSegments(owners, 4, token=str, wire_version=WIRE_VERSION)
         try:
-            with pytest.raises(SegmentStoreFailed, match="set up appends to"):
-                await segments.append_event(SEGMENT, 1, b"event")
             await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
-            await segments.seal_segment(SEGMENT)
-            with pytest.raises(SegmentStoreFailed, match="append to"):
-                await segments.append_event(SEGMENT, 1, b"event")
+            for number in numbers:
+                await segments.append_event(SEGMENT, number, b"event %d " % number)
         finally:
             await segments.aclose()
+    found = store.store.read(SEGMENT, 0, 100)
+    assert found is not None
+    assert b"".join(found.data) == b"event 1 event 2 event 3 "
+    assert store.store.container_for(SEGMENT).get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
+
+
+async def test_an_event_for_a_segment_that_takes_none_is_refused(store: MockSegmentStore) -> None:
+    segments = RemoteSegments(OneOwner(Endpoint(store.host, store.port)), 4, token=str, wire_version=WIRE_VERSION)
+    try:
+        with pytest.raises(SegmentStoreFailed, match="set up appends to"):
+            await segments.append_event(SEGMENT, 1, b"event")
+        await segments.create_segment(SEGMENT, ScalingPolicy(), 0)
+        await segments.seal_segment(SEGMENT)
+        with pytest.raises(SegmentStoreFailed, match="append to"):
+            await segments.append_event(SEGMENT, 1, b"event")
+    finally:
+        await segments.aclose()
 
 
 async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
@@ -90,22 +90,21 @@ async def test_each_request_brings_a_token_for_its_stream_alone() -> None:
     assert asked == {"scope/_MARKstream", "scope/table_kvtable"}
 
 
-async def test_a_request_that_is_given_up_is_forgotten_and_others_are_answered() -> None:
-    async with MockSegmentStore() as mock:
-        mock.store.create_segment(SEGMENT, scale_type=0, target_rate=0, rollover_size=0, now_ms=0)
-        connection = await StoreConnection.open(Endpoint(mock.host, mock.port), WIRE_VERSION, None)
-        try:
-            read = asyncio.create_task(connection.ask(ReadSegment(SEGMENT, 0, 10, "", 0)))  # waits at the tail
-            found = await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
-            assert isinstance(found, StreamSegmentInfo)
-            assert len(connection._protocol.requests) == 1
-            read.cancel()
-            await asyncio.gather(read, return_exceptions=True)
-            assert len(connection._protocol.requests) == 0
-        finally:
-            await connection.aclose()
-        with pytest.raises(ConnectionError):
-            await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
+async def test_a_request_that_is_given_up_is_forgotten_and_others_are_answered(store: MockSegmentStore) -> None:
+    store.store.create_segment(SEGMENT, scale_type=0, target_rate=0, rollover_size=0, now_ms=0)
+    connection = await StoreConnection.open(Endpoint(store.host, store.port), WIRE_VERSION, None)
+    try:
+        read = asyncio.create_task(connection.ask(ReadSegment(SEGMENT, 0, 10, "", 0)))  # waits at the tail
+        found = await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
+        assert isinstance(found, StreamSegmentInfo)
+        assert len(connection._protocol.requests) == 1
+        read.cancel()
+        await asyncio.gather(read, return_exceptions=True)
+        assert len(connection._protocol.requests) == 0
+    finally:
+        await connection.aclose()
+    with pytest.raises(ConnectionError):
+        await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
 
 
 async def test_requests_fail_when_the_store_sends_a_request() -> None:
@@ -118,7 +117,7 @@ async def test_requests_fail_when_the_store_sends_a_request() -> None:
     async with await asyncio.start_server(ask_back, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         connection = await StoreConnection.open(Endpoint(host, port), WIRE_VERSION, None)
-        with pytest.raises(ConnectionError, match="a request came from a store"):
+        with pytest.raises(ConnectionError, match="the store sent a request"):
             await connection.ask(GetStreamSegmentInfo(0, SEGMENT, ""))
         assert connection.is_over
         await connection.aclose()

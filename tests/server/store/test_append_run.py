@@ -1,6 +1,5 @@
 """Appends stored as a run leave what the same appends leave one by one."""
 
-from collections.abc import Sequence
 from itertools import accumulate
 from uuid import UUID
 
@@ -8,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.store import Appended, AppendItem, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
+from segstore.server.store import AppendItem, BadAttribute, Container, NoSuchSegment, Operation, SegmentSealed
 from segstore.server.store.chunks import SegmentData
+from tests.server.store.journal import Journal
 
 NAME = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)
@@ -22,22 +22,8 @@ def run_of(steps: list[tuple[int, int, bytes]]) -> list[AppendItem]:
     return [(number, events, data, 0) for number, (_, events, data) in zip(numbers, steps, strict=True)]
 
 
-class Journal:
-    """One that is told of appends as such."""
-
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
-
-    def __call__(self, operation: Operation) -> None:
-        self.operations.append(operation)
-
-    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
-        data, events = b"".join(row[2] for row in rows), sum(row[1] for row in rows)
-        self.operations.append(Appended(segment, data, events, now_ms, UUID(bytes=writer), rows[-1][0]))
-
-
-def container(journal: list[Operation] | Journal | None = None) -> Container:
-    made = Container(journal=journal.append if isinstance(journal, list) else journal)
+def container(journal: list[Operation] | None = None) -> Container:
+    made = Container(journal=None if journal is None else Journal(journal.append))
     made.create_segment(NAME, now_ms=1)
     made.setup_append(NAME, WRITER, now_ms=1)
     return made
@@ -69,22 +55,23 @@ def test_a_run_is_its_appends_one_by_one(steps: list[tuple[int, int, bytes]], jo
 
 @given(appends, st.booleans())
 def test_a_run_is_one_entry_of_a_journal_of_appends(steps: list[tuple[int, int, bytes]], watched: bool) -> None:
-    run, journal = run_of(steps), Journal()
+    run = run_of(steps)
+    journal: list[Operation] = []
     written = container(journal)
-    before = len(journal.operations)
+    before = len(journal)
     if watched:  # readers are woken by one append after the other
         written.wait(NAME, 1 << 20, "reader")
     written.append(NAME, WRITER.bytes, run, -(1 << 63), 5)
-    assert len(journal.operations) - before == (len(steps) if watched else 1)
+    assert len(journal) - before == (len(steps) if watched else 1)
     again = Container()
-    for operation in journal.operations:
+    for operation in journal:
         again.apply(operation)
     written.waiters.cancel("reader")
     assert state(again)[:-1] == state(written)[:-1]
 
 
 def test_memory_that_ends_within_a_run_leaves_what_was_written_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal()
+    journal: list[Operation] = []
     written = container(journal)
     written.append(NAME, WRITER.bytes, ((1, 1, b"ab", 0),), -(1 << 63), 2)
     monkeypatch.setattr(SegmentData, "_write_across", _no_memory)
@@ -93,7 +80,7 @@ def test_memory_that_ends_within_a_run_leaves_what_was_written_in_the_journal(mo
         written.append(NAME, WRITER.bytes, run, 1, 3)
     monkeypatch.undo()
     again = Container()
-    for operation in journal.operations:
+    for operation in journal:
         again.apply(operation)
     assert state(again) == state(written)
     assert state(written)[0] == b"abcd"

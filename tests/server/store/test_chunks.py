@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.store import ChunkPool
-from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, SegmentData
+from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, FileChunk, SegmentData
 
 
 def joined(data: SegmentData, offset: int, size: int) -> bytes:
@@ -149,3 +149,31 @@ def test_large_data_changes_hands_without_a_copy() -> None:
     target.absorb(source)
     assert target._chunks[1:] == chunks
     assert all(mine is theirs for mine, theirs in zip(target._chunks[1:], chunks, strict=True))
+
+
+class Saved:
+    """Bytes in a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def views(self, at: int, size: int) -> list[memoryview]:
+        return [memoryview(self.data)[at : at + size]]
+
+
+def test_chunks_that_were_saved_are_replaced_and_those_written_since_stay() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(b"a" * (2 * CHUNK_BYTES))
+    source = Saved(b"??" + bytes(data.read_bytes(0, data.length)))
+    stored = {
+        id(piece.chunk): (piece, FileChunk(source, 2 + piece.start, piece.size))  # type: ignore[arg-type]
+        for piece in data.pieces()
+    }
+    data.cut_tail()
+    data.write(b"b" * 100)
+    assert len(data.pieces()) == 3
+    data.replace(stored)
+    assert [(each.start, each.size) for each in data.pieces()] == [(0, 2 * CHUNK_BYTES), (2 * CHUNK_BYTES, 100)]
+    assert joined(data, 0, data.length) == b"a" * (2 * CHUNK_BYTES) + b"b" * 100
+    assert pool.idle_bytes == 2 * CHUNK_BYTES

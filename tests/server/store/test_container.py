@@ -11,7 +11,6 @@ from segstore.server.store import (
     AttributeUpdate,
     BadAttribute,
     BadOffset,
-    Buffer,
     Container,
     IllegalArgument,
     NoSuchSegment,
@@ -23,6 +22,7 @@ from segstore.server.store import (
 )
 from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, UpdateType, core_id
 from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
+from tests.server.support import append_to
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
 X = UUID("00000000-0000-0002-0000-00000000000b")
@@ -38,20 +38,10 @@ def container() -> Container:
     return container
 
 
-def append(
-    container: Container, name: str, writer: UUID, number: int, events: int, data: Buffer, *,
-    last_event_number: int, now_ms: int, expected_offset: int = -1,
-) -> int:  # fmt: skip
-    """A single append."""
-    row = number, events, data, 0
-    start = container.append(name, writer.bytes, (row,), last_event_number, now_ms, expected_offset)
-    return start + len(data)
-
-
 def write(container: Container, name: str, data: bytes, writer: UUID = W) -> int:
     last = container.setup_append(name, writer, now_ms=5)
     number = max(last + 1, 1)
-    return append(container, name, writer, number, 1, data, last_event_number=last, now_ms=5)
+    return append_to(container, name, writer, number, 1, data, last_event_number=last, now_ms=5)
 
 
 def read(container: Container, name: str, offset: int = 0, size: int = 1000) -> tuple[bytes, bool, bool]:
@@ -128,7 +118,7 @@ def test_the_table_of_a_reader_group_can_be_made_again(container: Container, nam
         lambda c: c.get_attribute("no", A),
         lambda c: c.update_attribute("no", A, 1, 2, now_ms=1),
         lambda c: c.setup_append("no", W, now_ms=1),
-        lambda c: append(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
+        lambda c: append_to(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
         lambda c: c.read("no", -1, 8),
         lambda c: c.wait("no", 0, 1),
         lambda c: c.merge("s", "no", now_ms=1),
@@ -147,8 +137,8 @@ def test_what_does_not_exist_is_named(container: Container, request_: Callable[[
 
 def test_an_append_answers_the_new_length_and_counts_events(container: Container) -> None:
     assert container.setup_append("s", W, now_ms=2) == NULL_VALUE
-    assert append(container, "s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
-    assert append(container, "s", W, 9, 4, memoryview(b"two!"), last_event_number=5, now_ms=3) == 7
+    assert append_to(container, "s", W, 5, 1, b"one", last_event_number=NULL_VALUE, now_ms=2) == 3
+    assert append_to(container, "s", W, 9, 4, memoryview(b"two!"), last_event_number=5, now_ms=3) == 7
     assert container.setup_append("s", W, now_ms=4) == 9
     assert container.get_attribute("s", W) == 9
     assert container.get_attribute("s", EVENT_COUNT) == 5
@@ -158,25 +148,25 @@ def test_an_append_answers_the_new_length_and_counts_events(container: Container
 def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadAttribute) as error:
-        append(container, "s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
+        append_to(container, "s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
     assert (error.value.attribute_id, error.value.previous) == (W, 1)
     assert container.segment_info("s").length == 3
 
 
 def test_the_same_number_again_is_stored_again(container: Container) -> None:
     write(container, "s", b"one")
-    assert append(container, "s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
+    assert append_to(container, "s", W, 1, 1, b"one", last_event_number=1, now_ms=2) == 6
 
 
 def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadOffset) as error:
-        append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
+        append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
     assert (error.value.expected, error.value.actual) == (4, 3)
     with pytest.raises(BadAttribute):
-        append(container, "s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
-    assert append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
-    assert append(container, "s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
+        append_to(container, "s", W, 2, 1, b"x", last_event_number=0, now_ms=2, expected_offset=4)
+    assert append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=3) == 4
+    assert append_to(container, "s", W, 3, 1, b"x", last_event_number=2, now_ms=2, expected_offset=-1) == 5
 
 
 def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> None:
@@ -185,7 +175,7 @@ def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> 
     assert container.setup_append("s", W, now_ms=3) == 1
     assert container.setup_append("s", X, now_ms=3) == NULL_VALUE
     with pytest.raises(SegmentSealed):
-        append(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
+        append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=3)
     with pytest.raises(SegmentSealed):
         container.seal_segment("s", now_ms=3)
 
@@ -193,17 +183,17 @@ def test_a_sealed_segment_takes_set_ups_but_no_appends(container: Container) -> 
 def test_a_core_attribute_that_is_absent_cannot_be_a_writer(container: Container) -> None:
     assert container.setup_append("s", EVENT_COUNT, now_ms=2) == NULL_VALUE
     with pytest.raises(BadAttribute):
-        append(container, "s", EVENT_COUNT, 5, 1, b"x", last_event_number=NULL_VALUE, now_ms=2)
+        append_to(container, "s", EVENT_COUNT, 5, 1, b"x", last_event_number=NULL_VALUE, now_ms=2)
     assert container.segment_info("s").length == 0
 
 
 def test_a_core_attribute_that_is_there_is_a_writer_like_any_other(container: Container) -> None:
     last = container.setup_append("s", SCALE_POLICY_RATE, now_ms=2)
     assert last == 100
-    append(container, "s", SCALE_POLICY_RATE, 101, 1, b"x", last_event_number=last, now_ms=2)
+    append_to(container, "s", SCALE_POLICY_RATE, 101, 1, b"x", last_event_number=last, now_ms=2)
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 101
     last = container.setup_append("s", EVENT_COUNT, now_ms=2)
-    append(container, "s", EVENT_COUNT, 50, 1, b"y", last_event_number=last, now_ms=2)
+    append_to(container, "s", EVENT_COUNT, 50, 1, b"y", last_event_number=last, now_ms=2)
     assert container.get_attribute("s", EVENT_COUNT) == 2
 
 
@@ -260,7 +250,7 @@ def test_reads_outside_of_any_segment_have_no_reply(container: Container) -> Non
         (lambda container: container.truncate_segment("s", -1), "offset must be a non-negative number."),
     ],
 )
-def test_the_first_request_that_works_on_a_segment_is_told_of_its_negative_offset(
+def test_a_negative_offset_is_an_illegal_argument_only_in_the_first_request_on_a_segment(
     container: Container, request_of: Callable[[Container], object], message: str
 ) -> None:
     with pytest.raises(IllegalArgument) as caught:
@@ -289,7 +279,7 @@ def test_a_name_that_was_worked_on_is_used_up_though_the_segment_was_empty(
         container.create_segment("s", now_ms=3)
 
 
-def test_a_name_that_was_only_looked_at_can_be_used_again(container: Container) -> None:
+def test_a_name_that_was_only_read_can_be_used_again(container: Container) -> None:
     container.segment_info("s")
     container.get_attribute("s", W)
     container.delete_segment("s")
@@ -389,10 +379,11 @@ def test_a_transient_segment_takes_no_update_once_it_has_more_than_sixteen_attri
     assert already == 5
     for number in range(17 - already):
         container.setup_append(name, UUID(int=number + 100), now_ms=2)
-    with pytest.raises(AttributeLimit):
+    with pytest.raises(AttributeLimit) as refused:
         container.setup_append(name, X, now_ms=2)
+    assert (refused.value.segment, refused.value.limit) == (name, 16)
     with pytest.raises(AttributeLimit):
-        append(container, name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
+        append_to(container, name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
     with pytest.raises(AttributeLimit):
         container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
 
@@ -402,8 +393,9 @@ def test_a_strict_transient_segment_takes_its_own_writers_number_only() -> None:
     container = Container(strict_transient_attributes=True)
     name = container.create_transient_segment("s", W, HEX, now_ms=1)
     assert write(container, name, b"x") == 1
-    with pytest.raises(AttributeLimit):
+    with pytest.raises(AttributeLimit) as refused:
         container.setup_append(name, X, now_ms=2)
+    assert (refused.value.segment, refused.value.limit) == (name, 1)
     with pytest.raises(AttributeLimit):
         container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
 
@@ -419,7 +411,7 @@ def test_transient_segments_expire_after_their_last_use(container: Container) ->
     assert expired(container, 1600, 600) == [name]
     container.setup_append(name, W, now_ms=1500)
     assert expired(container, 1600, 600) == []
-    append(container, name, W, 1, 1, b"x", last_event_number=NULL_VALUE, now_ms=2000)
+    append_to(container, name, W, 1, 1, b"x", last_event_number=NULL_VALUE, now_ms=2000)
     assert expired(container, 2599, 600) == []
     assert expired(container, 2600, 600) == [name]
     container.delete_segment(name)
@@ -441,7 +433,7 @@ def test_a_merge_moves_all_bytes_and_counts_the_sources_events(container: Contai
     container.create_segment(TXN, now_ms=1)
     write(container, "s", b"one")
     write(container, TXN, b"two")
-    append(container, TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
+    append_to(container, TXN, W, 9, 4, b"three", last_event_number=1, now_ms=2)
     assert container.merge("s", TXN, now_ms=3) == 11
     assert read(container, "s") == (b"onetwothree", True, False)
     assert container.get_attribute("s", EVENT_COUNT) == 6
@@ -457,7 +449,7 @@ def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     name = container.create_transient_segment("s", W, HEX, now_ms=1)
     for number in range(3):
         last = number or NULL_VALUE
-        append(container, name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
+        append_to(container, name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
     assert container.merge("s", name, now_ms=3) == 15
     assert container.get_attribute("s", EVENT_COUNT) == 1
     assert expired(container, 9999, 1) == []
@@ -558,3 +550,23 @@ def test_storage_would_hold_one_chunk_of_what_is_left(container: Container) -> N
     container.truncate_segment("s", 4)
     (chunk,) = container.list_chunks("s")
     assert (chunk.segment, chunk.start_offset, chunk.length) == ("s", 4, 6)
+
+
+def test_a_segment_takes_attributes_up_to_the_limit_and_core_ones_do_not_count() -> None:
+    container = Container(max_attributes=2)
+    container.create_segment("s", now_ms=1)
+    for number in (1, 2):
+        assert container.setup_append("s", UUID(int=number << 64 | 1), now_ms=2) == NULL_VALUE
+    with pytest.raises(AttributeLimit) as refused:
+        container.setup_append("s", UUID(int=3 << 64 | 1), now_ms=2)
+    assert (refused.value.segment, refused.value.limit) == ("s", 2)
+    assert container.setup_append("s", UUID(int=2 << 64 | 1), now_ms=2) == NULL_VALUE, "it has that one"
+    container.update_policy("s", scale_type=1, target_rate=2, now_ms=3)
+    assert container.segment_info("s").last_modified_ms == 3
+
+
+def test_an_impossible_key_length_is_refused_before_the_name_is_looked_up(container: Container) -> None:
+    for name in ("s", "fresh"):
+        with pytest.raises(Unmapped, match="key length 257 is above 256"):
+            container.create_table_segment(name, key_length=257, now_ms=1)
+    assert set(container.segments) == {"s"}

@@ -17,6 +17,8 @@ from segstore.server import LimitSettings, MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.store.chunks import CHUNK_BYTES
 from segstore.server.store.container import MAX_TRANSIENT_ATTRIBUTES
+from segstore.server.store.errors import StoreFull
+from segstore.server.store.memory import MemoryAccount
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -120,7 +122,7 @@ async def filled(store: MockSegmentStore, filling: Callable[[], Iterator[Command
 
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("filling", FILLING)
-async def test_a_full_store_refuses_what_adds_and_the_rest_goes_on(
+async def test_a_full_store_refuses_growth_and_serves_everything_else(
     filling: Callable[[], Iterator[Command]], watched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit, together = FILLING[filling]
@@ -243,7 +245,7 @@ async def test_the_stores_of_a_process_share_the_limit(grpc_runs: None) -> None:
         assert first.store.pool.memory.used == used
 
 
-async def test_a_controller_says_that_its_store_is_full_and_goes_on_when_it_is_not(grpc_runs: None) -> None:
+async def test_a_controller_reports_that_its_store_is_full_and_continues_when_it_is_not(grpc_runs: None) -> None:
     async with MockCluster(limits=LIMITS) as mock, connect(mock.controller_uri) as client:
         memory = mock.stores[0].store.pool.memory
         controller = client.controller
@@ -292,7 +294,7 @@ async def test_with_a_data_directory_only_the_rest_counts_as_memory(
 # --- attributes of one segment ----------------------------------------------------------------------------------
 
 
-async def test_a_segment_has_as_many_attributes_as_its_limit_says() -> None:
+async def test_a_segment_has_at_most_as_many_attributes_as_its_limit() -> None:
     limits = LimitSettings(segment_attributes=50)
     async with MockSegmentStore(limits=limits, watched=False) as store:
         async with await Peer.connect(store) as peer:
@@ -338,3 +340,45 @@ def test_a_control_groups_limit_counts_where_it_is_below_the_machines_memory(
     (tmp_path / "own").write_text(line)
     assert machine_bytes(tmp_path, tmp_path / "own") == (physical() if expected is None else expected)
     assert machine_bytes(tmp_path, tmp_path / "missing") == physical()
+
+
+def test_an_account_takes_up_to_its_limit_and_an_eighth_more_for_what_frees_memory() -> None:
+    account = MemoryAccount(80)
+    account.charge(60)
+    account.check()
+    account.check(20)
+    account.check(30, frees=True)
+    for size, frees in ((21, False), (31, True)):
+        with pytest.raises(StoreFull) as full:
+            account.check(size, frees=frees)
+        assert (full.value.used, full.value.limit) == (60, 80)
+    account.charge(20)
+    account.check()
+    account.charge(1)
+    with pytest.raises(StoreFull):
+        account.check()
+    account.charge(-11)
+    assert account.used == 70
+    account.check(10)
+    unlimited = MemoryAccount()
+    unlimited.charge(1 << 60)
+    unlimited.check(1 << 60)
+
+
+def test_an_account_that_has_joined_another_counts_there_until_it_leaves() -> None:
+    whole, part = MemoryAccount(100), MemoryAccount(10)
+    whole.charge(30)
+    part.charge(50)
+    part.join(whole)
+    assert (whole.used, part.used) == (80, 50)
+    part.charge(5)
+    assert (whole.used, part.used) == (85, 55)
+    part.check(15)
+    with pytest.raises(StoreFull) as full:
+        part.check(16)
+    assert (full.value.used, full.value.limit) == (85, 100)
+    part.leave()
+    part.leave()
+    assert (whole.used, part.used) == (30, 55)
+    with pytest.raises(StoreFull):
+        part.check()

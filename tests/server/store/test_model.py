@@ -36,6 +36,8 @@ from segstore.server.store.attributes import UpdateType
 from segstore.server.store.errors import Unmapped
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES
 from segstore.wire.names import container_of
+from tests.server.store.journal import Journal
+from tests.server.support import append_to
 
 CONTAINERS = 3
 STREAMS = [f"scope/stream{number}/0.#epoch.0" for number in range(3)]
@@ -78,7 +80,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def _journal(self, container: int):  # type: ignore[no-untyped-def]
         journal = self.journals[container]
-        return lambda operation: journal.append(operations.encode(operation))
+        return Journal(lambda operation: journal.append(operations.encode(operation)))
 
     def _expect(self, expected: type[StoreError] | None, request) -> object:  # type: ignore[no-untyped-def]
         try:
@@ -129,8 +131,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
         )
         length = self._expect(
             expected,
-            lambda: self.store.append(
-                name, writer, number, events, memoryview(data), last_event_number=claimed, now_ms=self.now_ms
+            lambda: append_to(
+                self.store,
+                name,
+                writer,
+                number,
+                events,
+                memoryview(data),
+                last_event_number=claimed,
+                now_ms=self.now_ms,
             ),
         )
         if expected is None and model is not None:
@@ -149,8 +158,16 @@ class StoreAgainstModel(RuleBasedStateMachine):
         refused = expected_offset >= 0 and expected_offset != len(model.data)
         self._expect(
             BadOffset if refused else None,
-            lambda: self.store.append(
-                name, writer, last, 1, data, last_event_number=last, now_ms=self.now_ms, expected_offset=expected_offset
+            lambda: append_to(
+                self.store,
+                name,
+                writer,
+                last,
+                1,
+                data,
+                last_event_number=last,
+                now_ms=self.now_ms,
+                expected_offset=expected_offset,
             ),
         )
         if not refused:
@@ -179,7 +196,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         if not meant and model is not None and not model.sealed:
             return
         expected = NoSuchSegment if model is None else SegmentSealed if model.sealed else None
-        self._expect(expected, lambda: self.store.seal_segment(name, now_ms=self.now_ms))
+        self._expect(expected, lambda: self.store.container_for(name).seal_segment(name, now_ms=self.now_ms))
         if model is not None:
             model.sealed = model.mapped = True
 
@@ -209,7 +226,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
             expected = SegmentSealed
         elif (NULL_VALUE if model.attribute is None else model.attribute) != compare:
             expected = BadAttribute
-        self._expect(expected, lambda: self.store.update_attribute(name, ATTRIBUTE, new, compare, now_ms=self.now_ms))
+        self._expect(
+            expected,
+            lambda: self.store.container_for(name).update_attribute(name, ATTRIBUTE, new, compare, now_ms=self.now_ms),
+        )
         if model is not None:
             model.mapped = True
             model.attribute = new if expected is None else model.attribute
@@ -270,14 +290,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def put(self, name: str, key: bytes, value: bytes) -> None:
         if name not in self.tables:
             key_length = 4 if name.endswith("fixed") else 0
-            self.store.create_table_segment(name, key_length=key_length, now_ms=self.now_ms)
-        self.store.update_table(name, [(key, value, NULL_VALUE)], now_ms=self.now_ms)
+            self.store.container_for(name).create_table_segment(name, key_length=key_length, now_ms=self.now_ms)
+        self.store.container_for(name).update_table(name, [(key, value, NULL_VALUE)], now_ms=self.now_ms)
         self.tables.setdefault(name, {})[key] = value
 
     @rule(name=st.sampled_from(TABLES), key=st.sampled_from([b"aaaa", b"bbbb", b"cccc"]))
     def remove(self, name: str, key: bytes) -> None:
         if name in self.tables:
-            self.store.remove_table_keys(name, [(key, NULL_VALUE)], now_ms=self.now_ms)
+            self.store.container_for(name).remove_table_keys(name, [(key, NULL_VALUE)], now_ms=self.now_ms)
             self.tables[name].pop(key, None)
 
     @invariant()
@@ -287,16 +307,16 @@ class StoreAgainstModel(RuleBasedStateMachine):
             assert (name in home.segments) == (name in self.model)
             assert (name in home.retired_names) == (name in self.retired)
         for name, model in self.model.items():
-            segment = self.store.segment(name)
+            container, segment = self.store.container_for(name), self.store.segment(name)
             assert (segment.start_offset, segment.length) == (model.start, len(model.data))
             assert segment.sealed == model.sealed
             assert segment.read_bytes(model.start, len(model.data) - model.start) == model.data[model.start :]
             assert segment.event_count == model.events
-            assert self.store.get_attribute(name, ATTRIBUTE) == (
+            assert container.get_attribute(name, ATTRIBUTE) == (
                 NULL_VALUE if model.attribute is None else model.attribute
             )
             for writer in WRITERS:
-                assert segment.last_event_number(writer) == model.numbers.get(writer, NULL_VALUE)
+                assert container.get_attribute(name, writer) == model.numbers.get(writer, NULL_VALUE)
 
     @invariant()
     def the_journal_rebuilds_the_same_state(self) -> None:
@@ -367,12 +387,12 @@ def test_the_names_of_the_model_lie_in_several_containers() -> None:
 
 def test_a_recovered_transient_segment_has_all_that_it_had() -> None:
     journal: list[operations.Operation] = []
-    store = SegmentStore(journal=lambda _: journal.append)
-    name = store.create_transient_segment("parent", WRITERS[0], "0f" * 16, now_ms=5)
+    store = SegmentStore(journal=lambda _: Journal(journal.append))
+    name = store.container_for("parent").create_transient_segment("parent", WRITERS[0], "0f" * 16, now_ms=5)
     store.setup_append(name, WRITERS[0], now_ms=6)
-    store.append(name, WRITERS[0], 1, 1, b"data", last_event_number=NULL_VALUE, now_ms=7)
+    append_to(store, name, WRITERS[0], 1, 1, b"data", last_event_number=NULL_VALUE, now_ms=7)
     assert store.setup_append(name, EVENT_COUNT, now_ms=7) == 1
-    store.append(name, EVENT_COUNT, 9, 1, b"more", last_event_number=1, now_ms=8)
+    append_to(store, name, EVENT_COUNT, 9, 1, b"more", last_event_number=1, now_ms=8)
     again = SegmentStore()
     for operation in journal:
         again.containers[0].apply(operation)

@@ -26,7 +26,7 @@ ALL: list[ops.Operation] = [
 
 
 @pytest.mark.parametrize("operation", ALL, ids=lambda op: type(op).__name__)
-def test_an_operation_comes_back_equal(operation: ops.Operation) -> None:
+def test_a_decoded_operation_equals_the_encoded_one(operation: ops.Operation) -> None:
     assert ops.decode(ops.encode(operation)) == operation
 
 

@@ -1,5 +1,7 @@
 """All containers of a store: routing, ownership, and what happens around a request for a user's segment."""
 
+import contextlib
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -7,13 +9,18 @@ import pytest
 from segstore.server.store import (
     EVENT_COUNT,
     NULL_VALUE,
+    BadOffset,
+    ChunkPool,
     IllegalArgument,
+    MemoryAccount,
     NoSuchSegment,
     NotOwner,
     ReadResult,
     SegmentExists,
     SegmentSealed,
     SegmentStore,
+    StoreError,
+    StoreFull,
     WakeReason,
     state,
 )
@@ -21,6 +28,7 @@ from segstore.server.store.errors import IndexTruncated, Unmapped
 from segstore.server.store.index import unpack_entry
 from segstore.server.store.waiting import Woken
 from segstore.wire.names import container_of
+from tests.server.support import append_to
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
 S = "scope/stream/0.#epoch.0"
@@ -40,7 +48,7 @@ def store() -> SegmentStore:
 
 def write(store: SegmentStore, name: str, data: bytes, now_ms: int = 5) -> int:
     last = store.setup_append(name, W, now_ms=now_ms)
-    return store.append(name, W, max(last + 1, 1), 1, data, last_event_number=last, now_ms=now_ms)
+    return append_to(store, name, W, max(last + 1, 1), 1, data, last_event_number=last, now_ms=now_ms)
 
 
 def read(store: SegmentStore, name: str, offset: int = 0) -> bytes:
@@ -73,11 +81,11 @@ def test_a_segment_of_a_container_that_is_not_owned_is_refused() -> None:
     store.create_segment(name_in(0, 2), now_ms=1)
 
 
-def test_a_container_that_left_comes_back_with_its_segments(store: SegmentStore) -> None:
+def test_a_released_container_can_be_owned_again_with_its_segments(store: SegmentStore) -> None:
     write(store, S, b"data")
-    store.wait(S, 4, "reader")
+    store.container_for(S).wait(S, 4, "reader")
     container = store.release(0)
-    assert store.take_woken() == [Woken("reader", WakeReason.NOT_OWNED)]
+    assert store.waiters.take_woken() == [Woken("reader", WakeReason.NOT_OWNED)]
     with pytest.raises(NotOwner):
         store.segment_info(S)
     store.own(0, container)
@@ -119,7 +127,7 @@ def test_other_segments_get_no_index(store: SegmentStore, name: str) -> None:
     assert name + "#index" not in store.container_for(name).segments
 
 
-def test_an_index_that_is_there_already_is_told_of_the_segment_which_is_created() -> None:
+def test_an_existing_index_is_reported_as_the_existing_segment_which_is_created() -> None:
     store = SegmentStore()
     store.create_segment(INDEX, now_ms=1)
     with pytest.raises(SegmentExists) as error:
@@ -140,12 +148,12 @@ def test_setting_up_an_append_brings_a_missing_index_back(store: SegmentStore) -
     with pytest.raises(IllegalArgument):
         store.delete_segment(INDEX)
     assert store.setup_append(S, W, now_ms=2) == NULL_VALUE
-    assert store.segment_info(INDEX).length == 0
+    assert (store.segment_info(INDEX).length, store.segment_info(INDEX).last_modified_ms) == (0, 2)
     write(store, S, b"x" * 9)
     assert store.segment_info(INDEX).length == 24
 
 
-def test_an_index_whose_name_is_used_up_is_told_by_its_own_name(store: SegmentStore) -> None:
+def test_an_index_whose_name_is_used_up_is_reported_by_its_own_name(store: SegmentStore) -> None:
     write(store, S, b"x")
     assert entries(store) == [(1, 1, 15)]
     with pytest.raises(IllegalArgument):
@@ -153,6 +161,10 @@ def test_an_index_whose_name_is_used_up_is_told_by_its_own_name(store: SegmentSt
     with pytest.raises(SegmentExists) as error:
         store.setup_append(S, W, now_ms=2)
     assert error.value.segment == INDEX
+    store.create_segment(txn(1), now_ms=2)
+    write(store, txn(1), b"more")
+    assert store.merge(S, txn(1), now_ms=3) == 5, "a merge goes on without an index"
+    assert INDEX not in store.container_for(INDEX).segments
 
 
 # The index
@@ -175,10 +187,10 @@ def test_an_entry_is_not_there_before_its_time(store: SegmentStore) -> None:
 
 def test_readers_at_the_tail_of_an_index_are_woken_by_the_sweep(store: SegmentStore) -> None:
     write(store, S, b"0123456789", 100)
-    store.wait(INDEX, 0, "reader")
+    store.container_for(INDEX).wait(INDEX, 0, "reader")
     assert store.settle_index(109) == 0
     assert store.settle_index(110) == 1
-    assert store.take_woken() == [Woken("reader", WakeReason.DATA)]
+    assert store.waiters.take_woken() == [Woken("reader", WakeReason.DATA)]
 
 
 def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
@@ -199,16 +211,29 @@ def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
         store.locate_offset(S, 0)
 
 
-def test_an_index_cut_inside_an_entry_is_told_after_the_segment_was_truncated(store: SegmentStore) -> None:
+def test_an_index_truncated_inside_an_entry_is_reported_after_the_segment_was_truncated(store: SegmentStore) -> None:
     write(store, S, b"x" * 100)
     store.settle_index()
-    with pytest.raises(IllegalArgument):
+    with pytest.raises(IllegalArgument, match="is already an index segment name"):
         store.truncate_segment(INDEX, 5)
     with pytest.raises(IndexTruncated):
         store.locate_offset(S, 0)
-    with pytest.raises(IndexTruncated):
+    with pytest.raises(IndexTruncated) as cut:
         store.truncate_segment(S, 50)
+    assert cut.value.segment == S
     assert store.segment_info(S).start_offset == 50
+
+
+def test_an_index_is_written_to_when_the_memory_is_full() -> None:
+    account = MemoryAccount(1 << 20)
+    store = SegmentStore(pool=ChunkPool(memory=account))
+    store.create_segment(S, now_ms=1)
+    write(store, S, b"x" * 100)
+    account.charge((1 << 20) - account.used)
+    with pytest.raises(StoreFull):
+        store.create_segment("other", now_ms=2)
+    store.settle_index()
+    assert store.segment_info(INDEX).length == 24
 
 
 def test_truncation_without_an_index_is_fine(store: SegmentStore) -> None:
@@ -261,7 +286,7 @@ def test_a_merge_across_containers_moves_the_bytes() -> None:
         write(store, name, name.encode())
     assert store.merge(target, source, now_ms=2) == len(target) + len(source)
     assert read(store, target) == (target + source).encode()
-    assert store.get_attribute(target, EVENT_COUNT) == 2
+    assert store.container_for(target).get_attribute(target, EVENT_COUNT) == 2
     with pytest.raises(NoSuchSegment):
         store.segment_info(source)
     with pytest.raises(SegmentExists):
@@ -279,7 +304,7 @@ def test_a_batch_merges_in_order_and_counts_missing_sources_as_done(store: Segme
     assert read(store, S) == b"from 1from 2from 3"
 
 
-def test_an_index_is_truncated_and_merged_into_and_says_then_that_it_has_no_index(store: SegmentStore) -> None:
+def test_an_index_is_truncated_and_merged_into_and_then_reported_to_have_no_index(store: SegmentStore) -> None:
     write(store, INDEX, b"0" * 24)
     with pytest.raises(IllegalArgument) as error:
         store.truncate_segment(INDEX, 24)
@@ -309,7 +334,7 @@ def test_a_batch_into_nothing_names_the_target(store: SegmentStore) -> None:
 
 
 def test_a_batch_into_a_sealed_segment_names_the_target_and_seals_all_sources(store: SegmentStore) -> None:
-    store.seal_segment(S, now_ms=1)
+    store.container_for(S).seal_segment(S, now_ms=1)
     for number in (1, 2):
         store.create_segment(txn(number), now_ms=1)
     with pytest.raises(SegmentSealed) as error:
@@ -346,7 +371,7 @@ def test_a_container_remembers_the_last_names_that_were_used_up(monkeypatch: pyt
     store.create_segment(names[0], now_ms=1)
 
 
-def test_a_batch_goes_on_after_a_source_that_is_refused(store: SegmentStore) -> None:
+def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -> None:
     for number in (1, 2):
         store.create_segment(txn(number), now_ms=1)
         write(store, txn(number), b"from %d" % number)
@@ -360,11 +385,13 @@ def test_a_batch_goes_on_after_a_source_that_is_refused(store: SegmentStore) -> 
 
 
 def test_tables_are_reached_through_the_store(store: SegmentStore) -> None:
-    store.create_table_segment("scope/_tables/t", now_ms=1)
-    assert store.update_table("scope/_tables/t", [(b"k", b"v", NULL_VALUE)], now_ms=2) == [0]
+    store.container_for("scope/_tables/t").create_table_segment("scope/_tables/t", now_ms=1)
+    assert store.container_for("scope/_tables/t").update_table(
+        "scope/_tables/t", [(b"k", b"v", NULL_VALUE)], now_ms=2
+    ) == [0]
     assert store.table("scope/_tables/t").get([b"k"]) == [(b"k", 0, b"v")]
-    store.remove_table_keys("scope/_tables/t", [(b"k", 0)], now_ms=3)
-    store.delete_table_segment("scope/_tables/t", must_be_empty=True)
+    store.container_for("scope/_tables/t").remove_table_keys("scope/_tables/t", [(b"k", 0)], now_ms=3)
+    store.container_for("scope/_tables/t").delete_table_segment("scope/_tables/t", must_be_empty=True)
     with pytest.raises(NoSuchSegment):
         store.table("scope/_tables/t")
 
@@ -380,8 +407,92 @@ def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -
         store.list_chunks("no/such/0")
 
 
-def test_a_cancelled_reader_hears_nothing(store: SegmentStore) -> None:
-    store.wait(S, 0, "reader")
-    assert store.cancel_wait("reader")
+def test_a_cancelled_reader_is_not_woken(store: SegmentStore) -> None:
+    store.container_for(S).wait(S, 0, "reader")
+    assert store.waiters.cancel("reader")
     write(store, S, b"x")
-    assert store.take_woken() == []
+    assert store.waiters.take_woken() == []
+
+
+# What errors name
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "named"),
+    [
+        (lambda store: store.locate_offset(INDEX, 1), Unmapped, INDEX),
+        (lambda store: store.truncate_segment(INDEX, 0), IllegalArgument, INDEX),
+        (lambda store: store.delete_segment(INDEX), IllegalArgument, INDEX),
+        (lambda store: store.merge_batch(INDEX, [txn(1)], now_ms=1), IllegalArgument, INDEX),
+        (lambda store: store.truncate_segment(S, -1), IllegalArgument, S),
+        (lambda store: store.read(S, -1, 1), IllegalArgument, S),
+        (lambda store: store.list_chunks(INDEX + "x"), Unmapped, INDEX + "x"),
+        (lambda store: store.table(S), Unmapped, S),
+        (lambda store: store.create_segment(S, now_ms=1), SegmentExists, S),
+        (lambda store: store.merge(S, txn(2), now_ms=1), NoSuchSegment, txn(2)),
+    ],
+)
+def test_a_refusal_names_the_segment_that_was_asked_for(
+    store: SegmentStore, request_: Callable[[SegmentStore], object], kind: type[StoreError], named: str
+) -> None:
+    with pytest.raises(kind) as error:
+        request_(store)
+    assert error.value.segment == named
+    with contextlib.suppress(SegmentSealed):
+        store.container_for(S).seal_segment(S, now_ms=1)
+    with pytest.raises(Unmapped) as beyond:
+        store.read(S, 1, 1)
+    assert beyond.value.segment == S
+
+
+def test_a_merge_between_containers_with_journals_of_their_own_is_refused_by_the_sources_name() -> None:
+    store = SegmentStore(2)
+    store.separate_journals = True
+    target, source = name_in(0, 2), name_in(1, 2)
+    for name in (target, source):
+        store.create_segment(name, now_ms=1)
+    with pytest.raises(Unmapped) as error:
+        store.merge(target, source, now_ms=2)
+    assert error.value.segment == source
+    assert not store.segment(source).sealed
+
+
+def test_a_store_has_containers_and_owns_each_of_them_once() -> None:
+    with pytest.raises(ValueError, match="at least one container, not 0"):
+        SegmentStore(0)
+    store = SegmentStore(1)
+    for container_id, why in ((0, "is owned already"), (1, "is not one of 0 to 0"), (-1, "is not one of 0 to 0")):
+        with pytest.raises(ValueError, match=f"container {container_id} {why}"):
+            store.own(container_id)
+    with pytest.raises(KeyError):
+        SegmentStore(1, owned=[]).release(0)
+
+
+def test_a_container_that_is_opened_on_first_use_is_owned_and_asked_for_by_that() -> None:
+    store = SegmentStore(2, owned=[0])
+    asked: list[int] = []
+    store.unopened[1] = lambda: asked.append(1)
+    mine, other = name_in(0, 2), name_in(1, 2)
+    assert (store.owns(mine), store.owns(other), asked) == (True, True, [])
+    with pytest.raises(NotOwner):
+        store.segment_info(other)
+    assert asked == [1]
+    del store.unopened[1]
+    assert not store.owns(other)
+
+
+def test_a_truncation_leaves_an_index_entry_that_is_not_due_for_later(store: SegmentStore) -> None:
+    write(store, S, b"0123456789", now_ms=5)
+    store.truncate_segment(S, 4, now_ms=6)
+    assert store.containers[0].segments[INDEX].length == 0
+    assert store.segment_info(INDEX, now_ms=100).length == 24
+    assert entries(store) == [(10, 1, 15)]
+
+
+def test_a_condition_on_an_empty_segment_does_not_hold_for_one_with_data(store: SegmentStore) -> None:
+    last = store.setup_append(S, W, now_ms=1)
+    assert append_to(store, S, W, 1, 1, b"data", last_event_number=last, now_ms=1, expected_offset=0) == 4
+    with pytest.raises(BadOffset) as error:
+        append_to(store, S, W, 2, 1, b"more", last_event_number=1, now_ms=1, expected_offset=0)
+    assert (error.value.segment, error.value.expected, error.value.actual) == (S, 0, 4)
+    assert append_to(store, S, W, 2, 1, b"more", last_event_number=1, now_ms=1, expected_offset=4) == 8

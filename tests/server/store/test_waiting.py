@@ -36,13 +36,13 @@ def test_an_append_wakes_those_whose_byte_has_come_in_order_of_arrival(container
     assert not container.segment("s").gate & Gate.WAITERS
 
 
-def test_an_empty_append_wakes_nobody(container: Container) -> None:
+def test_an_empty_append_wakes_no_reader(container: Container) -> None:
     container.wait("s", 0, "t")
     append(container, b"")
     assert container.waiters.take_woken() == []
 
 
-def test_a_woken_read_says_that_it_reached_the_tail(container: Container) -> None:
+def test_a_woken_read_reports_that_it_reached_the_tail(container: Container) -> None:
     append(container, b"0123456789")
     result = container.read("s", 0, 8, woken=True)
     assert result is not None
@@ -105,8 +105,46 @@ def test_a_token_waits_once(container: Container) -> None:
         container.wait("s", 5, "t")
 
 
-def test_readers_are_told_when_the_container_leaves(container: Container) -> None:
+def test_readers_are_woken_when_the_container_is_released(container: Container) -> None:
     container.wait("s", 0, "t")
     container.clear()
     assert container.waiters.take_woken() == [Woken("t", WakeReason.NOT_OWNED)]
     assert len(container.waiters) == 0
+
+
+def test_readers_are_woken_by_their_offsets_after_most_of_them_were_cancelled(container: Container) -> None:
+    offsets = [(37 * number) % 500 for number in range(500)]
+    for token, offset in enumerate(offsets):
+        container.wait("s", offset, token)
+    left = [token for token in range(500) if token % 10 == 3]
+    for token in range(500):
+        if token not in left:
+            assert container.waiters.cancel(token)
+    length = 0
+    for number, size in enumerate((1, 100, 5, 200, 194), 1):
+        append(container, bytes(size), number, number - 1 if number > 1 else NULL)
+        expected = [token for token in left if length <= offsets[token] < length + size]
+        assert [each.token for each in container.waiters.take_woken()] == expected
+        length += size
+    assert len(container.waiters) == 0
+
+
+def test_one_that_waits_after_another_was_woken_and_cancelled_is_woken_by_the_next_append(container: Container) -> None:
+    container.wait("s", 0, "cancelled")
+    append(container, b"x")
+    container.waiters.cancel("cancelled")
+    container.wait("s", 1, "next")
+    assert container.waiters.take_woken() == []
+    append(container, b"y", 2, 1)
+    assert container.waiters.take_woken() == [Woken("next", WakeReason.DATA)]
+
+
+def test_each_reader_gets_the_reason_for_which_it_was_woken_first(container: Container) -> None:
+    container.wait("s", 0, "data")
+    container.wait("s", 9, "beyond")
+    append(container, b"x")
+    container.seal_segment("s", now_ms=3)
+    assert container.waiters.take_woken(1) == [Woken("data", WakeReason.DATA)]
+    assert container.waiters.take_woken(1) == [Woken("beyond", WakeReason.SEALED)]
+    assert container.waiters.take_woken(1) == []
+    assert not container.waiters.woken

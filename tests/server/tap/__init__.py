@@ -1,5 +1,4 @@
 """Tests of `server/tap`. Modules whose tests have another name:
 
 controller_front: test_tapping
-link: test_server
 """

@@ -48,7 +48,7 @@ def test_frames_come_with_their_commands_once_they_are_whole() -> None:
     assert frames.problem == ""
 
 
-def test_a_frame_of_a_type_that_nobody_knows_passes_as_it_comes_and_those_behind_it_are_found() -> None:
+def test_a_frame_of_an_unknown_type_is_forwarded_as_it_comes_and_those_behind_it_are_found() -> None:
     frames = Frames()
     assert [(each.data, each.command) for each in frames.feed(UNKNOWN[:9])] == [(UNKNOWN[:9], None)]
     found = frames.feed(UNKNOWN[9:] + FRAMES[0])

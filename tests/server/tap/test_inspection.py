@@ -14,6 +14,7 @@ from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
 from segstore.server.tap import TapServer, TapSettings
+from segstore.server.tap.states import LinkState
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -26,7 +27,7 @@ from segstore.wire import (
     encode,
 )
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
-from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, create, read, set_up, until
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.tap.test_server import entry, upstream
 
 
@@ -92,6 +93,50 @@ async def test_a_client_that_does_not_wait_for_the_end_that_a_rule_makes_leaves_
                 await tap.wait_for(APPENDS, stage="received")
                 peer.writer.write_eof()
                 await until(lambda: not tap.links)
+
+
+async def test_a_queued_reply_leaves_before_a_rule_closes_the_connection_to_a_store_that_has_ended() -> None:
+    async def ends_after_pong(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        await reader.readexactly(len(encode(PONG)))
+        writer.write_eof()
+        await reader.read()
+
+    async with upstream(ends_after_pong) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        faults.add("type = CREATE_SEGMENT", do="hold after", name="held")
+        faults.add("type = CREATE_SEGMENT", do="SegmentAlreadyExists")
+        faults.add("type = READ_SEGMENT", do="close before")
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            peer.send(HELLO, create(), PONG)
+            await faults.wait_held("held")
+            (link,) = tap.links
+            await until(lambda: link.store.ended)
+            peer.send(read())
+            await tap.wait_for("type = READ_SEGMENT", stage="received")
+            assert link.state is LinkState.CLIENT_ENDED
+            faults.release("held")
+            assert names(await peer.receive(3)) == ["HELLO", "SEGMENT_ALREADY_EXISTS"]
+            await until(lambda: not tap.links)
+
+
+async def test_a_rule_closes_a_connection_at_once_whose_store_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def says_little(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(encode(HELLO))))
+        writer.write_eof()
+        await reader.read()
+
+    monkeypatch.setattr("segstore.server.tap.inspection._LINGER_S", 10 * PATIENCE_S)
+    async with upstream(says_little) as (host, port):
+        faults = Faults(LoopClock(), observer=Observer())
+        faults.add("type = READ_SEGMENT", do="close before")
+        async with TapServer(TapSettings(store=Endpoint(host, port)), faults=faults) as tap, await peer_of(tap) as peer:
+            peer.send(HELLO)
+            assert await peer.receive(2) == [HELLO]
+            (link,) = tap.links
+            assert link.state is LinkState.STORE_ENDED
+            peer.send(read())
+            await until(lambda: not tap.links)
 
 
 async def test_an_answer_in_place_of_a_store_that_has_ended_is_not_sent_behind_its_end(
@@ -238,7 +283,7 @@ async def test_a_reply_can_come_twice_changed_or_cut_short() -> None:
             assert held + await peer.reader.readexactly(10 + 8 - len(held)) == cut + encode(PONG)
 
 
-async def test_rules_on_replies_look_at_what_the_store_says() -> None:
+async def test_rules_on_replies_match_the_replies_of_the_store() -> None:
     async with tapped() as (_, tap), await peer_of(tap) as peer:
         tap.faults.add("type = NO_SUCH_SEGMENT", on="reply", do={"error": "WrongHost"}, name="elsewhere")
         tap.faults.add("type = KEEP_ALIVE", on="reply", nth=1, do="drop")
@@ -250,7 +295,7 @@ async def test_rules_on_replies_look_at_what_the_store_says() -> None:
 # --- time -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_what_a_client_says_waits_behind_what_is_held() -> None:
+async def test_the_eof_of_a_client_waits_behind_held_requests() -> None:
     async with tapped() as (mock, tap), await writer_of(tap) as peer:
         tap.faults.add(APPENDS, do="hold", name="slow")
         peer.send(append(1))
@@ -276,7 +321,7 @@ async def test_a_store_is_not_asked_more_than_it_answers() -> None:
 # --- what happened ----------------------------------------------------------------------------------------------
 
 
-async def test_requests_are_noted_with_what_the_store_made_of_them() -> None:
+async def test_requests_are_recorded_with_their_outcome_at_the_store() -> None:
     async with tapped() as (_, tap), await writer_of(tap) as peer:
         await peer.ask(append(1), read(0))
         peer.send(read(0, request_id=5, token="a token"), create())

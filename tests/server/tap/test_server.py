@@ -18,13 +18,14 @@ from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
 from segstore.server.net import AddressInUse, CannotListen
 from segstore.server.tap import TapServer, TapSettings
-from segstore.server.tap.link import HIGH_BYTES, Link, Side
+from segstore.server.tap.link import Link
 from segstore.server.tap.server import TooManyStores
+from segstore.server.tap.side import HIGH_BYTES, Side
 from segstore.wire import AppendBlock, AppendSetup, encode
 from segstore.wire.trace import Direction
 from tests.server.certificates import trusting, write_certificate
-from tests.server.connection.test_recording import Notes
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, set_up, until
+from tests.server.test_recording import Notes
 from tests.server.traffic import Port, writes
 
 HELLO_BYTES = encode(HELLO)
@@ -99,7 +100,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 # --- what is said -----------------------------------------------------------------------------------------------
 
 
-async def test_a_client_hears_through_the_tap_what_the_store_says(watched: bool) -> None:
+async def test_a_client_receives_the_replies_of_the_store_through_the_tap(watched: bool) -> None:
     async with MockSegmentStore(long_poll_s=0.05) as direct:
         expected = await writes(direct.host, direct.port)
     async with MockSegmentStore(long_poll_s=0.05) as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
@@ -130,7 +131,7 @@ async def test_nonsense_passes_both_ways_unchanged(said: bytes, watched: bool) -
     assert heard == [said]
 
 
-async def test_nonsense_is_passed_on_before_it_is_whole(watched: bool) -> None:
+async def test_nonsense_is_forwarded_before_it_is_complete(watched: bool) -> None:
     """A store that looks at what it gets hears of it, though nobody waits for the rest."""
     begun = HELLO_BYTES + b"\0\0\x22\x22\0\0\x40\0 a frame that never ends"
 
@@ -142,7 +143,7 @@ async def test_nonsense_is_passed_on_before_it_is_whole(watched: bool) -> None:
         assert await read_all(peer.reader) == begun
 
 
-async def test_nonsense_is_noted(watched: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nonsense_is_logged(watched: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def reads(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_all(reader)
 
@@ -221,7 +222,7 @@ async def test_what_a_slow_store_does_not_read_is_left_with_the_client() -> None
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_sends_no_more_still_hears_the_answer(watched: bool) -> None:
+async def test_a_client_that_has_half_closed_still_receives_the_reply(watched: bool) -> None:
     async def answers_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         said = await read_all(reader)
         writer.write(said + b"!")
@@ -237,7 +238,7 @@ async def test_a_client_that_sends_no_more_still_hears_the_answer(watched: bool)
         await until(lambda: not tap.links)
 
 
-async def test_a_store_that_sends_no_more_still_hears_the_client(watched: bool) -> None:
+async def test_a_store_that_has_half_closed_still_receives_requests(watched: bool) -> None:
     heard: list[bytes] = []
 
     async def goes_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -288,7 +289,7 @@ async def test_a_reset_by_the_store_is_one_for_the_client(watched: bool) -> None
         await until(lambda: not tap.links)
 
 
-async def test_a_client_of_a_store_that_cannot_be_reached_is_let_go_and_the_store_named(
+async def test_a_client_of_an_unreachable_store_is_disconnected_and_the_store_named(
     watched: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -315,7 +316,7 @@ async def test_what_is_no_address_at_all_is_a_store_that_cannot_be_reached(
     assert any(f"{where} cannot be reached: " in said for said in caplog.messages)
 
 
-async def test_a_store_that_dies_ends_its_clients_and_one_that_comes_back_is_found_again(watched: bool) -> None:
+async def test_a_store_that_dies_disconnects_its_clients_and_is_found_again_after_a_restart(watched: bool) -> None:
     async with MockSegmentStore() as first, tap_before(first.host, first.port, watched=watched) as tap:
         port = first.port
         async with await connected(tap) as peer:
@@ -372,7 +373,7 @@ async def test_a_connection_that_is_cut_before_its_store_is_asked_for_is_over(wa
             await until(lambda: not tap.links)
 
 
-async def test_a_tap_that_stops_ends_what_is_under_way_and_leaves_nothing(watched: bool) -> None:
+async def test_a_tap_that_stops_ends_what_is_in_flight_and_leaves_nothing(watched: bool) -> None:
     async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(len(HELLO_BYTES)))
         await read_all(reader)
@@ -410,7 +411,7 @@ async def test_a_client_that_comes_as_the_tap_stops_is_not_left_alone() -> None:
 # --- what is recorded -------------------------------------------------------------------------------------------
 
 
-async def test_a_recorder_is_told_all_bytes_and_who_ended(watched: bool) -> None:
+async def test_a_recorder_gets_all_bytes_and_which_side_ended(watched: bool) -> None:
     notes = Notes()
     async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as idle:
         assert idle.recorder is None
@@ -427,7 +428,7 @@ async def test_a_recorder_is_told_all_bytes_and_who_ended(watched: bool) -> None
     assert notes.ended == {1: (Direction.REQUEST, {})}
 
 
-async def test_a_recorder_is_told_of_a_store_that_ends_and_of_one_that_is_not_there() -> None:
+async def test_a_recorder_is_notified_of_a_store_that_closes_and_of_one_that_is_not_there() -> None:
     notes = Notes()
 
     async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -469,7 +470,7 @@ async def test_a_tap_speaks_tls_to_a_store_and_to_clients(tmp_path: Path, watche
         assert mock.segments[SEGMENT].length == 4
 
 
-async def test_a_store_that_nobody_vouches_for_is_not_spoken_to(
+async def test_a_store_without_a_trusted_certificate_gets_no_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     certificate, key = write_certificate(tmp_path)

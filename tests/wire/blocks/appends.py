@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from segstore.conformance import blocks
 from segstore.wire.blocks import Append, AppendBlockDecoder, AppendBlockEncoder, FixedBlockSize
 from segstore.wire.commands import SetupAppend
 from segstore.wire.schema import COMMANDS, Buffer, Command
@@ -28,19 +29,9 @@ def frames_of(data: bytes) -> Iterator[bytes]:
 
 
 def as_recorded(result: Command | Append) -> dict[str, Any]:
-    if not isinstance(result, Append):
-        return {"kind": "command", "type": result.type_name, "fields": result.to_dict()}
-    data = bytes(result.data)
-    return {
-        "kind": "append",
-        "segment": result.segment,
-        "writer_id": str(result.writer_id),
-        "event_number": result.event_number,
-        "event_count": result.event_count,
-        "data": data,
-        "expected_offset": result.expected_offset,
-        "request_id": result.request_id,
-    }
+    """What conformance compares, with the data as bytes."""
+    recorded = blocks.as_recorded(result)
+    return {**recorded, "data": bytes(result.data)} if isinstance(result, Append) else recorded
 
 
 def set_up(*writers: UUID) -> AppendBlockDecoder:

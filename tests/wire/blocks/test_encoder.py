@@ -87,7 +87,7 @@ def test_an_append_with_an_expected_length_is_refused_and_changes_nothing(length
     assert put(encoder, A, 2, b"y") == [b"y"]
 
 
-def test_the_largest_append_fits_a_frame_and_one_byte_more_does_not() -> None:
+def test_the_largest_append_makes_a_frame_and_one_byte_more_is_refused() -> None:
     encoder = ready(64, A)
     parts = put(encoder, A, 1, memoryview(bytes(MAX_FRAME - 24)))
     assert sum(len(part) for part in parts[:2]) == MAX_FRAME

@@ -41,11 +41,10 @@ from segstore.wire import (
     encode,
     encode_parts,
 )
-from segstore.wire.codec import Codec
+from segstore.wire.codec import CODECS, Codec
 from tests.strategies import FRAMED, as_read, command_of, commands, examples, framed, mutated, refused_of
 from tests.wire.agreement import check_body, check_encode, check_frame, outcome
 
-CODECS: tuple[Codec, ...] = ("generated", "construct")
 CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.type_name)
 EACH_CODEC = pytest.mark.parametrize("codec", CODECS)
 WRITER = UUID(int=5)
@@ -200,7 +199,7 @@ def test_any_body_is_a_command_or_a_wire_error(code: int, body: bytes, before: b
 
 
 @given(commands())
-def test_an_error_of_a_truncated_frame_tells_where_and_what(value: Command) -> None:
+def test_an_error_of_a_truncated_frame_says_where_and_what(value: Command) -> None:
     frame = encode(value)
     for cut in {HEADER_BYTES, (HEADER_BYTES + len(frame)) // 2, len(frame) - 1}:
         if not HEADER_BYTES <= cut < len(frame):
@@ -227,7 +226,7 @@ def test_a_frame_without_a_whole_header_is_truncated(codec: Codec, size: int) ->
 
 @EACH_CODEC
 @pytest.mark.parametrize(("announced", "kind"), [(-1, BadField), (-(1 << 31), BadField), (5, Truncated), (3, BadField)])
-def test_a_header_that_does_not_fit_its_body_is_refused(codec: Codec, announced: int, kind: type[WireError]) -> None:
+def test_a_header_that_does_not_match_its_body_is_refused(codec: Codec, announced: int, kind: type[WireError]) -> None:
     frame = encode(PartialEvent(b"data"))
     with pytest.raises(kind) as caught:
         decode(frame[:4] + announced.to_bytes(4, "big", signed=True) + frame[8:], codec=codec)
@@ -319,12 +318,9 @@ def test_a_record_in_the_place_of_another_is_refused_though_its_attributes_would
         encode(value)
 
 
-def test_texts_that_are_seen_once_and_texts_that_are_remembered_are_written_alike() -> None:
+def test_texts_of_all_kinds_are_written_as_the_schema_writes_them() -> None:
     for text in ("short", "x" * 256, "x" * 257, "\0é😀\ud800"):
-        frames = {encode(SegmentCreated(1, text)) for _ in range(3)}
-        assert frames == {encode(SegmentCreated(1, text), codec="construct")}
-    for number in range(3000):  # more than are remembered
-        assert decode(encode(SegmentCreated(number, f"s/{number}"))) == SegmentCreated(number, f"s/{number}")
+        assert encode(SegmentCreated(1, text)) == encode(SegmentCreated(1, text), codec="construct")
 
 
 # Without the generated path ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.conformance.recorded import snake
 from segstore.wire import (
     COMMANDS,
     MAX_FRAME_BYTES,
@@ -320,13 +320,6 @@ def test_the_reference_reads_the_frames_of_older_versions_to_the_same_values(vec
                 assert decode(frame) == recorded
                 compared.add((case["code"], version))
     assert len(compared) >= enough
-
-
-def snake(value: Any) -> Any:
-    """Recorded fields under this project's names."""
-    if isinstance(value, dict):
-        return {re.sub("[A-Z]", lambda m: f"_{m[0].lower()}", name): snake(each) for name, each in value.items()}
-    return [snake(each) for each in value] if isinstance(value, list) else value
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 
 from segstore.wire import BadField, Hello, Unknown, decode
 from segstore.wire.inspect import command_named, from_line, to_line
-from segstore.wire.inspect.jsonl import from_object, to_object
 
 VECTORS = Path(__file__).parents[3] / "fixtures" / "vectors"
 
@@ -29,9 +28,10 @@ def test_every_recorded_command_comes_back_from_its_line() -> None:
 
 def test_type_or_code_is_enough() -> None:
     fields = {"high_version": 17, "low_version": 5}
-    assert to_object(Hello(17, 5)) == {"type": "HELLO", "code": -127, "fields": fields}
-    assert from_object({"type": "HELLO", "fields": fields}) == from_object({"code": -127, "fields": fields})
-    assert from_object({"type": "KEEP_ALIVE"}) == command_named("KEEP_ALIVE")()
+    assert json.loads(to_line(Hello(17, 5))) == {"type": "HELLO", "code": -127, "fields": fields}
+    assert from_line(json.dumps({"type": "HELLO", "fields": fields})) == Hello(17, 5)
+    assert from_line(json.dumps({"code": -127, "fields": fields})) == Hello(17, 5)
+    assert from_line('{"type": "KEEP_ALIVE"}') == command_named("KEEP_ALIVE")()
 
 
 def test_an_unknown_command_comes_back_too() -> None:
@@ -52,15 +52,15 @@ def test_an_unknown_command_comes_back_too() -> None:
         ({"type": "HELLO", "fields": []}, "fields: an object is needed"),
         ({"type": "HELLO", "fields": {"high_version": 1}}, "HELLO.low_version: the field is missing"),
         ({"type": "UNKNOWN", "fields": {}}, "type_code and data"),
-        ({"type": "UNKNOWN", "fields": {"type_code": 1 << 31, "data": ""}}, "is no int32"),
+        ({"type": "UNKNOWN", "fields": {"type_code": 1 << 31, "data": ""}}, "is not an int32"),
         ({"type": "UNKNOWN", "code": 5, "fields": {"type_code": 6, "data": ""}}, "type_code is 6, not 5"),
         ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": "x"}}, "fields.data: not hex"),
         ({"type": "UNKNOWN", "fields": {"type_code": 6, "data": 7}}, "fields.data: not hex"),
     ],
 )
-def test_what_does_not_fit_is_named(found: Any, says: str) -> None:
+def test_an_invalid_object_is_refused_with_the_key(found: Any, says: str) -> None:
     with pytest.raises(BadField) as caught:
-        from_object(found)
+        from_line(json.dumps(found))
     assert says in str(caught.value)
 
 

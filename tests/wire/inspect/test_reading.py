@@ -46,8 +46,8 @@ def test_base64_is_recognised_wrapped_a_line_a_frame_and_in_either_alphabet() ->
     ("data", "says", "line"),
     [
         (b"", "no input", None),
-        (b" \n", "no input but blanks", None),
-        (b"fff", "3 digits", None),
+        (b" \n", "the input is blank", None),
+        (b"fff", "hex digits: 3", None),
         (b"not a frame, nor text of one", "line 1: .*neither hex nor base64", 1),
         (b"////gQAAAAg=\n!!!!", "line 2: '!!!!' is neither", 2),
     ],

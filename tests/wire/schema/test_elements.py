@@ -18,7 +18,7 @@ from segstore.wire.codec.generate import REFUSALS, compiler, decoder
 from segstore.wire.schema import EAGER_ELEMENTS, Elements, schema, types
 from segstore.wire.schema import lowering as low
 from tests.strategies import as_read, command_of, examples, framed, mutated
-from tests.wire.agreement import CODECS, outcome
+from tests.wire.agreement import EACH, outcome
 
 LISTED = [cls for cls in COMMANDS.values() if any(kind in repr(low.lower(cls.parts)) for kind in ("Many(", "Table("))]
 CLASSES = pytest.mark.parametrize("cls", LISTED, ids=lambda cls: cls.type_name)
@@ -47,11 +47,10 @@ def lists_of(value: Any) -> list[Any]:
 
 
 def generated(cls: type[Command]) -> list[Callable[[bytes], Any]]:
-    plain, views = compiler.make_decoder(cls), compiler.make_decoder(cls, view=True)
+    decode = compiler.make_decoder(cls)
     return [
-        lambda frame: plain(b"<" + frame + b">" * 40, memoryview(b"<" + frame + b">" * 40), 9, 1 + len(frame)),
-        lambda frame: views(memoryview(frame), memoryview(frame), HEADER_BYTES, len(frame)),
-        compiler.make_frame_decoder(cls),
+        lambda frame: decode(memoryview(b"<" + frame + b">" * 40), 9, 1 + len(frame)),
+        lambda frame: decode(memoryview(frame), HEADER_BYTES, len(frame)),
     ]
 
 
@@ -149,7 +148,7 @@ def test_a_list_becomes_long_above_the_bound() -> None:
         mock.patch.object(types, "EAGER_ELEMENTS", EAGER_ELEMENTS),
         mock.patch.object(decoder, "EAGER_ELEMENTS", EAGER_ELEMENTS),
     ):
-        for codec in CODECS:
+        for codec in EACH:
             for count, kind in ((EAGER_ELEMENTS, tuple), (EAGER_ELEMENTS + 1, Elements)):
                 frame = encode(TableEntriesUpdated(1, tuple(range(count))))
                 found = decode(frame, codec=codec)

@@ -150,7 +150,7 @@ def test_texts_are_passed_up_to_the_first_that_is_broken_or_cut(
 
 @pytest.mark.parametrize("size", range(36))
 @pytest.mark.parametrize("last", [b"", b"z", b"\xc3\xa9", b"\xe0\x80\x80", b"\xc3", b"\xff"])
-def test_many_texts_of_each_size_are_told_from_those_with_a_bad_end(size: int, last: bytes) -> None:
+def test_many_texts_of_each_size_are_distinguished_from_those_with_a_bad_end(size: int, last: bytes) -> None:
     text = b"x" * (size - len(last)) + last
     count = 200
     passed = count if is_read(text) else 0

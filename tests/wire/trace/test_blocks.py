@@ -113,7 +113,7 @@ def of_columns(*ends: int, direction: int = 0, kind: int = 0, data: bytes = b"")
         rewritten(of_columns(4, data=b"four"), stored=1 << 62),
     ],
 )
-def test_columns_that_do_not_fit_together_are_damage(block: bytes) -> None:
+def test_inconsistent_columns_are_damage(block: bytes) -> None:
     found = only_damage(block)
     assert (found.offset, found.size) == (0, len(block))
 

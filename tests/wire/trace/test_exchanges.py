@@ -111,7 +111,7 @@ def test_an_acknowledgement_answers_all_appends_up_to_its_event() -> None:
     assert exchanges.unanswered() == ({}, {})
 
 
-def test_writers_of_a_connection_are_told_apart() -> None:
+def test_writers_of_a_connection_are_distinguished() -> None:
     seen, exchanges = follow(
         *appended(1, writer=W), *appended(1, writer=V), record(DataAppended(7, V, 1, 0, 0), reply=True)
     )
@@ -167,11 +167,6 @@ def test_what_does_not_decode_is_malformed_and_keeps_its_type() -> None:
     assert isinstance(seen[1].command, Unknown)
     assert "READ_SEGMENT.segment" in str(seen[0].error)
     assert [each.kind for each in seen] == ["frame", "frame", "bytes", "frame"]
-
-
-def test_a_command_that_is_known_is_not_decoded_again() -> None:
-    command = SealSegment(1, "a/b/0", "")
-    assert Exchanges().see(record(b"not looked at"), command).command is command
 
 
 def test_a_filter_takes_an_exchange() -> None:

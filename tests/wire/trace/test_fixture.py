@@ -141,7 +141,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
 
 
 @pytest.mark.parametrize(("line", "field", "said"), WRONG)
-def test_an_edit_that_does_not_fit_is_named_by_line_and_field(line: dict[str, Any], field: str, said: str) -> None:
+def test_an_invalid_edit_is_refused_with_line_and_field(line: dict[str, Any], field: str, said: str) -> None:
     with pytest.raises(FixtureError, match=said) as caught:
         read(**line)
     assert (caught.value.line, caught.value.field) == (7, field)
@@ -181,7 +181,7 @@ def test_the_line_of_an_error_counts_empty_lines() -> None:
         ('{"segstore_trace": 1, "values": {"a": 1}}', "values.a", "a text is needed"),
     ],
 )
-def test_a_first_line_that_does_not_fit_is_named(line: str, field: str | None, said: str) -> None:
+def test_an_invalid_first_line_is_refused(line: str, field: str | None, said: str) -> None:
     with pytest.raises(FixtureError, match=said) as caught:
         header_from_line(line)
     assert (caught.value.line, caught.value.field) == (1, field)
@@ -227,5 +227,5 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
     ("head", "expected"),
     [(b'{"segstore', True), (b"\n {", True), (b"", False), (capture([])[:64], False), (b"\x93wtrace\n", False)],
 )
-def test_a_fixture_is_told_from_a_capture_by_its_first_bytes(head: bytes, expected: bool) -> None:
+def test_a_fixture_is_distinguished_from_a_capture_by_its_first_bytes(head: bytes, expected: bool) -> None:
     assert is_fixture(head) is expected

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.trace import MAGIC, Block, Damage, NotATrace, Record, mark_of, read_blocks, read_records, splits
-from tests.wire.trace.traces import MARK, METADATA, capture, frame, record, records
+from segstore.wire.trace import MAGIC, Block, Damage, NotATrace, Record, mark_of, read_blocks, read_records
+from tests.wire.trace.traces import MARK, METADATA, capture, frame, record
 
 SOME = [record(frame(100, bytes(index)), at=index) for index in range(10)]
 
@@ -41,7 +39,7 @@ def test_a_capture_cut_at_any_byte_gives_all_blocks_before_the_cut() -> None:
             assert (damage.offset, damage.size, damage.torn) == (last, cut - last, True)
 
 
-def test_a_capture_whose_beginning_is_lost_gives_what_is_left() -> None:
+def test_a_capture_whose_start_is_lost_gives_what_is_left() -> None:
     whole = capture(SOME)
     starts = offsets(whole)
     for cut in range(1, starts[2]):
@@ -88,18 +86,15 @@ def test_zeros_at_the_end_are_reported() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", MAGIC[:3], MAGIC, MARK, capture([])[:63]])
-def test_the_beginning_of_a_capture_is_torn_and_no_error(data: bytes) -> None:
+def test_a_torn_start_of_a_capture_is_no_error(data: bytes) -> None:
     assert list(read_blocks(data)) == [Damage(0, len(data), True, "not one block is whole")]
     assert mark_of(data) is None
-    assert [(each.start, each.stop) for each in splits(data, 2)] == [(0, len(data))]
 
 
 @pytest.mark.parametrize("data", [b"x", b"{}", bytes(200), b"PK\x03\x04" * 50, bytes(8) + MAGIC + bytes(100)])
 def test_what_is_no_capture_is_refused(data: bytes) -> None:
     with pytest.raises(NotATrace):
         list(read_blocks(data))
-    with pytest.raises(NotATrace):
-        splits(data, 2)
 
 
 @given(st.binary(max_size=300))
@@ -118,45 +113,12 @@ def test_a_capture_inside_of_frames_is_not_mistaken_for_this_one() -> None:
     assert [isinstance(each, Damage) for each in found] == [False, True, *[False] * (len(starts) - 2)]
 
 
-@given(st.lists(records(), max_size=20), st.integers(1, 9), st.integers(1, 4))
-def test_shares_hold_every_record_once_and_in_order(drawn: list[Record], parts: int, a_block: int) -> None:
-    data = capture(drawn, a_block=a_block)
-    shares = splits(data, parts)
-    assert len(shares) <= parts
-    assert (shares[0].start, shares[-1].stop) == (0, len(data))
-    assert all(one.stop == other.start for one, other in pairwise(shares))
-    found = []
-    for share in shares:
-        inside = [
-            each
-            for block in read_blocks(data, share.start, share.stop)
-            if isinstance(block, Block)
-            for each in block.columns
-        ]
-        assert len(inside) == share.records
-        found += inside
-    assert found == drawn
-
-
-@given(st.lists(st.integers(0, 2000), max_size=5), st.data())
-def test_ranges_at_any_offset_give_each_block_once(cuts: list[int], drawn: st.DataObject) -> None:
-    data = capture(SOME, a_block=drawn.draw(st.integers(1, 4)))
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    found = [block.offset for start, stop in pairwise(edges) for block in read_blocks(data, start, stop, MARK)]
-    assert found == offsets(data)
-
-
-def test_shares_of_a_damaged_capture_report_each_damage_once() -> None:
-    data = bytearray(capture(SOME, a_block=1))
-    starts = offsets(bytes(data))
-    for block in (2, 3, 6):
-        data[starts[block] + (5 if block == 3 else 70)] ^= 1
-    alone = list(read_blocks(data))
-    for parts in range(1, 12):
-        shares = splits(data, parts)
-        found = [each for share in shares for each in read_blocks(data, share.start, share.stop)]
-        assert [each.offset for each in found] == [each.offset for each in alone]
-        assert [type(each) for each in found] == [type(each) for each in alone]
+@given(st.integers(0, 2000), st.integers(1, 4))
+def test_reading_starts_at_the_first_block_from_any_offset_on(start: int, a_block: int) -> None:
+    data = capture(SOME, a_block=a_block)
+    assert [block.offset for block in read_blocks(data, start, mark=MARK)] == [
+        at for at in offsets(data) if at >= start
+    ]
 
 
 def test_damage_stands_among_the_records_where_it_is() -> None:

@@ -249,7 +249,7 @@ def test_frames_are_redacted_before_they_are_kept() -> None:
     assert len(found) == 6
 
 
-def test_the_redaction_of_tokens_fits_in() -> None:
+def test_tokens_are_redacted_in_place() -> None:
     writer = TraceWriter(MARK, METADATA, redact=redact, redact_codes=SECRET_CODES)
     writer.add(1, 1, REQUEST, frame(28, bytes(8) + b"\0\x01s\0\x05token"))
     (found,) = read(writer.start(), writer.finish(2))

@@ -1,17 +1,7 @@
 """Generates the source of encoders and decoders from the intermediate form."""
 
-from segstore.wire.codec.generate.decoder import Joined, decoder_source, frame_decoder_source, frames_source
+from segstore.wire.codec.generate.decoder import decoder_source
 from segstore.wire.codec.generate.encoder import encoder_source
-from segstore.wire.codec.generate.runtime import REFUSALS, UUIDS, Rows, TooLong
+from segstore.wire.codec.generate.runtime import MAX_RUN, REFUSALS, Rows, TooLong, uuid_of
 
-__all__ = [
-    "REFUSALS",
-    "UUIDS",
-    "Joined",
-    "Rows",
-    "TooLong",
-    "decoder_source",
-    "encoder_source",
-    "frame_decoder_source",
-    "frames_source",
-]
+__all__ = ["MAX_RUN", "REFUSALS", "Rows", "TooLong", "decoder_source", "encoder_source", "uuid_of"]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.codec.generate.decoder import Joined, decoder_source, frame_decoder_source, frames_source
+from segstore.wire.codec.generate.decoder import decoder_source, walker_source
 from segstore.wire.codec.generate.encoder import encoder_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from segstore.wire.schema import Command
+    from segstore.wire.schema import lowering as low
 
 
 def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Callable[..., Any]:
@@ -30,41 +31,22 @@ def _compiled(what: str, name: str, source: tuple[str, dict[str, Any]]) -> Calla
     return made
 
 
-def make_decoder(cls: type[Command], *, view: bool = False, most_elements: int | None = None) -> Callable[..., Any]:
-    """`decode(buffer, view, start, end) -> cls` for a body between start and end.
+def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callable[[memoryview, int, int], Any]:
+    """`decode(view, start, end) -> cls` for a body between start and end of a view of bytes.
 
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
-    return _compiled(cls.type_name, "decode", decoder_source(cls, view=view, most_elements=most_elements))
+    return _compiled(cls.type_name, "decode", decoder_source(cls, most_elements))
 
 
-def make_frame_decoder(cls: type[Command]) -> Callable[[Any], Any]:
-    """`decode(frame) -> cls` for a whole frame, header included, in bytes or a bytearray."""
-    return _compiled(cls.type_name, "decode", frame_decoder_source(cls))
-
-
-def make_frames(
-    often: tuple[type[Command], ...],
-    *,
-    joined: Joined | None = None,
-    in_rows: type[Command] | None = None,
-    view: bool = False,
-) -> Callable[..., int]:
-    """`frames(buffer, view, start, end, limit, decoders, slow, out, times, heavy) -> position`: see `frames_source`."""
-    return _compiled("of a buffer", "frames", frames_source(often, joined=joined, in_rows=in_rows, view=view))
+def make_walker(elements: tuple[low.Node, ...]) -> Callable[[memoryview, int, int, int], Iterator[tuple[Any, int]]]:
+    """`walk(view, start, end, count)`: yields the elements of a list with the position behind each."""
+    return _compiled("of a list", "walk", walker_source(elements))
 
 
 def make_encoder(cls: type[Command]) -> Callable[[Any], bytes]:
     """`encode(command) -> frame`."""
     return _compiled(cls.type_name, "encode", encoder_source(cls))
-
-
-def make_packer(cls: type[Command]) -> Callable[..., bytes]:
-    """`pack(*attributes) -> frame`, attributes in class order: for frames sent often, without making a command.
-
-    UUIDs are passed as 16 bytes. `pack` raises one of `REFUSALS` for a value out of range.
-    """
-    return _compiled(cls.type_name, "encode", encoder_source(cls, unpacked=True))
 
 
 def make_parts_encoder(cls: type[Command]) -> Callable[[Any], list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from segstore.wire.codec.generate.runtime import MAX_BODY, TEXTS, TooLong, check_list, size_of
+from segstore.wire.codec.generate.runtime import MAX_BODY, TooLong, check_list, size_of, text_bytes
 from segstore.wire.codec.generate.source import Source
 from segstore.wire.schema import lowering as low
 
@@ -73,7 +73,7 @@ class Writer:
         source = self.source
         match node:
             case low.Fixed(format="16s"):
-                self.fixed("16s", f'{value}.int.to_bytes(16, "big")' if owner else value)
+                self.fixed("16s", f'{value}.int.to_bytes(16, "big")')
             case low.Fixed(format=code):
                 self.fixed(code, value)
             case low.Number(members=members):
@@ -83,7 +83,7 @@ class Writer:
                 self.fixed("i", str(number))
             case low.Text():
                 text = source.fresh("s")
-                source.line(f"{text} = {source.constant(TEXTS, 'TEXTS')}[{value}]")
+                source.line(f"{text} = {source.constant(text_bytes, 'TEXT')}({value})")
                 self.variable(text, f"len({text})", "bytes")
             case low.Data(written=False):
                 self.fixed("i", "0")
@@ -187,19 +187,16 @@ def _display(pieces: list[tuple[str, str]]) -> str:
 
 
 def _attribute(owner: str, name: str) -> str:
-    """Returns the expression for an attribute; without an owner, attributes are the function's parameters."""
-    return f"{owner}.{name}" if owner and name else owner or name
+    """Returns the expression for an attribute, or for the owner itself."""
+    return f"{owner}.{name}" if name else owner
 
 
-def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = False) -> tuple[str, dict[str, Any]]:
-    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`.
-
-    unpacked: the function takes the attributes in class order, with UUIDs as 16 bytes.
-    """
+def encoder_source(cls: type[Command], *, parts: bool = False) -> tuple[str, dict[str, Any]]:
+    """Returns source and constants of `encode(c) -> bytes`, or `-> list[Buffer]` with `parts`."""
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
-    body.nodes(low.lower(cls.parts), "" if unpacked else "c")
+    body.nodes(low.lower(cls.parts), "c")
     if not body.sizes:
         body.run[1] = ("i", str(body.constant_size))  # every frame of this command has the same size
     body.flush()
@@ -217,7 +214,7 @@ def encoder_source(cls: type[Command], *, parts: bool = False, unpacked: bool = 
         source.line(f'return b"".join({_display(body.pieces)})')
     else:
         source.line(f"return {' + '.join(piece for piece, _ in body.pieces)}")
-    return source.text(f"def encode({', '.join(cls.__struct_fields__) if unpacked else 'c'}):"), source.constants
+    return source.text("def encode(c):"), source.constants
 
 
 def _as_parts(pieces: list[tuple[str, str]]) -> str:

@@ -1,7 +1,4 @@
-"""Run-time support for generated code: caches of recent UUIDs and names, and checks of buffers and lists.
-
-The caches are bounded in entries and in the length of a name, whatever peers send.
-"""
+"""Run-time support for generated code: UUIDs, texts, and checks of buffers and lists."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ REFUSALS: Final = (struct.error, ValueError, TypeError, AttributeError, KeyError
 """The exceptions with which generated code refuses its input; the schema then gives the reason."""
 
 MAX_BODY: Final = MAX_FRAME_BYTES - 8
-MEMO_ENTRIES: Final = 4096
-MEMO_CHARACTERS: Final = 512
-_MAX_RUN: Final = 128
+MAX_RUN: Final = 128
 """Maximum look-ahead in frames, which bounds the wasted work if a peer breaks off every run."""
 
 
@@ -43,31 +38,19 @@ _set_bytes: Final = _Uuid.__dict__["bytes"].__set__
 _UNKNOWN_SAFETY: Final = uuid.SafeUUID.unknown
 
 
-class _Uuids(dict[bytes, uuid.UUID]):
-    """16 bytes → UUID, a cache of recent writers: making a UUID costs more than the rest of a frame."""
-
-    def __missing__(self, data: bytes) -> uuid.UUID:
-        made = _new_uuid(_Uuid)
-        _set_int(made, int.from_bytes(data, "big"))
-        _set_safety(made, _UNKNOWN_SAFETY)
-        _set_bytes(made, data)
-        if len(self) >= MEMO_ENTRIES:
-            self.clear()
-        self[data] = made
-        return made
+def uuid_of(data: bytes) -> uuid.UUID:
+    """Returns the UUID of 16 bytes."""
+    made = _new_uuid(_Uuid)
+    _set_int(made, int.from_bytes(data, "big"))
+    _set_safety(made, _UNKNOWN_SAFETY)
+    _set_bytes(made, data)
+    return made
 
 
-class _Texts(dict[str, bytes]):
-    """Text → its length and modified UTF-8, a cache of recently sent names."""
-
-    def __missing__(self, text: str) -> bytes:
-        data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
-        data = len(data).to_bytes(2, "big") + data
-        if len(text) <= MEMO_CHARACTERS:
-            if len(self) >= MEMO_ENTRIES:
-                self.clear()
-            self[text] = data
-        return data
+def text_bytes(text: str) -> bytes:
+    """Returns a text's length and modified UTF-8."""
+    data = text.encode() if text.isascii() and "\0" not in text else encode_mutf8(text)
+    return len(data).to_bytes(2, "big") + data
 
 
 def size_of(data: Any) -> int:
@@ -82,13 +65,6 @@ def size_of(data: Any) -> int:
 def check_list(value: Any) -> None:
     if not isinstance(value, (tuple, list, Elements)):
         raise TypeError("not a tuple")
-
-
-def run_length(view: memoryview, start: int, end: int, size: int, head: int) -> int:
-    """Returns the number of consecutive frames of `size` bytes with this header, at most `_MAX_RUN`."""
-    count = min((end - start) // size, _MAX_RUN)
-    heads = view[start : start + count * size].cast("Q")[:: size // 8].tolist()
-    return count if heads.count(head) == count else next(at for at, each in enumerate(heads) if each != head)
 
 
 class Rows:
@@ -106,7 +82,3 @@ class TooLong(ValueError):
 
 class Short(ValueError):
     """The frame ended before its fields did. Raised as a class: a shared instance would accumulate tracebacks."""
-
-
-UUIDS: Final = _Uuids()
-TEXTS: Final = _Texts()

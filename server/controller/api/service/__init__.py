@@ -2,7 +2,8 @@
 
 The parts have one method for each in `controller.proto`, under its name in snake case. A method first checks the
 caller's permission, then calls the controller; errors are raised and answered by `answers`. Permissions and resources
-are those of Pravega's `ControllerServiceImpl`. The server answers a method that no part has with UNIMPLEMENTED.
+are those of Pravega's `ControllerServiceImpl`. A method that returns None is answered with SUCCESS, one that no part
+has with UNIMPLEMENTED.
 """
 
 from __future__ import annotations

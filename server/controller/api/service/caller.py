@@ -1,11 +1,16 @@
-"""The caller of one gRPC method: permission checks, and pages of names filtered by what the caller may read."""
+"""What gRPC methods share: the caller of a call with its permissions, and the base of the parts."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
+from segstore.server.controller.api import convert
 from segstore.server.controller.api.access import Permission
 from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.resources import stream_resource
+from segstore.server.controller.controller import Controller
+from segstore.server.controller.state import Segment
+from segstore.wire.controller_api import messages as m
 
 READ = Permission.READ
 UPDATE = Permission.READ_UPDATE
@@ -13,8 +18,6 @@ UPDATE = Permission.READ_UPDATE
 
 class Caller:
     """A caller, and the authority that knows its permissions."""
-
-    __slots__ = ("_authority", "_principal")
 
     def __init__(self, authority: Authority, principal: str | None) -> None:
         self._authority = authority
@@ -28,6 +31,11 @@ class Caller:
     def needs(self, resource: str, permission: Permission) -> None:
         """Refuse a caller that lacks a permission."""
         self._authority.check(self._principal, resource, permission)
+
+    def stream(self, info: m.StreamInfo, permission: Permission) -> tuple[str, str]:
+        """Refuse a caller that lacks a permission for a stream; return its scope and its name."""
+        self.needs(stream_resource(info.scope, info.stream), permission)
+        return info.scope, info.stream
 
     def token(self, resource: str, permission: Permission) -> str:
         """Check a permission and return a delegation token for it."""
@@ -47,3 +55,16 @@ class Caller:
             seen = [name for name in names if self._authority.allows(self._principal, resource(name), READ)]
             if seen or not names:
                 return seen, token
+
+
+class Service:
+    """The methods of one part of the API."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._streams = controller.streams
+        self._pace = controller.pace
+
+    async def _ranges(self, scope: str, stream: str, segments: Sequence[Segment], token: str) -> m.SegmentRanges:
+        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
+        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)

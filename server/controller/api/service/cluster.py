@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from segstore.server.controller.api.resources import SCOPES, permission_to_write, stream_resource, user_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import Malformed
 from segstore.server.net import Endpoint
@@ -19,11 +19,9 @@ _BUCKETS: Final[Mapping[int, int]] = {
 """Number of buckets of streams for each of these services, as in Pravega's `Config`."""
 
 
-class ClusterService:
-    """Methods about the cluster."""
-
+class ClusterService(Service):
     def __init__(self, controller: Controller, servers: Callable[[], Sequence[Endpoint]]) -> None:
-        self._controller = controller
+        super().__init__(controller)
         self._servers = servers
 
     async def get_controller_server_list(self, request: m.ServerRequest, caller: Caller) -> m.ServerResponse:

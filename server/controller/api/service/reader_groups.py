@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from segstore.server.controller.api import convert
-from segstore.server.controller.api.resources import permission_for_groups, scope_resource, stream_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
+from segstore.server.controller.api.resources import permission_for_groups, scope_resource
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import GenerationMismatch, IllegalState, NotFound
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.controller_api import messages as m
 
 
-class ReaderGroupService:
+class ReaderGroupService(Service):
     """Methods about reader groups. If so configured, READ on a scope is enough to create reader groups in it."""
 
     def __init__(self, controller: Controller) -> None:
+        super().__init__(controller)
         self._groups = controller.reader_groups
         self._to_change = permission_for_groups(controller.config)
 
@@ -70,23 +71,18 @@ class ReaderGroupService:
         self._groups.check_entries(count)
         return convert.to_reader_group(request)
 
-    async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> m.DeleteReaderGroupStatus:
+    async def delete_reader_group(self, request: m.ReaderGroupInfo, caller: Caller) -> None:
         caller.needs(scope_resource(request.scope), self._to_change)
         await self._groups.delete(request.scope, request.readerGroup, request.readerGroupId)
-        return m.DeleteReaderGroupStatus(status=m.DeleteReaderGroupStatus.SUCCESS)
 
     async def list_subscribers(self, request: m.StreamInfo, caller: Caller) -> m.SubscribersResponse:
-        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
+        scope, stream = caller.stream(request, UPDATE)
         return m.SubscribersResponse(
-            subscribers=self._groups.subscribers(request.scope, request.stream), status=m.SubscribersResponse.SUCCESS
+            subscribers=self._groups.subscribers(scope, stream), status=m.SubscribersResponse.SUCCESS
         )
 
-    async def update_subscriber_stream_cut(
-        self, request: m.SubscriberStreamCut, caller: Caller
-    ) -> m.UpdateSubscriberStatus:
-        scope, stream = request.streamCut.streamInfo.scope, request.streamCut.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+    async def update_subscriber_stream_cut(self, request: m.SubscriberStreamCut, caller: Caller) -> None:
+        scope, stream = caller.stream(request.streamCut.streamInfo, UPDATE)
         self._groups.move(
             scope, stream, request.subscriber, request.readerGroupId, request.generation, request.streamCut.cut
         )
-        return m.UpdateSubscriberStatus(status=m.UpdateSubscriberStatus.SUCCESS)

@@ -7,34 +7,24 @@ from collections.abc import Sequence
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.resources import stream_resource, user_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
-from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import InvalidArgument, Malformed
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
+from segstore.server.controller.errors import Malformed
 from segstore.server.controller.state import KeyRange
 from segstore.wire.controller_api import messages as m
 
 
-class SegmentService:
+class SegmentService(Service):
     """Methods about segments. A caller that asks for no access (`NONE`) needs only to read, and gets no token."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._streams = controller.streams
-        self._scaling = controller.scaling
-        self._pace = controller.pace
 
     async def get_current_segments(self, request: m.StreamInfo, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.scope, request.stream
         token = self._token(request, user_resource(scope, stream), caller)
-        segments = await self._streams.current(scope, stream)
-        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
-        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+        return await self._ranges(scope, stream, await self._streams.current(scope, stream), token)
 
     async def get_epoch_segments(self, request: m.GetEpochSegmentsRequest, caller: Caller) -> m.SegmentRanges:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), UPDATE)
-        segments = self._streams.at_epoch(scope, stream, request.epoch)
-        ranges = await convert.segment_ranges(self._pace, scope, stream, segments)
-        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+        return await self._ranges(scope, stream, self._streams.at_epoch(scope, stream, request.epoch), token)
 
     async def get_segments(self, request: m.GetSegmentsRequest, caller: Caller) -> m.SegmentsAtTime:
         """Return the head of the stream, whatever the requested time, as Pravega's controller does since 0.9."""
@@ -50,8 +40,7 @@ class SegmentService:
         )
 
     async def get_segments_immediately_following(self, request: m.SegmentId, caller: Caller) -> m.SuccessorResponse:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
+        scope, stream = caller.stream(request.streamInfo, READ)
         following = await self._streams.following(scope, stream, request.segmentId)
         return m.SuccessorResponse(
             segments=[
@@ -73,23 +62,22 @@ class SegmentService:
         )
 
     async def is_segment_valid(self, request: m.SegmentId, caller: Caller) -> m.SegmentValidityResponse:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
+        scope, stream = caller.stream(request.streamInfo, READ)
         return m.SegmentValidityResponse(response=self._streams.is_current(scope, stream, request.segmentId))
 
     async def is_stream_cut_valid(self, request: m.StreamCut, caller: Caller) -> m.StreamCutValidityResponse:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
+        scope, stream = caller.stream(request.streamInfo, READ)
         return m.StreamCutValidityResponse(response=self._streams.is_cut_valid(scope, stream, request.cut))
 
     async def scale(self, request: m.ScaleRequest, caller: Caller) -> m.ScaleResponse:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
-        self._scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
+        scope, stream = caller.stream(request.streamInfo, UPDATE)
+        self._controller.scaling.check_size(len(request.sealedSegments), len(request.newKeyRanges))
         ranges = [(each.start, each.end) for each in request.newKeyRanges]
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have the same start")
-        coming, left = await self._scaling.start(scope, stream, request.sealedSegments, _as_a_map_tells(ranges))
+        coming, left = await self._controller.scaling.start(
+            scope, stream, request.sealedSegments, _as_a_map_tells(ranges)
+        )
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
             segments=await convert.segment_ranges(self._pace, scope, stream, coming),
@@ -97,11 +85,8 @@ class SegmentService:
         )
 
     async def check_scale(self, request: m.ScaleStatusRequest, caller: Caller) -> m.ScaleStatusResponse:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
-        if request.epoch < 0:
-            raise InvalidArgument(f"epoch {request.epoch} is negative")
-        status = self._scaling.status(scope, stream, request.epoch)
+        scope, stream = caller.stream(request.streamInfo, READ)
+        status = self._controller.scaling.status(scope, stream, request.epoch)
         return m.ScaleStatusResponse(status=m.ScaleStatusResponse.ScaleStatus.Value(status))
 
     def _token(self, request: m.StreamInfo, resource: str, caller: Caller) -> str:

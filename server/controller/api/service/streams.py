@@ -6,57 +6,43 @@ from collections.abc import Awaitable, Callable
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.resources import permission_to_write, scope_resource, stream_resource, user_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
-from segstore.server.controller.controller import Controller
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.state import require
 from segstore.wire.controller_api import messages as m
 
 
-class StreamService:
-    """Methods about streams as a whole."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-        self._streams = controller.streams
-        self._writers = controller.writers
-
-    async def create_stream(self, request: m.StreamConfig, caller: Caller) -> m.CreateStreamStatus:
+class StreamService(Service):
+    async def create_stream(self, request: m.StreamConfig, caller: Caller) -> None:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(scope_resource(scope), permission_to_write(stream, self._controller.config))
         await self._controller.create_stream(scope, stream, convert.to_stream_config(request))
-        return m.CreateStreamStatus(status=m.CreateStreamStatus.SUCCESS)
 
     async def check_stream_exists(self, request: m.StreamInfo, caller: Caller) -> m.ExistsResponse:
-        caller.needs(stream_resource(request.scope, request.stream), READ)
-        return m.ExistsResponse(exists=self._streams.exists(request.scope, request.stream))
+        scope, stream = caller.stream(request, READ)
+        return m.ExistsResponse(exists=self._streams.exists(scope, stream))
 
     async def get_stream_configuration(self, request: m.StreamInfo, caller: Caller) -> m.StreamConfig:
-        caller.needs(stream_resource(request.scope, request.stream), READ)
-        config = self._streams.get(request.scope, request.stream).config
-        return convert.from_stream_config(request.scope, request.stream, config)
+        scope, stream = caller.stream(request, READ)
+        config = self._streams.get(scope, stream).config
+        return convert.from_stream_config(scope, stream, config)
 
-    async def update_stream(self, request: m.StreamConfig, caller: Caller) -> m.UpdateStreamStatus:
+    async def update_stream(self, request: m.StreamConfig, caller: Caller) -> None:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         caller.needs(user_resource(scope, stream), UPDATE)
         await self._controller.update_stream(scope, stream, convert.to_stream_config(request))
-        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
 
-    async def truncate_stream(self, request: m.StreamCut, caller: Caller) -> m.UpdateStreamStatus:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+    async def truncate_stream(self, request: m.StreamCut, caller: Caller) -> None:
+        scope, stream = caller.stream(request.streamInfo, UPDATE)
         await self._streams.truncate(scope, stream, request.cut)
-        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
 
-    async def seal_stream(self, request: m.StreamInfo, caller: Caller) -> m.UpdateStreamStatus:
-        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
-        await self._streams.seal(request.scope, request.stream)
-        return m.UpdateStreamStatus(status=m.UpdateStreamStatus.SUCCESS)
+    async def seal_stream(self, request: m.StreamInfo, caller: Caller) -> None:
+        scope, stream = caller.stream(request, UPDATE)
+        await self._streams.seal(scope, stream)
 
-    async def delete_stream(self, request: m.StreamInfo, caller: Caller) -> m.DeleteStreamStatus:
-        caller.needs(stream_resource(request.scope, request.stream), UPDATE)
-        await self._streams.delete(request.scope, request.stream)
-        return m.DeleteStreamStatus(status=m.DeleteStreamStatus.SUCCESS)
+    async def delete_stream(self, request: m.StreamInfo, caller: Caller) -> None:
+        scope, stream = caller.stream(request, UPDATE)
+        await self._streams.delete(scope, stream)
 
     async def list_streams_in_scope(self, request: m.StreamsInScopeRequest, caller: Caller) -> m.StreamsInScopeResponse:
         scope = request.scope.scope
@@ -85,19 +71,17 @@ class StreamService:
         )
 
     async def note_timestamp_from_writer(self, request: m.TimestampFromWriter, caller: Caller) -> m.TimestampResponse:
-        scope, stream = request.position.streamInfo.scope, request.position.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+        scope, stream = caller.stream(request.position.streamInfo, UPDATE)
         self._streams.get(scope, stream)
         if not request.writer:
             raise ControllerError(f"a timestamp for stream {scope}/{stream} has no writer name")
-        result = self._writers.note(scope, stream, request.writer, request.timestamp, request.position.cut)
+        result = self._controller.writers.note(scope, stream, request.writer, request.timestamp, request.position.cut)
         return m.TimestampResponse(result=m.TimestampResponse.Status.Value(result))
 
-    async def remove_writer(self, request: m.RemoveWriterRequest, caller: Caller) -> m.RemoveWriterResponse:
-        scope, stream = request.stream.scope, request.stream.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+    async def remove_writer(self, request: m.RemoveWriterRequest, caller: Caller) -> m.RemoveWriterResponse | None:
+        scope, stream = caller.stream(request.stream, UPDATE)
         self._streams.get(scope, stream)
         if not request.writer:
             return m.RemoveWriterResponse(result=m.RemoveWriterResponse.INTERNAL_ERROR)
-        self._writers.remove(scope, stream, request.writer)
-        return m.RemoveWriterResponse(result=m.RemoveWriterResponse.SUCCESS)
+        self._controller.writers.remove(scope, stream, request.writer)
+        return None

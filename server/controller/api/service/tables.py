@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.resources import scope_resource, table_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
-from segstore.server.controller.controller import Controller
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.wire.controller_api import messages as m
 
 
-class TableService:
-    """Methods about key-value tables."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._tables = controller.tables
-        self._pace = controller.pace
-
-    async def create_key_value_table(
-        self, request: m.KeyValueTableConfig, caller: Caller
-    ) -> m.CreateKeyValueTableStatus:
+class TableService(Service):
+    async def create_key_value_table(self, request: m.KeyValueTableConfig, caller: Caller) -> None:
         caller.needs(scope_resource(request.scope), UPDATE)
-        await self._tables.create(request.scope, request.kvtName, convert.to_table(request))
-        return m.CreateKeyValueTableStatus(status=m.CreateKeyValueTableStatus.SUCCESS)
+        await self._controller.tables.create(request.scope, request.kvtName, convert.to_table(request))
 
     async def get_key_value_table_configuration(
         self, request: m.KeyValueTableInfo, caller: Caller
@@ -29,7 +19,7 @@ class TableService:
         scope, name = request.scope, request.kvtName
         caller.needs(table_resource(scope, name), READ)
         return m.KeyValueTableConfigResponse(
-            config=convert.from_table(scope, name, self._tables.get(scope, name)),
+            config=convert.from_table(scope, name, self._controller.tables.get(scope, name)),
             status=m.KeyValueTableConfigResponse.SUCCESS,
         )
 
@@ -38,9 +28,7 @@ class TableService:
     ) -> m.SegmentRanges:
         scope, name = request.scope, request.kvtName
         token = caller.token(table_resource(scope, name), UPDATE)
-        segments = self._tables.partitions(scope, name)
-        ranges = await convert.segment_ranges(self._pace, scope, name, segments)
-        return m.SegmentRanges(segmentRanges=ranges, delegationToken=token)
+        return await self._ranges(scope, name, self._controller.tables.partitions(scope, name), token)
 
     async def list_key_value_tables_in_scope(
         self, request: m.KVTablesInScopeRequest, caller: Caller
@@ -48,7 +36,7 @@ class TableService:
         scope = request.scope.scope
         caller.needs(scope_resource(scope), READ)
         names, token = await caller.page(
-            lambda after: self._tables.names(scope, after),
+            lambda after: self._controller.tables.names(scope, after),
             request.continuationToken.token,
             lambda name: table_resource(scope, name),
         )
@@ -58,7 +46,6 @@ class TableService:
             status=m.KVTablesInScopeResponse.SUCCESS,
         )
 
-    async def delete_key_value_table(self, request: m.KeyValueTableInfo, caller: Caller) -> m.DeleteKVTableStatus:
+    async def delete_key_value_table(self, request: m.KeyValueTableInfo, caller: Caller) -> None:
         caller.needs(table_resource(request.scope, request.kvtName), UPDATE)
-        await self._tables.delete(request.scope, request.kvtName)
-        return m.DeleteKVTableStatus(status=m.DeleteKVTableStatus.SUCCESS)
+        await self._controller.tables.delete(request.scope, request.kvtName)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from segstore.server.controller.api import convert
 from segstore.server.controller.api.resources import stream_resource
-from segstore.server.controller.api.service.caller import READ, UPDATE, Caller
-from segstore.server.controller.controller import Controller
+from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.errors import NotFound
 from segstore.server.controller.state import TransactionStatus
 from segstore.wire.controller_api import messages as m
@@ -21,17 +20,11 @@ _PINGED = {
 """The answer to a ping, by the transaction's status."""
 
 
-class TransactionService:
-    """Methods about transactions."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._transactions = controller.transactions
-        self._pace = controller.pace
-
+class TransactionService(Service):
     async def create_transaction(self, request: m.CreateTxnRequest, caller: Caller) -> m.CreateTxnResponse:
         scope, stream = request.streamInfo.scope, request.streamInfo.stream
         token = caller.token(stream_resource(scope, stream), UPDATE)
-        identifier, segments = await self._transactions.open(scope, stream, request.lease)
+        identifier, segments = await self._controller.transactions.open(scope, stream, request.lease)
         return m.CreateTxnResponse(
             txnId=convert.from_transaction_id(identifier),
             activeSegments=await convert.segment_ranges(self._pace, scope, stream, segments),
@@ -39,38 +32,33 @@ class TransactionService:
         )
 
     async def ping_transaction(self, request: m.PingTxnRequest, caller: Caller) -> m.PingTxnStatus:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+        scope, stream = caller.stream(request.streamInfo, UPDATE)
         identifier = convert.to_transaction_id(request.txnId)
-        return m.PingTxnStatus(status=_PINGED[self._transactions.ping(scope, stream, identifier, request.lease)])
+        return m.PingTxnStatus(
+            status=_PINGED[self._controller.transactions.ping(scope, stream, identifier, request.lease)]
+        )
 
-    async def commit_transaction(self, request: m.TxnRequest, caller: Caller) -> m.TxnStatus:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
+    async def commit_transaction(self, request: m.TxnRequest, caller: Caller) -> None:
+        scope, stream = caller.stream(request.streamInfo, UPDATE)
         identifier = convert.to_transaction_id(request.txnId)
-        await self._transactions.commit(scope, stream, identifier, request.writerId, request.timestamp)
-        return m.TxnStatus(status=m.TxnStatus.SUCCESS)
+        await self._controller.transactions.commit(scope, stream, identifier, request.writerId, request.timestamp)
 
-    async def abort_transaction(self, request: m.TxnRequest, caller: Caller) -> m.TxnStatus:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), UPDATE)
-        await self._transactions.abort(scope, stream, convert.to_transaction_id(request.txnId))
-        return m.TxnStatus(status=m.TxnStatus.SUCCESS)
+    async def abort_transaction(self, request: m.TxnRequest, caller: Caller) -> None:
+        scope, stream = caller.stream(request.streamInfo, UPDATE)
+        await self._controller.transactions.abort(scope, stream, convert.to_transaction_id(request.txnId))
 
     async def check_transaction_state(self, request: m.TxnRequest, caller: Caller) -> m.TxnState:
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
-        status = self._transactions.status(scope, stream, convert.to_transaction_id(request.txnId))
+        scope, stream = caller.stream(request.streamInfo, READ)
+        status = self._controller.transactions.status(scope, stream, convert.to_transaction_id(request.txnId))
         return m.TxnState(state=m.TxnState.UNKNOWN if status is None else m.TxnState.State.Value(status.value))
 
     async def list_completed_transactions(
         self, request: m.ListCompletedTxnRequest, caller: Caller
     ) -> m.ListCompletedTxnResponse:
         """Return an empty list for an unknown stream."""
-        scope, stream = request.streamInfo.scope, request.streamInfo.stream
-        caller.needs(stream_resource(scope, stream), READ)
+        scope, stream = caller.stream(request.streamInfo, READ)
         try:
-            completed = self._transactions.completed(scope, stream)
+            completed = self._controller.transactions.completed(scope, stream)
         except NotFound:
             completed = {}
         return m.ListCompletedTxnResponse(

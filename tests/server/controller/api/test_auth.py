@@ -146,7 +146,7 @@ async def test_many_wrong_passwords_of_one_peer_do_not_lock_out_another(hashes: 
     assert len(hashes) == 2 + 100
 
 
-async def test_peers_with_the_same_credentials_each_wait_for_their_own_turn_and_hash_once(
+async def test_peers_with_the_same_credentials_each_wait_for_their_own_check_and_hash_once(
     hashes: list[tuple[str, int]],
 ) -> None:
     known = authority(f"anna:{hashed('secret')}")
@@ -160,7 +160,7 @@ async def test_peers_with_the_same_credentials_each_wait_for_their_own_turn_and_
     assert len(hashes) == 10 + 1
 
 
-async def test_a_check_that_all_callers_give_up_before_its_turn_is_dropped(hashes: list[tuple[str, int]]) -> None:
+async def test_a_check_that_all_callers_give_up_before_it_starts_is_dropped(hashes: list[tuple[str, int]]) -> None:
     known = authority(f"anna:{hashed('secret')}")
     for _ in range(20):
         given_up = [ask(known, "attacker", "anna", str(number)) for number in range(10)]
@@ -173,7 +173,7 @@ async def test_a_check_that_all_callers_give_up_before_its_turn_is_dropped(hashe
     assert len(hashes) <= 20 + 1, "the check that had begun in each round, and the last"
 
 
-async def test_a_caller_that_gives_up_leaves_the_check_to_those_that_wait_for_it(hashes: list[tuple[str, int]]) -> None:
+async def test_a_caller_that_gives_up_leaves_the_check_to_the_other_waiters(hashes: list[tuple[str, int]]) -> None:
     known = authority(f"anna:{hashed('secret')}")
     first, second = (asyncio.ensure_future(known.principal(basic("anna", "secret"))) for _ in range(2))
     await asyncio.sleep(0)
@@ -209,7 +209,7 @@ def test_a_token_carries_the_permission_and_when_it_ends() -> None:
     assert b'"exp":1600' in base64.urlsafe_b64decode(payload + "==")
 
 
-def test_a_token_can_be_good_for_ever_or_be_none() -> None:
+def test_a_token_can_have_no_expiry_or_be_empty() -> None:
     assert "exp" not in jwt.decode(authority(ttl_s=-1).token("x", Permission.READ), options={"verify_signature": False})
     assert authority(key=None).token("x", Permission.READ) == ""
 

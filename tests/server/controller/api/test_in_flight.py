@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -67,6 +69,17 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
     return raised.value
 
 
+@asynccontextmanager
+async def calling() -> AsyncIterator[tuple[Slow, InFlight, asyncio.Future[Any]]]:
+    """A call that was received and is not answered yet."""
+    slow = Slow()
+    served = Served(slow)
+    async with served as channel:
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
+        await slow.asked.acquire()
+        yield slow, served.in_flight, answer
+
+
 @pytest.mark.parametrize("method", ["/one", "/many"])
 async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
     slow = Slow()
@@ -87,12 +100,8 @@ async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outco
 
 
 async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_once() -> None:
-    slow = Slow()
-    served = Served(slow)
-    async with served as channel:
-        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
-        await slow.asked.acquire()
-        stopping = asyncio.create_task(served.in_flight.stop(600))
+    async with calling() as (slow, in_flight, answer):
+        stopping = asyncio.create_task(in_flight.stop(600))
         await asyncio.sleep(0)
         assert not stopping.done()
         slow.go.set()
@@ -102,13 +111,9 @@ async def test_a_call_that_finishes_in_time_is_answered_and_the_server_stops_at_
 
 
 async def test_an_end_that_is_cancelled_leaves_no_task_and_interrupts_what_is_in_flight() -> None:
-    slow = Slow()
-    served = Served(slow)
-    async with served as channel:
-        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
-        await slow.asked.acquire()
+    async with calling() as (slow, in_flight, answer):
         before = asyncio.all_tasks()
-        stopping = asyncio.create_task(served.in_flight.stop(600))
+        stopping = asyncio.create_task(in_flight.stop(600))
         await asyncio.sleep(0)
         stopping.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -119,10 +124,7 @@ async def test_an_end_that_is_cancelled_leaves_no_task_and_interrupts_what_is_in
 
 
 async def test_a_call_that_the_client_gives_up_is_left_alone() -> None:
-    slow = Slow()
-    async with Served(slow) as channel:
-        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
-        await slow.asked.acquire()
+    async with calling() as (slow, _, answer):
         answer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await answer

@@ -20,7 +20,8 @@ from cryptography.x509.oid import NameOID
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api import server as serving
-from segstore.server.controller.state import Operation, TransactionEnded, TransactionStatus
+from segstore.server.controller.state import TransactionStatus
+from segstore.server.controller.state import operations as op
 from segstore.server.net import Endpoint, TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
@@ -37,8 +38,8 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 def controller(store: FakeStore | None = None, ended: asyncio.Event | None = None, **settings: int) -> Controller:
     """A controller that tells by an event when a transaction has ended."""
 
-    def journal(operation: Operation) -> None:
-        if ended is not None and isinstance(operation, TransactionEnded):
+    def journal(operation: op.Operation) -> None:
+        if ended is not None and isinstance(operation, op.TransactionEnded):
             ended.set()
 
     return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
@@ -126,7 +127,7 @@ async def test_connections_without_calls_give_up_their_places(monkeypatch: pytes
             writer.transport.abort()
 
 
-async def test_under_tls_clients_are_told_the_published_name(tls: TlsFiles) -> None:
+async def test_with_tls_clients_get_the_published_name(tls: TlsFiles) -> None:
     async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
         credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
@@ -134,12 +135,12 @@ async def test_under_tls_clients_are_told_the_published_name(tls: TlsFiles) -> N
     assert list(answer.nodeURI) == [m.NodeUri(endpoint="localhost", port=server.port)]
 
 
-async def test_a_certificate_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await ControllerServer.start(controller(), tls=TlsFiles(tmp_path / "no.pem", tmp_path / "no.key"))
 
 
-async def test_all_controllers_of_a_cluster_can_be_told() -> None:
+async def test_all_controllers_of_a_cluster_can_be_listed() -> None:
     both = (Endpoint("one", 1), Endpoint("two", 2))
     async with (
         await ControllerServer.start(controller(), servers=lambda: both) as server,

@@ -6,7 +6,8 @@ import pytest
 
 from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig
 from segstore.server.controller.policies import ScalingType
-from segstore.server.controller.state import Epoch, first_epoch
+from segstore.server.controller.state import Epoch
+from segstore.server.controller.state.history import first_epoch
 from segstore.server.controller.streams.autoscale import Watch, decide, parts_wanted
 from tests.server.controller.conftest import World
 
@@ -56,7 +57,7 @@ def test_time_that_does_not_pass_is_no_rate() -> None:
     watch = Watch.begin(1_000, 0)
     watch.take(1_000, 50, MINUTE_MS)
     watch.take(500, 50, MINUTE_MS)
-    assert (watch.rate_2, watch.total) == (0.0, 0)
+    assert (watch.rates[2], watch.total) == (0.0, 0)
 
 
 def quarters() -> Epoch:
@@ -95,7 +96,7 @@ def test_a_segment_that_is_silent_is_cold_whatever_its_rates_were(silence: float
     assert decision == (((0, 1), ((0.0, 0.5),)) if decided else None)
 
 
-def test_a_silent_segment_is_looked_at_again_at_once() -> None:
+def test_a_silent_segment_is_considered_again_at_once() -> None:
     settings = AutoScaling(silence_minutes=2.0)
     watches = {each.id: watched(99, 30) for each in quarters().segments}
     now_ms = 31 * MINUTE_MS

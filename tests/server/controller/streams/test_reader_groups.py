@@ -44,7 +44,7 @@ async def test_a_group_keeps_the_id_that_its_maker_chose(world: World) -> None:
     assert config.group_id == chosen
 
 
-async def test_a_new_group_is_of_generation_0_whatever_its_maker_says(world: World) -> None:
+async def test_a_new_group_has_generation_0_whatever_the_request_has(world: World) -> None:
     await world.stream()
     asked = ReaderGroupConfig(group_id="12345678-1234-4234-8234-123456789abc", generation=7)
     assert (await world.controller.reader_groups.create("a", "g", asked)).generation == 0
@@ -58,7 +58,7 @@ async def test_a_group_with_a_name_against_the_rules_is_not_made(world: World, n
         await world.controller.reader_groups.create("a", name, ReaderGroupConfig())
 
 
-async def test_a_configuration_is_replaced_by_who_knows_the_current_one(world: World) -> None:
+async def test_a_configuration_is_replaced_by_a_caller_that_knows_the_current_one(world: World) -> None:
     await world.stream()
     config = await world.controller.reader_groups.create("a", "g", ReaderGroupConfig())
     newer = msgspec.structs.replace(config, refresh_ms=5)

@@ -12,7 +12,8 @@ from segstore.server.controller.policies import (
     RetentionType,
     SubscriberRetention,
 )
-from segstore.server.controller.state import RetentionCut, Stream, first_epoch
+from segstore.server.controller.state import RetentionCut, Stream
+from segstore.server.controller.state.history import first_epoch
 from segstore.server.controller.streams.retention import obsolete, truncation_point
 from tests.server.controller.conftest import World
 

@@ -27,7 +27,7 @@ from tests.server.controller.conftest import World
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
 
-async def test_a_stream_begins_with_its_segments_in_the_store(world: World) -> None:
+async def test_a_new_stream_has_its_segments_in_the_store(world: World) -> None:
     await world.stream(3)
     segments = await world.controller.streams.current("a", "s")
     assert [world.controller.state.stream("a", "s").segment_name(each) for each in segments] == list(
@@ -55,7 +55,7 @@ async def test_a_stream_needs_its_scope_a_new_name_and_a_segment(world: World) -
         await world.controller.create_stream("", "t", StreamConfig())
 
 
-async def test_of_many_who_make_one_stream_one_succeeds(world: World) -> None:
+async def test_of_many_callers_that_create_one_stream_one_succeeds(world: World) -> None:
     world.controller.scopes.create("a")
     made = await asyncio.gather(
         *(world.controller.create_stream("a", "s", StreamConfig()) for _ in range(5)), return_exceptions=True
@@ -86,7 +86,7 @@ async def test_a_scale_ends_with_a_new_epoch(world: World) -> None:
     assert world.controller.scaling.status("a", "s", 2) == "INVALID_INPUT"
 
 
-async def test_a_delayed_scale_is_under_way_until_its_time(world: World) -> None:
+async def test_a_delayed_scale_is_in_progress_until_it_is_due(world: World) -> None:
     world.make(scale_delay_ms=300)
     await world.stream()
     first = await world.controller.scaling.start("a", "s", [0], HALVES)
@@ -101,7 +101,7 @@ async def test_a_delayed_scale_is_under_way_until_its_time(world: World) -> None
     assert len(await world.controller.streams.current("a", "s")) == 2
 
 
-async def test_segments_are_there_and_sealed_before_the_epoch_that_says_so(world: World) -> None:
+async def test_segments_are_created_and_sealed_before_the_epoch_that_records_it(world: World) -> None:
     await world.stream()
     world.store.broken = {"seal"}
     await world.controller.scaling.start("a", "s", [0], HALVES)
@@ -126,7 +126,7 @@ async def test_a_scale_that_does_not_fit_is_refused(world: World) -> None:
         await start("a", "other", [0], HALVES)
 
 
-async def test_a_scale_under_way_survives_a_rolling_transaction(world: World) -> None:
+async def test_a_scale_in_progress_survives_a_rolling_transaction(world: World) -> None:
     await world.stream()
     transaction, _ = await world.controller.transactions.open("a", "s", 90_000)
     await world.controller.scaling.start("a", "s", [0], HALVES)
@@ -232,6 +232,8 @@ async def test_the_stream_of_watermarks_comes_when_asked_for_and_goes_with_its_s
     await world.stream()
     with pytest.raises(NotFound):
         await world.controller.streams.current("a", "_MARKother")
+    with pytest.raises(EmptyName):
+        await world.controller.streams.head("a", "_MARK")
     assert len(await world.controller.streams.current("a", "_MARKs")) == 1
     assert (await world.controller.streams.names("a", ""))[0] == ["s"]
     await world.controller.streams.seal("a", "s")
@@ -262,7 +264,7 @@ async def test_listings_come_in_pages_until_an_empty_one(world: World) -> None:
         await world.controller.streams.names("b", "")
 
 
-async def test_the_owner_of_a_segment_is_told_whether_or_not_it_exists(world: World) -> None:
+async def test_the_owner_of_a_segment_is_known_whether_or_not_it_exists(world: World) -> None:
     assert world.controller.streams.endpoint("no", "such", 5 << 32 | 3) == Endpoint("store.example", 12345)
     assert world.controller.streams.endpoint("no", "such", -1) == Endpoint("store.example", 12345)
     with pytest.raises(InvalidArgument):
@@ -296,7 +298,7 @@ async def test_a_scope_is_deleted_empty_or_with_all_that_it_holds(world: World) 
     await world.controller.scopes.delete_recursively("a")
 
 
-async def test_an_epoch_that_has_not_begun_is_not_found(world: World) -> None:
+async def test_a_future_epoch_is_not_found(world: World) -> None:
     await world.stream()
     assert [each.id for each in world.controller.streams.at_epoch("a", "s", 0)] == [0]
     with pytest.raises(NotFound):

@@ -16,7 +16,8 @@ from segstore.server.controller.errors import (
     NotFound,
     TooMany,
 )
-from segstore.server.controller.state import CompletedForgotten, TransactionStatus, transaction_epoch
+from segstore.server.controller.state import TransactionStatus, transaction_epoch
+from segstore.server.controller.state import operations as op
 from segstore.server.controller.state.operations import decode
 from tests.server.controller.conftest import World
 
@@ -258,7 +259,7 @@ async def test_a_commit_that_the_store_fails_is_done_later(world: World) -> None
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTED
 
 
-async def test_what_was_accepted_goes_on_when_the_controller_starts_again(world: World) -> None:
+async def test_accepted_work_continues_after_a_restart_of_the_controller(world: World) -> None:
     world.make(commit_delay_ms=500, scale_delay_ms=500)
     await world.stream()
     committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
@@ -316,7 +317,7 @@ async def test_the_outcomes_of_a_bounded_number_of_transactions_are_remembered(w
         assert all(status("a", "s", each) is TransactionStatus.ABORTED for each in opened)
         assert len(world.controller.state.stream("a", "s").completed) <= 55
     assert len(world.controller.state.stream("a", "s").completed) >= 50
-    forgotten = sum(type(decode(each)) is CompletedForgotten for each in world.journal)
+    forgotten = sum(type(decode(each)) is op.CompletedForgotten for each in world.journal)
     assert 20 <= forgotten <= 40, "they are forgotten in batches"
 
 

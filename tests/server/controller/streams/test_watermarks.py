@@ -194,7 +194,7 @@ async def test_a_writer_that_has_not_written_everywhere_gives_a_cut_that_readers
     assert note("a", "s", "one", 400, {0: 10, 1: -1}) == "INVALID_POSITION"
 
 
-async def test_many_writers_are_looked_at_in_pieces(world: World) -> None:
+async def test_many_writers_are_examined_in_steps(world: World) -> None:
     await world.stream()
     for at in range(1_000):
         world.controller.writers.note("a", "s", f"writer {at}", 100 + at, {0: at})
@@ -238,7 +238,7 @@ async def test_writers_that_note_times_and_their_positions_are_bounded(world: Wo
     assert note("a", "s", "last", 2, {0: 1}) == "SUCCESS"
 
 
-async def test_the_lowest_time_of_all_writers_is_told_with_the_farthest_positions(world: World) -> None:
+async def test_the_lowest_time_of_all_writers_is_published_with_the_farthest_positions(world: World) -> None:
     await world.stream(2)
     writers = world.controller.writers
     writers.note("a", "s", "one", 100, {0: 10, 1: 20})
@@ -250,7 +250,7 @@ async def test_the_lowest_time_of_all_writers_is_told_with_the_farthest_position
     assert event[:8] == (0).to_bytes(4, "big") + (len(event) - 8).to_bytes(4, "big"), "an event as readers expect it"
 
 
-async def test_nobody_noted_anything_and_nothing_is_written(world: World) -> None:
+async def test_without_timestamps_of_writers_no_watermark_is_written(world: World) -> None:
     await world.stream()
     await world.pass_time(10 * EVERY_MS)
     assert written(world) == []
@@ -276,7 +276,7 @@ async def test_the_next_watermark_waits_for_a_writer_that_is_behind_as_long_as_t
     assert "two" not in world.controller.state.stream("a", "s").writers
 
 
-async def test_a_writer_that_is_gone_is_not_waited_for_and_its_last_time_counts(world: World) -> None:
+async def test_a_removed_writer_is_not_waited_for_and_its_last_time_counts(world: World) -> None:
     await world.stream(timestamp_aggregation_timeout_ms=3_600_000)
     await two_writers(world)
     world.controller.writers.note("a", "s", "two", 150, {0: 20})
@@ -288,7 +288,7 @@ async def test_a_writer_that_is_gone_is_not_waited_for_and_its_last_time_counts(
     assert len(written(world)) == 3
 
 
-async def test_without_writers_nothing_is_due_and_a_new_time_begins_it_again(world: World) -> None:
+async def test_without_writers_no_timer_is_set_until_a_new_time_is_recorded(world: World) -> None:
     await world.stream()
     world.controller.writers.note("a", "s", "one", 100, {0: 10})
     await world.pass_time(3 * EVERY_MS)
@@ -311,7 +311,7 @@ async def test_a_failure_of_the_store_is_made_good_the_next_time(world: World) -
     assert last(world) == Watermark(1, 100, 100, {0: 10})
 
 
-async def test_a_controller_that_starts_again_goes_on_with_the_watermarks(world: World) -> None:
+async def test_a_restarted_controller_continues_the_watermarks(world: World) -> None:
     await world.stream()
     world.controller.writers.note("a", "s", "one", 100, {0: 10})
     await world.pass_time(EVERY_MS)
@@ -330,7 +330,7 @@ async def test_the_time_of_a_commit_becomes_a_watermark(world: World) -> None:
     assert last(world) == Watermark(1, 500, 500, {0: 0})
 
 
-async def test_a_stream_that_is_gone_and_one_whose_watermarks_take_no_more_get_none(world: World) -> None:
+async def test_a_deleted_stream_and_one_with_sealed_watermarks_get_none(world: World) -> None:
     await world.stream()
     await world.stream(name="t")
     for stream in ("s", "t"):

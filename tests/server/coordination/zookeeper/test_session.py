@@ -44,7 +44,7 @@ async def reaches(session: ZooKeeperSession, state: SessionState) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_session_is_lost_when_the_service_has_lost_its_data_and_says_so(server: ZooKeeperServer) -> None:
+async def test_a_session_is_lost_with_a_reason_when_the_service_has_lost_its_data(server: ZooKeeperServer) -> None:
     session = await with_changes(server)
     heard: list[SessionState] = []
     session.on_change(heard.append)
@@ -62,7 +62,7 @@ async def test_a_session_is_lost_when_the_service_has_lost_its_data_and_says_so(
     await fresh.aclose()
 
 
-async def test_a_session_goes_on_when_the_service_was_started_again_with_its_data(server: ZooKeeperServer) -> None:
+async def test_a_session_survives_a_restart_of_the_service_with_its_data(server: ZooKeeperServer) -> None:
     session = await with_changes(server)
     heard: list[SessionState] = []
     session.on_change(heard.append)

@@ -1,4 +1,4 @@
 """Tests of `server/store/tables`. Modules whose tests have another name:
 
-checks, delta, iteration, log: test_table
+delta, log: test_table
 """

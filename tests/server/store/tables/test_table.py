@@ -199,7 +199,7 @@ def test_hash_tables_are_walked_in_the_recorded_order_with_the_recorded_tokens()
     assert len(driver.all_pages(2**31 - 1)) == 9
 
 
-def test_a_walk_goes_on_past_a_key_that_was_removed_or_added_meanwhile() -> None:
+def test_an_iteration_continues_past_a_key_that_was_removed_or_added_meanwhile() -> None:
     driver = Driver()
     ten_keys(driver)
     _, token = driver.table.iterate_keys(2)
@@ -374,7 +374,7 @@ def test_a_fixed_key_table_is_walked_in_the_order_of_its_keys() -> None:
     assert refused.value.operation == "readTableEntriesDelta"
 
 
-def test_a_fixed_key_page_is_a_leaf_and_a_range_goes_on_from_it() -> None:
+def test_a_fixed_key_page_is_a_leaf_and_a_range_continues_from_it() -> None:
     driver = Driver(4)
     driver.put(*[(number.to_bytes(4, "big"), b"") for number in range(6000)])
     page, token = driver.table.iterate_keys(1)
@@ -441,7 +441,7 @@ def test_buffers_are_copied() -> None:
     assert driver.value(b"k") == b"v"
 
 
-def test_a_table_that_is_overwritten_for_ever_stays_small_and_keeps_its_versions() -> None:
+def test_a_table_that_is_overwritten_again_and_again_stays_small_and_keeps_its_versions() -> None:
     driver = Driver()
     (pinned,) = driver.put((b"pinned", b"for ever"))
     for number in range(900):
@@ -477,14 +477,14 @@ def test_a_replayed_journal_gives_the_same_table() -> None:
     assert replayed.table.info() == driver.table.info()
 
 
-def test_a_table_can_be_built_anew_from_its_bytes_and_positions() -> None:
+def test_a_table_can_be_restored_from_its_bytes_and_positions() -> None:
     driver = Driver(4)
     driver.put((b"aaaa", b"1"), (b"bbbb", b"2"))
     driver.remove(b"aaaa")
     driver.append(b"an event")
     anew = Driver(4)
     anew.data.write(driver.data.read_bytes(0, driver.data.length))
-    anew.table.restore(driver.table.positions())
+    anew.table.restore(driver.table.positions(), driver.table.live_bytes)
     assert anew.table.info() == driver.table.info()
     assert anew.table.iterate_entries(10) == driver.table.iterate_entries(10)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import COMMANDS, HEADER_BYTES, Command, ConditionalAppend, Event, WireError, encode
 from segstore.wire.codec import generate as codegen
-from segstore.wire.codec.generate import REFUSALS, compiler, runtime
+from segstore.wire.codec.generate import REFUSALS, compiler
 from segstore.wire.schema import lowering as low
 from segstore.wire.schema import schema
 from tests.strategies import FRAMED, as_read, command_of, examples, refused_of
@@ -25,15 +25,11 @@ CLASSES = pytest.mark.parametrize("cls", FRAMED.values(), ids=lambda cls: cls.ty
 
 
 def decoders(cls: type[Command]) -> list[Callable[[bytes], Any]]:
-    """Every generated way to read one whole frame."""
-    plain, views = compiler.make_decoder(cls), compiler.make_decoder(cls, view=True)
-    whole = compiler.make_frame_decoder(cls)
+    """The generated way to read the body of a frame, in bytes and in a bytearray."""
+    decode = compiler.make_decoder(cls)
     return [
-        lambda frame: plain(frame, memoryview(frame), HEADER_BYTES, len(frame)),
-        lambda frame: plain(bytearray(frame), memoryview(frame), HEADER_BYTES, len(frame)),
-        lambda frame: views(memoryview(frame), memoryview(frame), HEADER_BYTES, len(frame)),
-        whole,
-        lambda frame: whole(bytearray(frame)),
+        lambda frame: decode(memoryview(frame), HEADER_BYTES, len(frame)),
+        lambda frame: decode(memoryview(bytearray(frame)), HEADER_BYTES, len(frame)),
     ]
 
 
@@ -92,27 +88,9 @@ def test_generated_encoders_refuse_with_the_errors_that_their_callers_know(cls: 
     holds()
 
 
-@CLASSES
-def test_a_decoder_of_whole_frames_refuses_other_codes_and_lengths(cls: type[Command]) -> None:
-    decode = compiler.make_frame_decoder(cls)
-
-    @examples(5)
-    @given(command_of(cls), st.integers(0, 31), st.binary(min_size=1, max_size=3))
-    def holds(value: Command, bit: int, extra: bytes) -> None:
-        frame = encode(value)
-        other = (int.from_bytes(frame[:4], "big") ^ 1 << bit).to_bytes(4, "big") + frame[4:]
-        length = frame[:4] + (int.from_bytes(frame[4:8], "big") ^ 1 << bit).to_bytes(4, "big") + frame[8:]
-        for wrong in (other, length, frame + extra, frame[:-1]):
-            with pytest.raises(REFUSALS):
-                decode(wrong)
-
-    holds()
-
-
 SOURCES: list[tuple[str, Callable[[type[Command]], tuple[str, dict[str, Any]]]]] = [
     ("decoder", codegen.decoder_source),
-    ("decoder for views", lambda cls: codegen.decoder_source(cls, view=True)),
-    ("decoder of frames", codegen.frame_decoder_source),
+    ("decoder of short lists", lambda cls: codegen.decoder_source(cls, 5)),
     ("encoder", codegen.encoder_source),
     ("encoder in parts", lambda cls: codegen.encoder_source(cls, parts=True)),
 ]
@@ -120,7 +98,7 @@ SOURCES: list[tuple[str, Callable[[type[Command]], tuple[str, dict[str, Any]]]]]
 
 @pytest.mark.parametrize("source", [make for _, make in SOURCES], ids=[name for name, _ in SOURCES])
 def test_generated_source_is_functions_over_their_constants(source: Any) -> None:
-    builtin = {"bytes", "len", "range", "tuple", "type", "zip", "memoryview"}
+    builtin = {"bytes", "len", "range", "str", "tuple", "type", "zip"}
     builtin |= {"UnicodeDecodeError", "ValueError", "TypeError", "isinstance"}
     for cls in COMMANDS.values():
         text, constants = source(cls)
@@ -143,9 +121,9 @@ def test_the_source_of_a_class_is_always_the_same(cls: type[Command]) -> None:
 
 
 def test_neighbouring_fields_of_a_fixed_width_are_read_and_written_at_once() -> None:
-    text, constants = codegen.decoder_source(COMMANDS[7])
-    assert any(name.startswith("read_16sqqqq") for name in constants)
-    text, constants = codegen.encoder_source(COMMANDS[7])
+    text, _ = codegen.decoder_source(COMMANDS[4])
+    assert "read_16sii(b, o)" in text
+    text, _ = codegen.encoder_source(COMMANDS[7])
     assert "pack_ii16sqqqq" in text
 
 
@@ -154,7 +132,7 @@ def test_a_node_without_a_generator_is_refused() -> None:
         pass
 
     cls = COMMANDS[21]
-    for source in (codegen.decoder_source, codegen.encoder_source, codegen.frame_decoder_source):
+    for source in (codegen.decoder_source, codegen.encoder_source):
         with (
             mock.patch.object(low, "lower", return_value=(Novel("request_id"),)),
             pytest.raises(TypeError, match="for Novel"),
@@ -163,34 +141,12 @@ def test_a_node_without_a_generator_is_refused() -> None:
 
 
 @given(st.lists(st.uuids(), min_size=1, max_size=5))
-def test_writer_ids_that_are_remembered_are_what_uuid_makes(ids: list[UUID]) -> None:
+def test_writer_ids_are_what_uuid_makes(ids: list[UUID]) -> None:
     decode = compiler.make_decoder(ConditionalAppend)
-    for writer in ids * 2:
+    for writer in ids:
         body = encode(ConditionalAppend(writer, 1, 1, Event(b"x")))[HEADER_BYTES:]
-        found = decode(body, memoryview(body), 0, len(body)).writer_id
+        found = decode(memoryview(body), 0, len(body)).writer_id
         assert (found, hash(found), repr(found), found.bytes) == (writer, hash(writer), repr(writer), writer.bytes)
         assert found.is_safe == UUID(bytes=writer.bytes).is_safe
         assert [type(each) for each in (copy.copy(found), pickle.loads(pickle.dumps(found)))] == [UUID, UUID]
         assert copy.deepcopy(found) == pickle.loads(pickle.dumps(found)) == writer
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    decode, write = compiler.make_decoder(ConditionalAppend), compiler.make_encoder(COMMANDS[21])
-    for number in range(3 * runtime.MEMO_ENTRIES):
-        body = encode(ConditionalAppend(UUID(int=number), 1, 1, Event(b"x")))[HEADER_BYTES:]
-        decode(body, memoryview(body), 0, len(body))
-        write(COMMANDS[21](1, f"segment {number}"))
-        write(COMMANDS[21](1, "x" * 60000 + str(number))) if number < 5 else None
-    assert len(runtime.UUIDS) <= runtime.MEMO_ENTRIES
-    assert len(runtime.TEXTS) <= runtime.MEMO_ENTRIES
-    assert max(map(len, runtime.TEXTS)) <= runtime.MEMO_CHARACTERS
-
-
-@pytest.mark.parametrize("cls", [each for each in COMMANDS.values() if each is not Event], ids=lambda it: it.type_name)
-@given(data=st.data())
-@examples(20)
-def test_a_packer_writes_what_the_encoder_writes(cls: type[Command], data: st.DataObject) -> None:
-    value = data.draw(command_of(cls))
-    pack = compiler.make_packer(cls)
-    given = [getattr(value, name) for name in cls.__struct_fields__]
-    assert pack(*(each.bytes if isinstance(each, UUID) else each for each in given)) == encode(value)

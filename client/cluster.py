@@ -1,0 +1,17 @@
+"""What the readers and writers of one client share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segstore.client.connection import ConnectionPool, Locations
+from segstore.client.controller import Controller
+
+
+class Cluster(NamedTuple):
+    """A cluster, as a client reaches it: connections to its stores, its controller, and the locations of its segments,
+    with tokens for one kind of access."""
+
+    pool: ConnectionPool
+    controller: Controller
+    locations: Locations

@@ -1,0 +1,75 @@
+"""Converts records to Arrow batches.
+
+Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. If C is
+the process's codec, it fills the columns for the records of captures (`segstore.pipeline.trace.filling`); `RowMaker`
+makes the rows that C declines, and all others. Memory is bounded by one block and `ROWS_AT_ONCE` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+
+from segstore.pipeline.trace.columns import Column
+from segstore.pipeline.trace.files import Chunk, Located, Skipped
+from segstore.pipeline.trace.filling import in_order, make_filler
+from segstore.pipeline.trace.rows import Row, RowMaker, storable
+from segstore.wire.trace import Columns
+
+ROWS_AT_ONCE: Final = 65_536
+
+_TYPES: Final = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    """Returns the schema of the batches."""
+    return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
+
+
+class BatchMaker:
+    """Converts records to batches of the rows that `rows` would make."""
+
+    def __init__(self, rows: RowMaker) -> None:
+        self.schema = arrow_schema(rows.columns)
+        self._rows = rows
+        self._one = RowMaker(in_order(rows.columns), tokens=rows.tokens, fail_fast=rows.fail_fast)
+        self._filler = make_filler(self._one, rows.chosen)
+
+    def batches(self, found: Chunk | Skipped) -> Iterator[pa.RecordBatch]:
+        """Yields the batches of a reader's result. Raises BadTrace if skipping is disabled."""
+        if self._filler is not None and isinstance(found, Chunk) and found.columns is not None:
+            yield from self._filled(found, found.columns)
+            return
+        rows = self._rows.rows(found)
+        while part := list(islice(rows, ROWS_AT_ONCE)):
+            columns = zip(zip(*part, strict=True), self.schema.types, strict=True)
+            yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=self.schema)
+
+    def _filled(self, chunk: Chunk, columns: Columns) -> Iterator[pa.RecordBatch]:
+        def row(number: int) -> Row:
+            return self._one.row(chunk.path, Located(chunk.block, number, columns[number]))
+
+        for first in range(0, len(columns), ROWS_AT_ONCE):
+            stop = min(first + ROWS_AT_ONCE, len(columns))
+            count, filled = self._filler.fill(*columns.buffers, first, stop, row)
+            if not count:
+                continue
+            made = {
+                "file": pa.repeat(pa.scalar(storable(chunk.path)), count),
+                "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
+            }
+            for column, buffers in zip(self._one.columns, filled, strict=True):
+                type_, arrow = _TYPES[column.type], [pa.py_buffer(each) for each in buffers]
+                made[column.name] = pa.Array.from_buffers(type_, count, arrow)
+            yield pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)

@@ -1,0 +1,83 @@
+"""Tells C how records fill columns: the source of each column, and the attributes that commands have for them.
+
+C gets the same `Origin`s and `Condition`s as `RowMaker`, so both ways agree. It fills the columns of the record and of
+the frame's header by itself. Left to Python are commands whose enum members are shown by name and, unless tokens are
+requested, whatever can hold a token if the column `frame` is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from segstore.pipeline.trace.columns import HEADER_COLUMNS, RECORD_COLUMNS, Column
+from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.rows import RowMaker, origin_of
+from segstore.wire.codec import ACCELERATOR, EVENT
+from segstore.wire.schema import COMMANDS, Command
+from segstore.wire.trace import SECRET_CODES, Direction, RecordKind
+
+_TYPES: Final = {
+    "boolean": "flag",
+    "byte": "int8",
+    "int": "int32",
+    "long": "int64",
+    "string": "text",
+    "binary": "binary",
+    "timestamp": "int64",
+}
+_LABELS: Final = {
+    "kind": tuple(kind.name.lower() for kind in RecordKind),
+    "direction": tuple(direction.name.lower() for direction in Direction),
+}
+_NUMBERS: Final = {column.name for column in RECORD_COLUMNS} | {"code"}
+_OUTSIDE: Final = _NUMBERS | {column.name for column in HEADER_COLUMNS} | {"frame"}
+_VALUES: Final = {"text": "value", "id": "value"}  # C knows their types
+_PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
+
+
+def in_order(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Returns the columns that C fills, as it wants them: those of the record first; a whole chunk has the others."""
+    chosen = (column for column in columns if column.name not in ("file", "block"))
+    return tuple(sorted(chosen, key=lambda column: column.name not in _NUMBERS))
+
+
+def make_filler(one: RowMaker, chosen: Chosen) -> Any:
+    """Returns what fills the columns of `one`, which are `in_order`, with the rows of chosen records.
+
+    None if C is not the process's codec, or if the column `fields` is among them.
+    """
+    names = {column.name for column in one.columns}
+    if ACCELERATOR is None or "fields" in names:
+        return None
+    hides = "frame" in names and not one.tokens
+    kinds = {RecordKind.FRAME: _FRAME, RecordKind.BYTES: _LEFT_TO_PYTHON if hides else _PLAIN}
+    programs = {
+        cls: steps
+        for code, cls in COMMANDS.items()
+        if code != EVENT and not (hides and code in SECRET_CODES) and (steps := _steps(cls, one.columns)) is not None
+    }
+    return ACCELERATOR.rows(
+        tuple((_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
+        programs,
+        tuple(each.in_numbers() for each in chosen.conditions),
+        kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
+        decodes=one.fail_fast or not names <= _OUTSIDE,
+    )
+
+
+def _source(name: str) -> str:
+    return "data" if name == "frame" else name if name in _NUMBERS else "body"
+
+
+def _steps(cls: type[Command], columns: tuple[Column, ...]) -> tuple[tuple[int, str, Any], ...] | None:
+    """Returns how frames of a command fill columns: index of the column, how, path or constant; None if C cannot."""
+    constants = {"command": cls.type_name, "failure": cls.is_failure}
+    steps: list[tuple[int, str, Any]] = []
+    for at, column in enumerate(columns):
+        if column.name in constants:
+            steps.append((at, "constant", constants[column.name]))
+        elif (origin := origin_of(cls, column.name)) is not None:
+            if origin.conversion == "name":
+                return None
+            steps.append((at, _VALUES.get(origin.conversion, origin.conversion), origin.path))
+    return tuple(steps)

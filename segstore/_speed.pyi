@@ -1,0 +1,11 @@
+from typing import Any
+
+VERSION: str
+
+Shape: Any
+Codec: Any
+Front: Any
+Frames: Any
+Acks: Any
+Rows: Any
+Shortcut: Any

@@ -1,0 +1,247 @@
+"""Executes what one peer has sent, sans I/O: with its session, and through its lane if there are rules or observers.
+
+Through a lane, requests are executed one by one, because rules are asked about each, and replies leave as it decides.
+
+Invariants: requests are executed in the order in which they were received, and whatever was received is executed unless
+the session ends; the session learns when nothing is in flight behind a failed append.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.server.connection.receiving import Received
+from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
+from segstore.server.connection.states import Ending
+from segstore.server.faults import End, Execute, Finish, Forget, Send
+from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from segstore.server.connection.deadlines import Waits
+    from segstore.server.connection.hub import ConnectionHub
+    from segstore.server.connection.service import StoreService
+    from segstore.server.faults import Effect, Lane, Seen
+    from segstore.wire import Buffer, Command
+    from segstore.wire.blocks import Append
+
+_NOT_YET: Final = Ending.NOT_YET
+_SLICE_ITEMS: Final = 4096
+"""Maximum number of requests executed in a slice, however fast they are."""
+_HEAVY: Final = 3
+"""A strain that takes more than one used-up slice in a row: a single one may be due to preemption of the process."""
+
+
+class LaneHost:
+    """The lane of one connection and the replies that have passed it.
+
+    Attributes:
+        out_bytes: size of the replies that have passed, and are still to be written.
+    """
+
+    __slots__ = ("_lane", "_most_bytes", "_on_reply", "_out", "_queue", "_reset", "_seen", "out_bytes")
+
+    def __init__(
+        self, lane: Lane, service: StoreService, *, on_reply: Callable[[], None], reset: Callable[[str], None]
+    ) -> None:
+        """on_reply, reset: as in `Execution`."""
+        self.out_bytes = 0
+        self._lane = lane
+        self._queue = service.queue
+        self._most_bytes = service.settings.limits.connection_outstanding_bytes
+        self._on_reply = on_reply
+        self._reset = reset
+        self._out: list[Buffer] = []
+        self._seen: list[Seen] = []
+
+    @property
+    def number(self) -> int:
+        """Of the connection, over all stores that share the rules."""
+        return self._lane.number
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all requests and replies that are held."""
+        return self._lane.requests_bytes + self._lane.replies_bytes + self.out_bytes
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no request is to be executed now."""
+        lane = self._lane
+        return lane.is_blocked or lane.requests_bytes + lane.replies_bytes > self._most_bytes
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no reply is held."""
+        return self._lane.is_drained
+
+    def execute(self, session: Session, items: Sequence[Command | Append], start: int) -> int:
+        """Executes requests in order, from `start`, until the slice is used up, enough output is pending or the lane
+        holds one; returns how many of all are done.
+        """
+        lane, is_over = self._lane, self._queue.is_over
+        for done in range(start, len(items)):
+            self.apply(session, lane.request(items[done]))
+            if session.ending is not _NOT_YET or self.is_paused or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
+                return done + 1
+        return len(items)
+
+    def take_replies(self, session: Session) -> None:
+        """Passes replies of reads that waited through the lane."""
+        if session.out:
+            for frame in session.take_out():
+                self.apply(session, self._lane.reply([bytes(frame)]))
+
+    def take_out(self) -> list[Buffer]:
+        """The replies that have passed the lane, in order; the caller writes them."""
+        self._lane.sent(self._seen)
+        out, self._out, self._seen, self.out_bytes = self._out, [], [], 0
+        return out
+
+    def nothing_in_flight(self, session: Session) -> None:
+        """Everything that was received is executed."""
+        session.nothing_in_flight()
+        self._lane.nothing_in_flight()
+
+    def drop_waiting(self) -> bool:
+        """The connection is lost. Returns whether a request was held, and so those behind it are to be dropped."""
+        was_blocked = self._lane.is_blocked
+        self._lane.drop_waiting()
+        self._out, self._seen, self.out_bytes = [], [], 0
+        return was_blocked
+
+    def apply(self, session: Session, effects: list[Effect]) -> None:
+        """Performs what the lane decided."""
+        for effect in effects:
+            match effect:
+                case Execute():
+                    if not session.ended:
+                        self._execute(session, effect)
+                case Send():
+                    if not self._out:
+                        self._on_reply()
+                    self._out.append(effect.data)
+                    self._seen += effect.seen
+                    self.out_bytes += len(effect.data)
+                case Forget(segment, writer_id):
+                    session.forget_writer(segment, writer_id)
+                case Finish(why):
+                    self.apply(session, self._lane.end(why))
+                case End(why, reset=True):
+                    self._reset(why)
+                case End(why):
+                    session.end(why, Ending.FLUSHED)
+
+    def _execute(self, session: Session, request: Execute) -> None:
+        waiting = len(session.reads)
+        self.take_replies(session)
+        session.receive_all((request.item,), whole=False)
+        frames = list(map(bytes, session.take_out()))
+        if not frames and len(session.reads) > waiting:
+            self._lane.await_reply(request)
+        elif frames or not session.ended:
+            self.apply(session, self._lane.reply(frames, request))
+
+
+class Execution:
+    """The requests of one connection, and their replies until they are taken.
+
+    Attributes:
+        received: requests that are not executed yet.
+        session: executes them.
+        lane: decides about them before; None without rules and observers.
+        is_heavy: whether its last slices were used up.
+    """
+
+    __slots__ = ("_executed", "_queue", "_strain", "lane", "received", "session")
+
+    def __init__(
+        self,
+        hub: ConnectionHub[Any],
+        lane: Lane | None,
+        peer: str,
+        waits: Waits,
+        now_s: Callable[[], float],
+        *,
+        admin: bool,
+        on_reply: Callable[[], None],
+        reset: Callable[[str], None],
+    ) -> None:
+        """peer: "host:port" of the other side. waits: since when parts of requests are incomplete, by the clock
+        `now_s`. on_reply: called when a reply is to be written. reset: resets the connection, for the reason given.
+        """
+        service, limits = hub.service, hub.limits
+        blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
+        decoder = service.frame_decoder(None if admin else WHOLE_APPENDS)
+        self.received = Received(hub.buffers, decoder, blocks, waits, now_s, service.counters, in_runs=lane is None)
+        whole = lane is not None
+        self.session = Session(service, peer, admin=admin, on_reply=on_reply, blocks=blocks, whole_frames=whole)
+        self.lane = None if lane is None else LaneHost(lane, service, on_reply=on_reply, reset=reset)
+        self._queue = hub.queue
+        self._executed = 0  # in this slice
+        self._strain = 0  # rises with each slice that is used up
+
+    @property
+    def is_heavy(self) -> bool:
+        return self._strain >= _HEAVY
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all that it holds for the peer."""
+        session, lane = self.session, self.lane
+        held = self.received.held_bytes + session.waiting_bytes + session.out_bytes
+        return held if lane is None else held + lane.held_bytes
+
+    def run(self, make_room: Callable[[], bool]) -> None:
+        """Executes requests until the slice is used up, the lane holds one, or there is no room for replies.
+
+        make_room: writes the pending replies; returns whether more may be executed.
+        """
+        session, received, lane, is_over = self.session, self.received, self.lane, self._queue.is_over
+        has_room = True
+        while has_room and session.ending is _NOT_YET and not (lane is not None and lane.is_paused):
+            if received.backlog:
+                items: Sequence[Any] = received.take_backlog()
+            elif received.at < received.end:
+                items = received.decode()
+            else:
+                break
+            done, whole = 0, received.at == received.end
+            while has_room and session.ending is _NOT_YET:
+                if lane is None:
+                    done = session.receive_all(items, done, whole=whole)
+                else:
+                    done = lane.execute(session, items, done)
+                if done == len(items) or session.ended or is_over():
+                    break
+                has_room = make_room()
+            self._executed += received.step
+            if done < len(items):
+                received.put_back(items[done:])
+            elif received.at == received.end:
+                break
+            if self._executed >= _SLICE_ITEMS or is_over():
+                break
+
+    def slice_ended(self, *, used_up: bool) -> None:
+        """Call after a slice in which `run` was called. used_up: whether its time is."""
+        if used_up or self._executed >= _SLICE_ITEMS:
+            self._strain = min(self._strain + 2, 2 * _HEAVY)
+        elif self._strain:
+            self._strain -= 1
+        self._executed = 0
+        if self.lane is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Ends the refusals that hold for one read, if all that was received is executed."""
+        lane = self.lane
+        if lane is not None and not lane.is_paused and not self.received.is_pending():
+            lane.nothing_in_flight(self.session)
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Performs what the lane decided when the wait of a request or a reply had ended."""
+        assert self.lane is not None
+        self.lane.apply(self.session, effects)
+        self.settle()

@@ -1,0 +1,225 @@
+"""Requests that a peer has sent and that are not executed yet, sans I/O: bytes in, commands and whole appends out.
+
+Bytes are decoded in steps of a few frames, because their owner executes in slices. Bytes that are not decoded yet and
+items that are not executed yet can outlive their read: `hold` and `put_back` keep them.
+
+Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
+a lent buffer is given back once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire import WireError
+from segstore.wire.blocks import Append, one_by_one
+from segstore.wire.owned import owned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from segstore.server.connection.deadlines import Waits
+    from segstore.server.connection.service import Counters
+    from segstore.server.connection.writers import Item
+    from segstore.wire import Buffer, FrameDecoder
+    from segstore.wire.blocks import AppendBlockDecoder
+
+_RECEIVE_BYTES: Final = 1024 * 1024
+_CROWDED_BYTES: Final = 64 * 1024
+_LENT_BUFFERS: Final = 4
+_LARGE_BYTES: Final = 128 * 1024
+"""Up to this size, pending bytes are copied; for more, the receive buffer is borrowed."""
+_STEP: Final = 256
+"""Number of frames decoded at a time."""
+_ITEM_BYTES: Final = 256
+"""What an item that is put back takes beside its payload, roughly."""
+
+
+class ReceiveBuffers:
+    """The buffer for the reads of all connections, and those lent to connections that are behind.
+
+    Attributes:
+        buffer, view: buffer for all reads; its content is valid until the next read.
+        crowded_view: a small part of it, for reads while many jobs are queued.
+    """
+
+    __slots__ = ("_free", "_made", "buffer", "crowded_view", "view")
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._free: list[bytearray] = []
+        self._take()
+
+    def _take(self) -> None:
+        if not self._free:
+            self._free.append(bytearray(_RECEIVE_BYTES))
+            self._made += 1
+        self.buffer = self._free.pop()
+        self.view = memoryview(self.buffer)
+        self.crowded_view = self.view[:_CROWDED_BYTES]
+
+    def lend(self) -> bool:
+        """Leaves the buffer to the connection that was read into it, and uses another one for the next reads.
+
+        Returns False, and does nothing, if too many are lent.
+        """
+        if not self._free and self._made > _LENT_BUFFERS:
+            return False
+        self._take()
+        return True
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Takes back a lent buffer."""
+        self._free.append(buffer)
+
+
+class Received:
+    """What one peer has sent and its owner has not executed.
+
+    Attributes:
+        decoder, blocks: the decoders of frames and of append blocks; blocks is None if no appends are received.
+        backlog: items to be executed first.
+        at, end: the bytes to be decoded after them are those from `at` to `end` of a buffer.
+        problem: what is wrong with the bytes behind all others; None if nothing is.
+        has_part: whether a frame or an append block is incomplete.
+        step: number of commands of the items that came last.
+    """
+
+    __slots__ = (
+        "_backlog_bytes",
+        "_buffers",
+        "_counters",
+        "_data",
+        "_in_runs",
+        "_now_s",
+        "_waits",
+        "at",
+        "backlog",
+        "blocks",
+        "decoder",
+        "end",
+        "has_part",
+        "problem",
+        "step",
+    )
+
+    def __init__(
+        self,
+        buffers: ReceiveBuffers,
+        decoder: FrameDecoder,
+        blocks: AppendBlockDecoder | None,
+        waits: Waits,
+        now_s: Callable[[], float],
+        counters: Counters,
+        *,
+        in_runs: bool,
+    ) -> None:
+        """buffers: where reads come in. waits: since when parts are incomplete, by the clock `now_s`. counters: count
+        what cannot be decoded. in_runs: whole appends may come as runs.
+        """
+        self.decoder = decoder
+        self.blocks = blocks
+        self._in_runs = in_runs
+        self._buffers = buffers
+        self._waits = waits
+        self._now_s = now_s
+        self._counters = counters
+        self._data: Buffer = b""
+        self.at = self.end = 0
+        self.backlog: list[Item] = []
+        self.step = 0
+        self._backlog_bytes = 0
+        self.problem: WireError | None = None
+        self.has_part = False
+
+    def is_pending(self) -> bool:
+        """Whether anything is to be executed or refused."""
+        return self.at < self.end or bool(self.backlog) or self.problem is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all that outlives the read, with incomplete frames and blocks."""
+        held = self.decoder.buffered_bytes + self._backlog_bytes
+        if self.blocks is not None and self.blocks.block_open:
+            held += self.blocks.block_bytes
+        if self._data and self._data is not self._buffers.buffer:
+            held += self.end - self.at
+        return held
+
+    def read(self, size: int) -> None:
+        """Takes the bytes of a read from the shared buffer, to be executed now or held. Nothing may be pending."""
+        self._data, self.at, self.end = self._buffers.buffer, 0, size
+
+    def read_more(self, size: int) -> None:
+        """Takes and copies the bytes of a read while others are pending."""
+        if self.problem is not None:
+            return
+        # Payloads may lie in the buffer that is given back.
+        self.backlog = [owned(item)[0] for item in self.backlog]
+        more = b"".join((memoryview(self._data)[self.at : self.end], self._buffers.view[:size]))
+        self.release()
+        self._data, self.at, self.end = more, 0, len(more)
+
+    def take_backlog(self) -> Sequence[Item]:
+        """The items that were put back; the caller executes them."""
+        items, self.backlog, self._backlog_bytes = self.backlog, [], 0
+        self.step = len(items)
+        return items
+
+    def decode(self) -> Sequence[Item]:
+        """Decodes the next step: items to be executed before the next call, or put back."""
+        decoder, blocks, waits = self.decoder, self.blocks, self._waits
+        writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
+        items: Sequence[Any]
+        try:
+            items = decoder.feed(self._data, self.end, self.at, most=_STEP, records=writers, changed=block_open)
+            self.step, self.at = decoder.taken, decoder.position
+        except WireError as error:
+            items, self.problem, self.at = error.decoded, error, self.end
+            self.step = len(items)
+            self._counters.malformed_frames += 1
+        has_frames = bool(items)
+        if blocks is not None:
+            try:
+                items = blocks.feed_all(items)
+            except WireError as error:
+                items, self.problem, self.at = error.decoded, error, self.end
+                self._counters.protocol_violations += 1
+            if not self._in_runs:
+                items = one_by_one(items)
+        partial = decoder.buffered_bytes > 0
+        block_open = blocks is not None and blocks.block_open
+        self.has_part = partial or block_open
+        if self.has_part or waits.for_bytes:
+            appends = block_open and any(type(item) in (Append, list) for item in items)
+            waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
+        return items
+
+    def put_back(self, items: Sequence[Item]) -> None:
+        """Holds items for later, with payloads of their own if they lie in the shared buffer."""
+        if self._data is not self._buffers.buffer:
+            self.backlog, self._backlog_bytes = list(items), len(items) * _ITEM_BYTES
+            return
+        for item in items:
+            kept, size = owned(item)
+            self.backlog.append(kept)
+            self._backlog_bytes += size + _ITEM_BYTES
+
+    def hold(self) -> None:
+        """Holds the bytes of the last read: the shared buffer belongs to the next one."""
+        if self.end - self.at < _LARGE_BYTES or not self._buffers.lend():
+            self._data = bytes(self._buffers.view[self.at : self.end])
+            self.at, self.end = 0, len(self._data)
+
+    def release(self) -> None:
+        """Releases the buffer: all of it was executed or dropped."""
+        lent, self._data = self._data, b""
+        if type(lent) is bytearray and lent is not self._buffers.buffer:
+            self._buffers.give_back(lent)
+
+    def drop(self) -> None:
+        """Drops everything that is pending."""
+        self.release()
+        self.at = self.end = 0
+        self.problem = None
+        self.backlog, self._backlog_bytes = [], 0

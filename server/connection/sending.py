@@ -1,0 +1,170 @@
+"""The way out of one connection: replies are written at once, or when the changes before them are durable.
+
+Invariant: replies leave in order, none before all that was executed before it is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from segstore.wire.protocol import gathered
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from segstore.server.durable import Gate, Gated
+    from segstore.server.recording import Recorder
+    from segstore.wire import Buffer
+
+_SMALL_BYTES: Final = 16 * 1024
+
+
+class HeldReplies:
+    """Replies that wait until the changes before them are durable, sans I/O.
+
+    Attributes:
+        gate: tells what is durable.
+        bytes: their size.
+        is_stalled: whether their peer is not read until the disk has caught up.
+    """
+
+    __slots__ = ("_most_bytes", "_parts", "bytes", "gate", "is_stalled")
+
+    def __init__(self, gate: Gate, most_bytes: int) -> None:
+        """most_bytes: above this size, the disk should catch up before more is executed."""
+        self.gate = gate
+        self.bytes = 0
+        self.is_stalled = False
+        self._most_bytes = most_bytes
+        self._parts: deque[tuple[int, list[Buffer], int]] = deque()
+
+    @property
+    def next_mark(self) -> int:
+        """What the first one waits for; 0 if none is held."""
+        return self._parts[0][0] if self._parts else 0
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether the disk should catch up before more is executed for this peer."""
+        return self.gate.full or self.bytes > self._most_bytes
+
+    def hold(self, owner: Gated, out: list[Buffer], size: int) -> bool:
+        """Holds replies unless all that was executed is durable; returns whether they are held."""
+        gate, parts = self.gate, self._parts
+        mark = gate.mark
+        if not parts:
+            if mark <= gate.committed:
+                return False
+            gate.hold(owner, mark)
+        parts.append((mark, out, size))
+        self.bytes += size
+        return True
+
+    def take(self, committed: int) -> tuple[list[Buffer], int]:
+        """Removes and returns the first replies, and all others that wait for no more than `committed`; their size."""
+        parts = self._parts
+        _, out, size = parts.popleft()
+        while parts and parts[0][0] <= committed:
+            _, more, more_bytes = parts.popleft()
+            out += more
+            size += more_bytes
+        self.bytes -= size
+        return out, size
+
+    def stall(self, owner: Gated) -> None:
+        """The owner's peer is not read until there is room."""
+        self.is_stalled = True
+        self.gate.stalled[owner] = None
+
+    def go_on(self, owner: Gated) -> None:
+        """Ends `stall`."""
+        self.is_stalled = False
+        self.gate.stalled.pop(owner, None)
+
+    def drop(self, owner: Gated) -> None:
+        """Drops all, and ends `stall`."""
+        self._parts.clear()
+        self.bytes = 0
+        self.go_on(owner)
+
+
+class Output:
+    """Writes the replies of one connection to its transport.
+
+    Attributes:
+        held: None if changes need not be durable.
+        is_full: whether the peer has too many replies to read.
+    """
+
+    __slots__ = ("_high_bytes", "_number", "_recorder", "_shrunk", "_transport", "_unread_bytes", "held", "is_full")
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        held: HeldReplies | None,
+        recorder: Recorder | None,
+        number: int,
+        high_bytes: int,
+    ) -> None:
+        """number: of the connection, in a recording. high_bytes: size of the replies that may wait for the peer."""
+        self.held = held
+        self.is_full = False
+        self._transport = transport
+        self._recorder = recorder
+        self._number = number
+        self._high_bytes = high_bytes
+        self._shrunk = False
+        self._unread_bytes = 0
+        transport.set_write_buffer_limits(high=high_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of all that waits for the peer or the disk."""
+        size, held = self._transport.get_write_buffer_size(), self.held
+        if held is not None and held.bytes > _SMALL_BYTES:  # acknowledgements come and go: not worth an account
+            size += held.bytes
+        return size
+
+    def write(self, out: list[Buffer], *, large: bool) -> None:
+        """Writes replies in order. large: whether there may be large ones among them, which are not joined."""
+        if len(out) > 1:
+            out = gathered(out, _SMALL_BYTES) if large else [b"".join(out)]
+        if self._recorder is not None:
+            self._recorder.sent(self._number, out)
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def release(self, held: HeldReplies, committed: int) -> None:
+        """Writes the held replies that may leave."""
+        out, size = held.take(committed)
+        if not self._transport.is_closing():
+            self.write(out, large=size > _SMALL_BYTES)
+
+    def filled(self) -> None:
+        """The transport takes no more: the peer is to read first."""
+        self.is_full = True
+        self._unread_bytes = self._transport.get_write_buffer_size()
+
+    def drained(self) -> None:
+        """Ends `filled`, and `shrink`."""
+        self.is_full = False
+        if self._shrunk and not self._transport.is_closing():
+            self._shrunk = False
+            self._transport.set_write_buffer_limits(high=self._high_bytes)
+
+    def has_progressed(self) -> bool:
+        """Whether the peer has read more since the last call that said so, or since the output was full."""
+        size = self._transport.get_write_buffer_size()
+        if size >= self._unread_bytes:
+            return False
+        self._unread_bytes = size
+        return True
+
+    def shrink(self, share: int) -> None:
+        """No more than `share` bytes of replies may wait for this peer, until it has read them."""
+        if not self.is_full and self._transport.get_write_buffer_size() > share:
+            self._shrunk = True
+            self._transport.set_write_buffer_limits(high=share)

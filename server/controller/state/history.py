@@ -1,0 +1,327 @@
+"""The history of a stream's segments, and stream cuts through it: pure functions over epochs.
+
+An epoch is the set of segments that take writes at the same time; their key ranges cover 0 to 1 without overlap.
+Scaling and rolling transactions end one epoch and begin the next. Invariants: epochs are numbered from 0 without gaps,
+each segment is in one contiguous run of epochs that begins with its own, and segment numbers never decrease.
+
+A stream cut maps segment ids to offsets and covers the key range; -1 marks a segment that a reader knows of but has not
+reached. Its *span* maps each of its segments to the last epoch that held it, within the epochs that the cut touches;
+two cuts are compared by their spans.
+
+`why_invalid` checks a cut for unknown segments and uncovered keys; the other functions expect valid cuts. Follows
+`PersistentStreamBase` and `RecordHelper` (Pravega); comparisons of ranges are exact, as there.
+
+Segments are looked up by key and by id, never by linear search: a stream may have thousands, and a cut may name all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import pairwise
+from operator import attrgetter, itemgetter
+from typing import Final
+
+import msgspec
+
+from segstore.server.controller.policies import Cut
+from segstore.wire.names import segment_name, split_segment_id
+
+KeyRange = tuple[float, float]
+Span = dict["Segment", int]
+
+FUTURE: Final = 0
+"""An offset below this marks a segment that is known but not reached."""
+
+_PIECE: Final = 1_000
+
+_START: Final = attrgetter("start")
+_END: Final = attrgetter("end")
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """One segment of a stream: its number, the epoch of its creation, its key range."""
+
+    number: int
+    epoch: int
+    start: float
+    end: float
+    created_ms: int
+
+    @property
+    def id(self) -> int:
+        return self.epoch << 32 | self.number
+
+    def name(self, scope: str, stream: str) -> str:
+        """Return the full name in the segment store."""
+        return segment_name(scope, stream, self.number, self.epoch)
+
+
+class Epoch(msgspec.Struct, frozen=True, array_like=True, dict=True):
+    """The segments between two changes, by key; `reference` is the epoch that this one repeats, or its own number."""
+
+    number: int
+    reference: int
+    segments: tuple[Segment, ...]
+    created_ms: int
+
+    @cached_property
+    def made(self) -> Mapping[int, Segment]:
+        """The segments created in this epoch, by id."""
+        return {segment.id: segment for segment in self.segments if segment.epoch == self.number}
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next new segment. The last epoch has the highest one so far."""
+        return 1 + max(segment.number for segment in self.segments)
+
+    def holds(self, segment: Segment) -> bool:
+        at = bisect_right(self.segments, segment.start, key=_START) - 1
+        return at >= 0 and self.segments[at].id == segment.id
+
+    def overlapping(self, start: float, end: float) -> Sequence[Segment]:
+        """Return the segments whose keys overlap a range."""
+        return self.segments[bisect_right(self.segments, start, key=_END) : bisect_left(self.segments, end, key=_START)]
+
+
+class Comparison(Enum):
+    BEFORE = "before"
+    EQUAL_OR_AFTER = "equal or after"
+    OVERLAPS = "overlaps"
+
+
+def equal_ranges(count: int, start: float = 0.0, end: float = 1.0) -> list[KeyRange]:
+    """Return `count` adjacent ranges of equal length; the ends are exactly `start` and `end`."""
+    step = (end - start) / count
+    edges = [start, *(start + step * at for at in range(1, count)), end]
+    return list(pairwise(edges))
+
+
+def first_epoch(count: int, first_number: int, now_ms: int) -> Epoch:
+    """Return epoch 0 of a new stream."""
+    numbered = enumerate(equal_ranges(count), first_number)
+    segments = tuple(Segment(number, 0, start, end, now_ms) for number, (start, end) in numbered)
+    return Epoch(0, 0, segments, now_ms)
+
+
+def next_epoch(current: Epoch, sealed: Iterable[int], ranges: Sequence[KeyRange], now_ms: int) -> Epoch:
+    """Return the epoch after `current`, in which new segments for `ranges` replace those in `sealed`."""
+    gone = set(sealed)
+    number = current.number + 1
+    # Creation times of epochs strictly increase, so that the epoch at a given time is unique.
+    created_ms = max(now_ms, current.created_ms + 1)
+    numbered = enumerate(ranges, current.next_number)
+    made = [Segment(each, number, start, end, created_ms) for each, (start, end) in numbered]
+    kept = [segment for segment in current.segments if segment.id not in gone]
+    return Epoch(number, number, tuple(sorted([*kept, *made], key=lambda each: each.start)), created_ms)
+
+
+def ranges_match(current: Epoch, sealed: Iterable[int], ranges: Iterable[KeyRange]) -> bool:
+    """Whether `ranges` are valid and cover exactly the keys of the segments in `sealed`."""
+    new = list(ranges)
+    if any(start >= end for start, end in new):
+        return False
+    known = {each.id: (each.start, each.end) for each in current.segments}
+    return _joined(known[each] for each in sealed if each in known) == _joined(new)
+
+
+def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Join adjacent ranges. Overlapping ranges are not joined, so that they never equal valid ones."""
+    joined: list[KeyRange] = []
+    for start, end in sorted(ranges):
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+# Before and after ------------------------------------------------------------------------------------------------
+
+
+def find_segment(epochs: Sequence[Epoch], identifier: int) -> Segment | None:
+    """Return the segment with this id; None if it never existed."""
+    born = split_segment_id(identifier)[0]
+    return epochs[born].made.get(identifier) if 0 <= born < len(epochs) else None
+
+
+def sealed_in(epochs: Sequence[Epoch], segment: Segment) -> int | None:
+    """Return the first epoch without the segment; None if the segment is current."""
+    if epochs[-1].holds(segment):
+        return None
+    later = range(segment.epoch + 1, len(epochs))
+    return later[bisect_left(later, True, key=lambda number: not epochs[number].holds(segment))]
+
+
+def successors(epochs: Sequence[Epoch], identifier: int) -> dict[Segment, list[int]]:
+    """Return the successors of a segment, each with the ids of all its predecessors; empty if there are none."""
+    segment = find_segment(epochs, identifier)
+    sealed = None if segment is None else sealed_in(epochs, segment)
+    if segment is None or sealed is None:
+        return {}
+    before = epochs[sealed - 1]
+    return {
+        following: [each.id for each in before.overlapping(following.start, following.end)]
+        for following in epochs[sealed].overlapping(segment.start, segment.end)
+    }
+
+
+def _overlaps(ones: Iterable[Segment], others: Iterable[Segment]) -> Iterator[tuple[Segment, Segment]]:
+    """Yield the pairs of `ones` and `others` whose keys overlap, in one pass over the keys."""
+    sides = [(segment, side) for side, segments in enumerate((ones, others)) for segment in segments]
+    sides.sort(key=lambda each: each[0].start)
+    begun: tuple[list[tuple[float, int, Segment]], ...] = ([], [])
+    for segment, side in sides:
+        across = begun[1 - side]
+        while across and across[0][0] <= segment.start:
+            heappop(across)
+        for _, _, other in across:
+            yield (other, segment) if side else (segment, other)
+        heappush(begun[side], (segment.end, segment.id, segment))
+
+
+# Stream cuts -----------------------------------------------------------------------------------------------------
+
+
+def why_invalid(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> str | None:
+    """Return why a cut is invalid; None if it is valid.
+
+    Its reached segments must not overlap, and together with its future segments must cover all keys.
+    """
+    if not cut:
+        return "it is empty"
+    reached: list[Segment] = []
+    future: list[Segment] = []
+    for identifier, offset in cut.items():
+        segment = find_segment(epochs, identifier)
+        if segment is None:
+            return f"segment {identifier} is not one of the stream"
+        (future if offset < FUTURE else reached).append(segment)
+    if not reached:
+        return "it has reached no segment"
+    reached.sort(key=_START)
+    for left, right in pairwise(reached):
+        if right.start < left.end:
+            return f"segments {left.id} and {right.id} overlap"
+    to_come: list[KeyRange] = []
+    for segment in future:
+        _cover(to_come, segment)
+    for start, end in uncovered(reached):
+        # No segment was reached there, so a future segment must cover the range.
+        at = bisect_right(to_come, start, key=itemgetter(1))
+        if at == len(to_come) or to_come[at][0] >= end:
+            return f"nothing covers the keys from {start} to {end}"
+    for segment, each in _overlaps(future, reached):
+        if each.id >= segment.id:
+            return f"segment {segment.id} is said to come after one that follows it"
+    return None
+
+
+def _cover(covered: list[KeyRange], segment: Segment) -> tuple[bool, bool]:
+    """Add a segment to sorted ranges that neither overlap nor touch.
+
+    Returns whether some of its keys were covered before, and whether all were.
+    """
+    first = bisect_left(covered, segment.start, key=itemgetter(1))
+    touched = covered[first : bisect_right(covered, segment.end, key=itemgetter(0))]
+    start = min(segment.start, touched[0][0]) if touched else segment.start
+    end = max(segment.end, touched[-1][1]) if touched else segment.end
+    covered[first : first + len(touched)] = [(start, end)]
+    some = any(each[0] < segment.end and segment.start < each[1] for each in touched)
+    return some, touched == [(start, end)]
+
+
+def uncovered(segments: Sequence[Segment]) -> list[KeyRange]:
+    """Return the gaps between 0 and 1 that sorted segments leave."""
+    gaps: list[KeyRange] = []
+    at = 0.0
+    for segment in segments:
+        if segment.start > at:
+            gaps.append((at, segment.start))
+        at = max(at, segment.end)
+    if at < 1.0:
+        gaps.append((at, 1.0))
+    return gaps
+
+
+def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
+    """Map each segment of a valid cut to the last epoch that holds it, among the epochs that the cut touches."""
+    touched = epochs[: split_segment_id(max(cut))[0] + 1]
+    span: Span = {}
+    for identifier in cut:
+        if (segment := find_segment(touched, identifier)) is not None:
+            sealed = sealed_in(touched, segment)
+            span[segment] = len(touched) - 1 if sealed is None else sealed - 1
+    return span
+
+
+def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int], other_span: Span) -> bool:
+    """Whether no part of `cut` is before `other`."""
+    return not any(
+        span[segment] < other_span[earlier] or (segment.id == earlier.id and cut[segment.id] < other[earlier.id])
+        for segment, earlier in _overlaps(span, other_span)
+    )
+
+
+def compare(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int, int]) -> Comparison:
+    """Compare `cut` with `other`; both must be valid."""
+    after = before = False
+    for segment, reference in _overlaps(cut_span(epochs, cut), cut_span(epochs, other)):
+        same = segment.id == reference.id
+        mine, theirs = (cut[segment.id], other[reference.id]) if same else (segment.id, reference.id)
+        after |= mine > theirs
+        before |= mine < theirs
+    if before:
+        return Comparison.OVERLAPS if after else Comparison.BEFORE
+    return Comparison.EQUAL_OR_AFTER
+
+
+def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]) -> list[Segment]:
+    """Return the segments from one cut to a later one, inclusive; an empty cut means the first or the current epoch.
+
+    They are in order of their ids. The cuts must be valid. Raises `ValueError` if `end` is before `start`.
+    """
+    return [segment for piece in pieces_between(epochs, start, end) for segment in piece]
+
+
+def pieces_between(
+    epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int, int]
+) -> Iterator[list[Segment]]:
+    """As `between`, but a few thousand segments at a time, because a stream may have had any number."""
+    start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
+    last = epochs[-1]
+    end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
+    if start and end and not is_at_or_after(end, end_span, start, start_span):
+        raise ValueError("the second stream cut lies before the first")
+    touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
+    found: dict[int, Segment] = {}
+    for epoch in touched:
+        found |= epoch.made if epoch is not touched[0] else {segment.id: segment for segment in epoch.segments}
+        if epoch is touched[-1] or len(found) > max(_PIECE, len(start_span), len(end_span)):
+            outside = {each.id for each, earlier in _overlaps(found.values(), start_span) if each.id < earlier.id}
+            outside |= {each.id for each, later in _overlaps(found.values(), end_span) if each.id > later.id}
+            yield [found[identifier] for identifier in sorted(found.keys() - outside)]
+            found = {}
+
+
+def lower_bound(epochs: Sequence[Epoch], cuts: Iterable[Mapping[int, int]]) -> Cut:
+    """Return the earliest position for each key among several valid cuts; empty if there are no cuts.
+
+    A segment that is only partly covered by earlier ones is marked as not reached.
+    """
+    earliest: Cut = {}
+    for cut in cuts:
+        for identifier, offset in cut.items():
+            earliest[identifier] = min(offset, earliest.get(identifier, offset))
+    covered: list[KeyRange] = []
+    bound: Cut = {}
+    for identifier in sorted(earliest):  # of overlapping segments, the one with the lower id is earlier
+        segment = find_segment(epochs, identifier)
+        assert segment is not None, "a valid cut names segments of the stream"
+        partly, wholly = _cover(covered, segment)
+        if not wholly:
+            bound[identifier] = -1 if partly else earliest[identifier]
+    return bound

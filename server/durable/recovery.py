@@ -1,0 +1,197 @@
+"""Recovery: what a data directory holds, read from its snapshot and the journals after it.
+
+`verify` reads with the same functions, so that it reports what would keep a store from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from segstore.server.durable import snapshot
+from segstore.server.durable.chunk_files import BlockCache
+from segstore.server.durable.committer import BATCH, records
+from segstore.server.durable.data_directory import (
+    DataDirectory,
+    DirectoryDamaged,
+    DirectoryUnusable,
+    JournalFile,
+    snapshot_name,
+)
+from segstore.server.durable.files import read_regular
+from segstore.server.durable.journal import Group, JournalDamaged, file_names, read_journal
+from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
+from segstore.wire.names import container_of, is_index
+
+log = logging.getLogger(__name__)
+
+CONTROLLER: Final = -1
+"""In place of a container's number: what the controller remembers."""
+
+_REWRITTEN_BYTES: Final = 1024 * 1024
+"""At start-up, at most this much of the journals' end is written again, but at least the last group. Journals that are
+copied completely are removed, so a store that crashes repeatedly at start does not fill the disk."""
+_OPEN_ERRORS: Final = (JournalDamaged, DataDamaged, ValueError, KeyError, msgspec.DecodeError)
+
+
+def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snapshot:
+    """Returns the snapshot in force, an empty one if there is none. Raises `ValueError`, `OSError`."""
+    found = directory.manifest.snapshot
+    if found is None:
+        return snapshot.Snapshot([], None, {})
+    data = read_regular(directory.path / snapshot_name(found.number))
+    if len(data) != found.size or crc32(data) != found.crc:
+        raise ValueError("it does not have its checksum")
+    return snapshot.read(data, directory.path, cache)
+
+
+def groups_of(path: Path, entry: JournalFile, before: int, copied_to: Path | None = None) -> Iterator[Group]:
+    """Yields the valid groups of a journal, which follow batch `before`; `read_journal` says more."""
+    for group in read_journal(path, entry.base_crc, copied_to):
+        if entry.last is not None and group.first > entry.last:
+            return
+        if group.first != before + 1:
+            raise JournalDamaged(path, f"batch {before} is followed by batch {group.first}")
+        before = group.last
+        yield group
+
+
+class Recovery:
+    """The content of an open directory.
+
+    Attributes:
+        chunks: the chunk files of the snapshot, by number.
+        controller_image, controller_operations: the controller's state.
+        journals: each with its last batch; `last` is that of all.
+        tail: the last groups, which `_REWRITTEN_BYTES` bounds.
+        replayed_bytes: total size of all groups.
+    """
+
+    def __init__(self, directory: DataDirectory, cache: BlockCache) -> None:
+        """Reads the snapshot. Raises `DataError`."""
+        self._directory = directory
+        self.controller_image = b""
+        self.controller_operations: list[bytes] = []
+        self.last = directory.manifest.batch
+        self.journals: list[tuple[JournalFile, int]] = []
+        self.tail: deque[Group] = deque()
+        self.replayed_bytes = 0
+        self._tail_bytes = 0
+        self._controller_batch = 0
+        path = directory.path
+        try:
+            images, controller, self.chunks = read_snapshot(directory, cache)
+            for each in self.chunks.values():
+                size = each.path.lstat().st_size
+                if size != each.info.file_bytes:
+                    raise DirectoryDamaged(path, each.path, f"it has {size} bytes, {each.info.file_bytes} were written")
+        except FileNotFoundError as error:
+            raise DirectoryDamaged(path, error.filename, "it is missing") from error
+        except OSError as error:
+            raise DirectoryUnusable(path, error) from error
+        except _OPEN_ERRORS as error:
+            raise DirectoryDamaged(path, self._snapshot_file, str(error)) from error
+        self._images = {each.header.container_id: each for each in images}
+        if controller is not None:
+            self._controller_batch, self.controller_image = controller
+
+    @property
+    def _snapshot_file(self) -> Path:
+        found = self._directory.manifest.snapshot
+        return self._directory.path / ("MANIFEST" if found is None else snapshot_name(found.number))
+
+    def fill(self, containers: Mapping[int, Container], count: int) -> None:
+        """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
+        began, directory = perf_counter(), self._directory
+        starts = dict.fromkeys(containers, self.last)
+        try:
+            for container_id, container in containers.items():
+                if (image := self._images.get(container_id)) is not None:
+                    starts[container_id] = image.header.batch
+                    snapshot.restore(container, image, self.chunks)
+        except _OPEN_ERRORS as error:
+            raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
+        self._images = {}
+        appended: dict[int, dict[str, None]] = {each: {} for each in containers}
+        for entry in directory.manifest.journals:
+            path = directory.path / file_names(entry.number)[0]
+            try:
+                for group in groups_of(path, entry, self.last):
+                    self._replay(group, containers, starts, appended)
+            except FileNotFoundError as error:
+                raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
+            except OSError as error:
+                raise DirectoryUnusable(directory.path, error) from error
+            except JournalDamaged as error:
+                raise DirectoryDamaged(directory.path, error.path, error.what) from error
+            except _OPEN_ERRORS as error:
+                raise DirectoryDamaged(directory.path, path, f"{type(error).__name__}: {error}") from error
+            self.journals.append((entry, self.last))
+        if self.last < directory.committed:
+            newest = directory.manifest.journals[-1].number if directory.manifest.journals else 0
+            raise DirectoryDamaged(
+                directory.path,
+                directory.path / file_names(newest)[1],
+                f"it ends with batch {self.last}, and batch {directory.committed} was committed",
+            )
+        for container_id, container in containers.items():
+            container.recovered()
+            container.adopt_names(unindexed=appended[container_id])
+        _drop_orphans(containers, count)
+        gone = directory.remove_leftovers(set(self.chunks))
+        log.info(
+            "%s opened in %.2f s, %d segments%s",
+            directory.path,
+            perf_counter() - began,
+            sum(len(each.segments) for each in containers.values()),
+            f"; {len(gone)} files that a crash left behind are removed" if gone else "",
+        )
+
+    def _replay(
+        self,
+        group: Group,
+        containers: Mapping[int, Container],
+        starts: Mapping[int, int],
+        appended: Mapping[int, dict[str, None]],
+    ) -> None:
+        batch, self.last = self.last, group.last
+        self.replayed_bytes += len(group.payload)
+        self.tail.append(group)
+        self._tail_bytes += len(group.payload)
+        while len(self.tail) > 1 and self._tail_bytes > _REWRITTEN_BYTES:
+            self._tail_bytes -= len(self.tail.popleft().payload)
+        for log_id, data in records(group.payload):
+            if log_id == BATCH:
+                batch = int.from_bytes(data)
+            elif log_id == CONTROLLER:
+                if batch > self._controller_batch:
+                    self.controller_operations.append(bytes(data))
+            elif batch > starts[log_id]:
+                operation = decode(data)
+                containers[log_id].apply(operation)
+                if type(operation) is Appended or type(operation) is SegmentMerged:
+                    appended[log_id][operation.segment] = None
+
+
+def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
+    """Drops indexes whose segments no longer exist. A crash between the two deletions leaves them, and directories of
+    earlier versions have one for each merge. Nothing is written: they are dropped at each start until the next
+    snapshot.
+    """
+    for container in containers.values():
+        for index, found in list(container.segments.items()):
+            if not is_index(index) or found.index_entry_size is None:
+                continue
+            name = index.removesuffix("#index")
+            if (
+                not any(name in each.segments for each in containers.values())
+                and container_of(name, count) in containers
+            ):
+                container.apply(SegmentDeleted(index, retired=False))

@@ -1,0 +1,173 @@
+"""One of the two sockets of a link: pauses and resumes reading, keeps what is sent before the connection is made.
+
+Invariant: data is written in order, also across the making of the connection; nothing is written after EOF.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from segstore.server.faults import end_by_reset
+from segstore.wire import Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.wire.trace import Direction
+
+log = logging.getLogger(__name__)
+
+HIGH_BYTES: Final = 1024 * 1024
+"""A side is not read while more than this is buffered for the other one."""
+_HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
+
+
+class Owner(Protocol):
+    """The link of a side. peer: the client's address."""
+
+    peer: str
+
+    def made(self, side: Side) -> None: ...
+    def received(self, side: Side, data: bytes) -> None: ...
+    def ended(self, side: Side) -> None: ...
+    def lost(self, side: Side, exc: Exception | None) -> None: ...
+
+
+class Side(asyncio.Protocol):
+    """One of the two sockets of a link.
+
+    Attributes:
+        direction: direction of the data received: REQUEST from the client, REPLY from the store.
+        other: the side to which that data is forwarded.
+        transport: None before the connection is made and after it is lost.
+        ended: whether EOF was received.
+        note: called with the data forwarded from this side, to record it.
+        ends: the addresses of both ends of the socket.
+    """
+
+    other: Side
+
+    def __init__(self, link: Owner, direction: Direction, who: str) -> None:
+        """who: names the peer in logs."""
+        self._link = link
+        self._who = who
+        self._reasons: set[str] = set()
+        self._silent = True
+        self._gone = False
+        self._said_all = False
+        self._early: list[bytes | None] = []
+        self.direction = direction
+        self.transport: asyncio.Transport | None = None
+        self.ended = False
+        self.note: Callable[[bytes], object] | None = None
+        self.ends: frozenset[Any] = frozenset()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
+        self.transport.set_write_buffer_limits(high=HIGH_BYTES)
+        names = (self.transport.get_extra_info(each) for each in ("sockname", "peername"))
+        self.ends = frozenset((each[0].removeprefix("::ffff:"), each[1]) for each in names if each)
+        self._link.made(self)
+        early, self._early, self._said_all = self._early, [], False
+        for data in early:
+            if data is None:
+                self.end_writing()
+            else:
+                self.write(data)
+
+    def data_received(self, data: bytes) -> None:
+        if self._silent:
+            self._silent = False
+            if data[:4] != _HELLO[: len(data)]:
+                self.warn(f"its first bytes, {data[:8].hex()}, are not a Hello")
+        self._link.received(self, data)
+
+    def eof_received(self) -> bool:
+        if not self.ended:  # it is reported again when reading is resumed
+            self.ended = True
+            self._link.ended(self)
+        return self.transport is not None and self.transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._gone = True
+        self._link.lost(self, exc)
+
+    def pause_writing(self) -> None:
+        self.other.hold("the other side does not take it")
+
+    def resume_writing(self) -> None:
+        self.other.go_on("the other side does not take it")
+
+    # --- for the link -----------------------------------------------------------------------------------------------
+
+    def warn(self, what: str) -> None:
+        """Logs what is wrong with the data of this side, which is forwarded all the same."""
+        log.warning("connection from %s: of the %s: %s", self._link.peer, self._who, what)
+
+    def forward(self, data: bytes) -> None:
+        """Writes data of this side to the other, and records it."""
+        self.other.write(data)
+        if self.note is not None:
+            self.note(data)
+
+    def hold(self, why: str) -> None:
+        """Pauses reading until `go_on` was called for this and all other reasons."""
+        if not self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._reasons.add(why)
+
+    def hold_again(self) -> None:
+        """Pauses reading again if there are reasons: uvloop starts reading when `connection_made` has returned."""
+        if self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def go_on(self, why: str) -> None:
+        """Removes a reason for not reading; resumes reading if it was the last."""
+        if why not in self._reasons:
+            return
+        self._reasons.discard(why)
+        if not self._reasons and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Sends data. Queues it before the connection is made; drops it after the end or a loss."""
+        transport = self.transport
+        if self._said_all:
+            return
+        if transport is None:
+            if not self._gone:
+                self._early.append(data)
+        elif not transport.is_closing():
+            transport.write(data)
+
+    def end_writing(self) -> None:
+        """Sends EOF after the buffered data."""
+        transport = self.transport
+        self._said_all = True
+        if transport is None:
+            if not self._gone:
+                self._early.append(None)
+        elif transport.is_closing():
+            return
+        elif transport.can_write_eof():
+            try:
+                transport.write_eof()
+            except OSError:  # the peer has disconnected, and asyncio has not reported it yet
+                transport.abort()
+        else:
+            transport.close()
+
+    def close(self) -> None:
+        """Closes the connection after the buffered data is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def reset(self) -> None:
+        if self.transport is not None:
+            end_by_reset(self.transport)
+            self.transport.abort()

@@ -1,0 +1,78 @@
+"""Fuzzing of the extension works: what `make fuzz-native` does, briefly; and its corpus holds."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import corpus
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.needs("the extension segstore._speed")
+def test_every_input_of_the_corpus_is_read_as_python_reads_it() -> None:
+    from tests.fuzz.native_target import run_input
+
+    found = corpus.inputs("native")
+    assert sum(map(len, found)) <= corpus.MAX_CORPUS_BYTES
+    assert sum(run_input(data, random.Random(data)) for data in found) > len(found) > 50
+
+
+WITHOUT_CHECKS = """
+import sys
+from pathlib import Path
+from tests.fuzz import native
+
+place = Path(sys.argv.pop())
+for path in native.SOURCES.iterdir():
+    if path.suffix in (".c", ".h"):
+        text = path.read_text("utf-8").replace("if (size > left(r))", "if (size > left(r) + 64)")
+        (place / path.name).write_text(text, "utf-8")
+native.SOURCES = place
+sys.exit(native.main())
+"""
+
+
+def fuzz(*program: str, last: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs some thousand inputs. last: one more argument of the program, behind those of the fuzzer."""
+    return subprocess.run(
+        [sys.executable, *program, "--no-keep", "--runs", "5000", "--seed", "1", *([] if last is None else [last])],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "SEGSTORE_CODEC"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.needs("gcc with its sanitizers, on Linux")
+def test_a_read_past_the_end_is_found_and_its_input_reported(tmp_path: Path) -> None:
+    done = fuzz("-c", WITHOUT_CHECKS, last=tmp_path)
+    assert done.returncode == 1
+    # The sanitizer stops it, or C has a value where Python has an error, whichever comes first.
+    assert re.search(
+        "ERROR: AddressSanitizer: (heap-buffer-overflow|unknown-crash)|^segstore.wire.errors.",
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert re.search(r"fuzz-native: seed 1, input [0-9a-f]+", done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("gcc with its sanitizers, on Linux")
+def test_some_thousand_guided_executions_with_sanitizers_break_no_promise() -> None:
+    done = fuzz("-m", "tests.fuzz.native")
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = re.search(r"(\d+) inputs, (\d+) calls of C, (\d+) edges", done.stdout)
+    assert told is not None
+    assert int(told[1]) >= 1000
+    assert int(told[3]) > 400

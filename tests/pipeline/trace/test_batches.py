@@ -1,0 +1,187 @@
+"""Batches have the rows that are made one by one over the codec, whatever the bytes are."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.pipeline.trace import batches
+from segstore.pipeline.trace.batches import BatchMaker
+from segstore.pipeline.trace.columns import ALL_COLUMNS, select
+from segstore.pipeline.trace.filter import Chosen, Condition
+from segstore.pipeline.trace.rows import BadTrace, RowMaker
+from segstore.wire import (
+    AppendBlockEnd,
+    ConditionalAppend,
+    DataAppended,
+    Event,
+    Hello,
+    KeepAlive,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    ReadSegment,
+    SegmentRead,
+    SetupAppend,
+    codec_backend,
+    encode,
+)
+from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
+from tests.strategies import with_body
+from tests.wire.codec.speed.test_backend import frames_recorded
+from tests.wire.trace.traces import frame, record
+
+WRITER = uuid.UUID(int=7)
+IN_COLUMNS = [name for name in ALL_COLUMNS if name != "fields"]
+"""What C fills; `fields` is Python's."""
+NEEDS_C = pytest.mark.needs("the extension segstore._speed")
+
+
+@NEEDS_C
+@pytest.mark.skipif(codec_backend != "c", reason="another codec is chosen")
+def test_c_fills_the_columns_of_the_usual_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = [
+        SetupAppend(1, WRITER, "a/b/0.#epoch.0", "token"),
+        AppendBlockEnd(WRITER, 5, b"abc", 1, 9, 4),
+        DataAppended(4, WRITER, 9, 8, 12),
+        ReadSegment("a/b/1", 5, 100, "", 6),
+        SegmentRead("a/b/1", 5, True, False, b"xyz", 6),
+        ConditionalAppend(WRITER, 9, 4, Event(b"abc"), 6),
+        NoSuchSegment(8, "gone", "trace", 4),
+        KeepAlive(),
+        Hello(17, 5),
+    ]
+    path = write_capture(tmp_path / "a.wtrace", [record(each) for each in commands], a_block=100)
+    maker = BatchMaker(RowMaker(select()))
+    monkeypatch.setattr(maker._one, "row", _refuse)
+    (batch,) = (batch for found in _found(path) for batch in maker.batches(found))
+    segments = ["a/b/0.#epoch.0", None, None, "a/b/1", "a/b/1", None, "gone", None, None]
+    assert batch.column("segment").to_pylist() == segments
+    assert batch.column("event_number").to_pylist() == [None, 9, 9, None, None, 9, None, None, None]
+    assert batch.column("data_bytes").to_pylist() == [None, 3, None, None, 3, 3, None, None, None]
+
+
+def _refuse(*_: Any) -> Any:
+    raise AssertionError("C left a record to Python")
+
+
+def _found(path: Path) -> Any:
+    from segstore.pipeline.trace.files import plan
+    from segstore.pipeline.trace.reading import read_piece
+
+    return [found for piece in plan([str(path)]) for found in read_piece(piece)]
+
+
+def test_a_frame_that_does_not_decode_is_a_row_with_the_reason(tmp_path: Path) -> None:
+    cut = with_body(encode(ReadSegment("segment", 5, 1, "", 7)), b"\0\x20abc")
+    path = write_capture(
+        tmp_path / "a.wtrace", [record(cut), record(b"abc"), record(frame(111, b"?")), record(frame(0))]
+    )
+    columns = ["code", "command", "size", "error", "request_id", "fields"]
+    cut_row, short, unknown, event = as_dicts(path, columns)
+    assert (cut_row["command"], cut_row["request_id"], cut_row["fields"]) == ("READ_SEGMENT", None, None)
+    assert "READ_SEGMENT.segment at byte 8" in cut_row["error"]
+    assert (short["code"], short["command"], short["size"]) == (None, None, 3)
+    assert "a header has 8 bytes" in short["error"]
+    assert (unknown["command"], unknown["error"]) == ("UNKNOWN", None)
+    assert unknown["fields"] == '{"type_code": 111, "data": "3f"}'
+    assert (event["command"], event["code"], event["error"]) == ("EVENT", 0, None)  # kept, as all that is only watched
+
+
+@pytest.mark.parametrize("make", [plain, vectorised])
+def test_whoever_wants_no_skips_is_told_the_first_frame_that_does_not_decode(tmp_path: Path, make: Any) -> None:
+    path = write_capture(tmp_path / "a.wtrace", [record(Hello(17, 5)), record(frame(9, b"\0"))])
+    with pytest.raises(BadTrace, match=r"a\.wtrace: at byte \d+: record 1: READ_SEGMENT") as caught:
+        make([path], select(["ts_ns"]), fail_fast=True)
+    assert caught.value.path == str(path)
+    assert len(make([path], select(["ts_ns"]))) == 2
+
+
+def test_a_command_with_a_list_is_read_all_the_same(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", [record(MergeSegmentsBatch(3, "target", ("a", "b"), "secret"))])
+    (row,) = as_dicts(path, ["request_id", "flow", "segment", "fields"])
+    assert (row["request_id"], row["flow"], row["segment"]) == (3, 0, "target")
+    assert '"source_segment_ids": ["a", "b"]' in row["fields"]
+
+
+def test_tokens_are_kept_only_for_those_who_ask(tmp_path: Path) -> None:
+    token = "secret-token"
+    commands = [SetupAppend(1, WRITER, "s", token), Hello(17, 5), MergeSegmentsBatch(3, "t", ("a",), token)]
+    path = write_capture(tmp_path / "a.wtrace", [record(each) for each in commands])
+    hidden = repr(both(path, ["fields", "frame"]))
+    assert token not in hidden
+    assert "*" * len(token) in hidden
+    shown = both(path, ["frame"], tokens=True)
+    assert [row[0] for row in shown] == [encode(each) for each in commands]
+
+
+def test_text_that_utf_8_does_not_have_is_told_in_fields_only(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", [record(ReadSegment("a\ud800b", 0, 0, "", 1))])
+    assert as_dicts(path, ["segment", "fields"])[0]["segment"] == "a\ufffdb"
+    assert "a\\ud800b" in both(path, ["fields"])[0][0]
+
+
+def test_a_fixture_gives_the_same_values_as_the_capture(tmp_path: Path) -> None:
+    drawn = [
+        record(DataAppended(4, WRITER, 9, 8, 12), at=5, reply=True),
+        record(b"\0\0", at=6),
+        record(Hello(17, 5), at=7),
+    ]
+    columns = [name for name in ALL_COLUMNS if name not in ("file", "block", "record")]
+    assert both(write_fixture(tmp_path / "a.jsonl", drawn), columns) == both(
+        write_capture(tmp_path / "a.wtrace", drawn), columns
+    )
+
+
+def test_what_was_recorded_of_the_official_client_reads_the_same_both_ways() -> None:
+    folder = Path(__file__).parent.parent.parent.parent / "fixtures" / "traces"
+    rows = both(folder, ["command", "error", "kind"])
+    assert len(both(folder, ALL_COLUMNS)) == len(both(folder, IN_COLUMNS)) == len(rows)
+    assert len(rows) > 300
+    assert {kind for _, error, kind in rows if error} == set()
+
+
+def changed(frame_: bytes) -> Iterator[bytes]:
+    """Frames that are cut, with a header that says so or not, or changed in a byte."""
+    for end in {*range(0, len(frame_), max(1, len(frame_) // 8)), len(frame_) - 1}:
+        yield frame_[:end]
+        if end >= 8:
+            yield with_body(frame_, frame_[8:end])
+            yield frame_[:end] + bytes([frame_[end] ^ 0x80]) + frame_[end + 1 :]
+    yield with_body(frame_, frame_[8:] + b"more")
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+def test_every_recorded_frame_and_what_becomes_of_it_gives_the_rows_of_the_codec(tmp_path: Path, tokens: bool) -> None:
+    frames = frames_recorded()
+    one_of_each = {each[:4]: each for each in frames}.values()
+    drawn = [record(each) for each in frames] + [record(each) for found in one_of_each for each in changed(found)]
+    path = write_capture(tmp_path / "a.wtrace", drawn, a_block=1000)
+    rows = both(path, IN_COLUMNS, tokens=tokens)
+    assert len(rows) == len(drawn)
+    assert sum(row[IN_COLUMNS.index("error")] is None for row in rows) > 300
+
+
+def test_a_capture_that_is_cut_or_damaged_gives_the_same_rows_both_ways(tmp_path: Path) -> None:
+    whole = write_capture(tmp_path / "a.wtrace", [record(Hello(17, 5), at=at) for at in range(40)], a_block=10)
+    data = whole.read_bytes()
+    for at in range(0, len(data), 197):
+        whole.write_bytes(data[:at])
+        both(whole, IN_COLUMNS)
+        whole.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        both(whole, IN_COLUMNS)
+
+
+def test_batches_are_bounded_and_conditions_may_leave_one_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "ROWS_AT_ONCE", 3)
+    path = write_capture(tmp_path / "a.wtrace", [record(Hello(17, 5), at=at) for at in range(10)], a_block=100)
+    (chunk,) = _found(path)
+    assert [batch.num_rows for batch in BatchMaker(RowMaker(select())).batches(chunk)] == [3, 3, 3, 1]
+    for chosen in (Chosen((Condition("ts_ns", "=", (4,)),)), Chosen((Condition("ts_ns", "=", (99,)),))):
+        assert vectorised([path], select(), chosen=chosen) == plain([path], select(), chosen=chosen)
+    both(path, ["file", "block"])

@@ -1,0 +1,29 @@
+"""Runs the server commands as processes, for the tests of these commands."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+PATIENCE_S = 60.0
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process, which is killed at the end of the block if it still runs, and the first line that it printed."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def refusal(command: Sequence[str]) -> tuple[int, str]:
+    """The exit status and the standard error of a command that does not start."""
+    made = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert made.stdout == ""
+    return made.returncode, made.stderr

@@ -1,0 +1,201 @@
+"""A connection of a store as the host of a lane: what differs from a tap, and what it holds meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.config import LimitSettings
+from segstore.server.connection.deadlines import Waits
+from segstore.server.connection.executing import Execution
+from segstore.server.faults import Lane
+from segstore.wire import GetStreamSegmentInfo, Hello, SealSegment, encode
+from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored, writer_of
+from tests.server.support import HELLO, SEGMENT, FakeClock, Peer, append, set_up, until
+
+
+async def test_a_failed_append_is_not_stored_and_its_writer_is_to_be_set_up_again() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=2, do="SegmentIsSealed")
+        answers = await peer.ask(append(1), append(2))
+        assert [each.type_name for each in answers] == ["DATA_APPENDED", "SEGMENT_IS_SEALED"]
+        peer.send(append(3))
+        assert await peer.closed() == b"", "an append of a writer that is not set up ends the connection"
+        assert stored(mock) == 4
+
+
+@pytest.mark.parametrize("by_rule", [True, False])
+async def test_what_comes_after_a_refused_append_that_was_held_did_not_come_with_it(by_rule: bool) -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        if by_rule:
+            mock.faults.add(APPENDS, nth=[1, 2], do="SegmentIsSealed")
+        else:
+            await peer.ask(SealSegment(8, SEGMENT, ""))
+        mock.faults.add(APPENDS, nth=2, do="hold", name="late")
+        peer.send(append(1), append(2))
+        await mock.faults.wait_held("late", 1)
+        mock.faults.release("late")
+        assert [each.type_name for each in await peer.receive(2)] == ["SEGMENT_IS_SEALED"] * 2
+        peer.send(append(3))
+        assert await peer.closed() == b"", "it has no writer"
+
+
+async def test_a_refusal_ends_with_its_read_also_if_a_rule_drops_the_request_behind_it() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="drop")
+        mock.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
+        peer.send(append(1), GetStreamSegmentInfo(5, SEGMENT, ""))
+        assert [each.type_name for each in await peer.receive(1)] == ["SEGMENT_IS_SEALED"]
+        await mock.faults.wait_held("held")
+        mock.faults.release("held")
+        peer.send(append(2))
+        assert await peer.closed() == b"", "it has no writer"
+
+
+async def test_the_time_of_a_hold_does_not_count_against_the_deadline_of_a_frame() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
+        peer.send_bytes(encode(GetStreamSegmentInfo(5, SEGMENT, "")) + encode(PONG)[:6])
+        await mock.faults.wait_held("held")
+        (connection,) = mock.server.hub.connections
+        connection.waits.frame_since = long_ago = -1e9
+        mock.faults.release("held")
+        await peer.receive(1)
+        await until(lambda: connection.waits.frame_since != long_ago)
+        peer.send_bytes(encode(PONG)[6:])
+        assert await peer.receive(1) == [PONG]
+
+
+async def test_a_request_whose_reply_is_dropped_with_the_connection_was_not_replied_to() -> None:
+    async with MockSegmentStore(admin_port=0) as mock, await Peer.connect(mock, admin=True) as peer:
+        peer.send(PONG, set_up())
+        assert await peer.closed() == b"", "SetupAppend is not served on the admin port"
+        assert len(mock.requests("type = KEEP_ALIVE", stage="applied")) == 1
+        assert mock.requests("type = KEEP_ALIVE", stage="replied") == []
+
+
+async def test_a_connection_with_faults_counts_its_bytes() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        (connection,) = mock.server.hub.connections
+        assert connection.bytes_in == mock.server.service.counters.bytes_in > 0
+        assert connection.bytes_out == mock.server.service.counters.bytes_out > 0
+        assert connection.number == mock.requests()[-1].connection
+        assert acknowledged(await peer.ask(append(1))) == [1]
+
+
+async def test_a_held_connection_keeps_no_more_than_what_one_read_brought() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, nth=1, do="hold", name="held")
+        peer.send(append(1))
+        await mock.faults.wait_held("held")
+        payload = b"x" * 100_000
+        for number in range(2, 102):
+            peer.send(append(number, payload))
+        (connection,) = mock.server.hub.connections
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            connection.look_up()
+        assert connection.held_bytes < 1024 * 1024
+        mock.faults.release("held")
+        assert acknowledged(await peer.receive(101)) == list(range(1, 102))
+        assert stored(mock) == 4 + 100 * len(payload)
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("overtake", [True, False])
+async def test_what_waits_for_a_peer_is_counted_and_bounded(at: str, overtake: bool) -> None:
+    clock = FakeClock()
+    limits = LimitSettings(connection_outstanding_bytes=64 * 1024)
+    async with MockSegmentStore(clock=clock, limits=limits) as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "at": at, "overtake": overtake})
+        count, hub = 500, mock.server.hub
+        peer.send(*(GetStreamSegmentInfo(8, SEGMENT, "") for _ in range(count)))
+        await mock.wait_for("type = GET_STREAM_SEGMENT_INFO", stage="received" if at == "before" else "applied")
+        (connection,) = hub.connections
+        await until(lambda: connection.held_bytes >= (64 * 1024 if overtake or at == "after" else 1024))
+        assert hub.outstanding_bytes == connection.held_bytes
+        waiting = len(mock.requests("type = GET_STREAM_SEGMENT_INFO"))
+        assert waiting < 100, "no more is carried out for a peer for whom so much waits"
+        answered = asyncio.create_task(peer.receive(count))
+        while not answered.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        connection.look_up()
+        assert (len(await answered), hub.outstanding_bytes) == (count, 0)
+
+
+async def test_rules_are_not_asked_about_what_follows_a_cut_in_the_same_slice(
+    store: MockSegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.connection.executing.WRITE_ABOVE_BYTES", 1)  # room is made after each reply
+    hub, taken = store.server.hub, list[int]()
+    assert hub.faults is not None
+    lane = Lane(hub.faults, store=0, encode=hub.service.encode, on_effects=lambda effects: None)
+    execution = Execution(
+        hub, lane, "peer", Waits(0.0), lambda: 0.0, admin=False, on_reply=lambda: None, reset=lambda why: None
+    )
+    data = encode(Hello(17, 5)) + encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 5
+    hub.buffers.view[: len(data)] = data
+    execution.received.read(len(data))
+
+    def make_room() -> bool:
+        assert execution.lane is not None
+        taken.append(len(execution.lane.take_out()))
+        if len(taken) == 2:
+            execution.session.end("the hub needs its memory")
+        return True
+
+    hub.queue.now_s = lambda: 0.0
+    hub.queue.begin()
+    execution.run(make_room)
+    hub.queue.end()
+    assert taken == [1, 1]
+    assert hub.faults.next_request() == 3
+
+
+async def test_a_connection_whose_lane_holds_a_request_asks_for_no_further_slice() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer:
+        mock.faults.add("type = KEEP_ALIVE", nth=1, do="hold", name="held")
+        (connection,) = mock.server.hub.connections
+        data = encode(PONG) * 2
+        connection.received._buffers.view[: len(data)] = data
+        connection.received.read(len(data))
+        connection.received.hold()
+        assert not connection.advance(), "it would be asked again and again"
+        assert connection.received.is_pending()
+        mock.faults.release("held")
+        assert await peer.receive(2) == [PONG, PONG]
+
+
+async def test_what_is_pending_is_not_overwritten_by_what_others_send() -> None:
+    async with MockSegmentStore() as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", nth=1, do="hold", name="held")
+        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in range(600)))
+        await mock.faults.wait_held("held")
+        assert await other.ask(HELLO, *[PONG] * 5_000) == [HELLO, *[PONG] * 5_000]
+        mock.faults.release("held")
+        assert [each.request_id for each in await peer.receive(600)] == list(range(600))  # type: ignore[attr-defined]
+
+
+async def test_no_more_than_a_number_of_requests_is_executed_in_a_slice_however_fast_they_are(
+    store: MockSegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.connection.executing._SLICE_ITEMS", 512)  # two steps
+    hub = store.server.hub
+    hub.queue.now_s = lambda: 0.0
+    execution = Execution(
+        hub, None, "peer", Waits(0.0), lambda: 0.0, admin=False, on_reply=lambda: None, reset=lambda why: None
+    )
+    data = encode(PONG) * (2 * 512 + 100)
+    hub.buffers.view[: len(data)] = data
+    execution.received.read(len(data))
+    found = []
+    for _ in range(4):
+        hub.queue.begin()
+        execution.run(lambda: True)
+        execution.slice_ended(used_up=hub.queue.end())
+        found.append((len(execution.session.take_out()), execution.is_heavy))
+    assert found == [(512, False), (512, True), (100, True), (0, False)]

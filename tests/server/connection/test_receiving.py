@@ -1,0 +1,149 @@
+"""What a peer has sent and its owner has not executed: order, ownership of payloads, lent buffers."""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import UUID
+
+from segstore.server.connection.deadlines import Waits
+from segstore.server.connection.receiving import ReceiveBuffers, Received
+from segstore.server.connection.service import Counters
+from segstore.server.connection.writers import Item
+from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder, Hello, KeepAlive, SetupAppend, encode
+from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, one_by_one
+
+WRITER = UUID(int=1)
+SET_UP = encode(SetupAppend(1, WRITER, "scope/stream/0.#epoch.0", ""))
+MALFORMED = b"\0\0\0\0\0\0\0\0"
+
+
+def append(number: int, data: bytes) -> bytes:
+    return encode(AppendBlock(WRITER, data)) + encode(AppendBlockEnd(WRITER, len(data), b"", 1, number, number))
+
+
+class Peer:
+    """Received over its own buffers; its clock counts its calls."""
+
+    def __init__(self, *, in_runs: bool = False) -> None:
+        self.buffers = ReceiveBuffers()
+        self.waits = Waits(0.0)
+        self.counters = Counters()
+        clock = count(1)
+        blocks = AppendBlockDecoder()
+        self.received = Received(
+            self.buffers,
+            FrameDecoder(joined=WHOLE_APPENDS),
+            blocks,
+            self.waits,
+            lambda: float(next(clock)),
+            self.counters,
+            in_runs=in_runs,
+        )
+
+    def read(self, data: bytes) -> None:
+        self.buffers.view[: len(data)] = data
+        if self.received.is_pending():
+            self.received.read_more(len(data))
+        else:
+            self.received.read(len(data))
+
+    def all_behind_the_set_up(self) -> list[Item]:
+        """What it has read, in as many steps as that takes."""
+        first, *items = self.received.decode()
+        assert isinstance(first, SetupAppend)
+        while self.received.at < self.received.end:
+            items += self.received.decode()
+        return items
+
+
+def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
+    peer = Peer()
+    peer.read(SET_UP + append(1, b"a" * 5_000) + append(2, b"b") + encode(KeepAlive()))
+    peer.received.put_back(peer.all_behind_the_set_up())
+    peer.received.hold()
+    assert peer.received.held_bytes > 5_000
+    peer.read(encode(Hello(17, 5)))
+    peer.buffers.view[:8_000] = b"\xff" * 8_000
+    first, second, third = peer.received.take_backlog()
+    assert isinstance(first, Append)
+    assert isinstance(second, Append)
+    assert (first.data, second.data, third) == (b"a" * 5_000, b"b", KeepAlive())
+    assert peer.received.decode() == [Hello(17, 5)]
+    assert not peer.received.is_pending()
+
+
+def test_runs_that_are_put_back_own_their_payloads() -> None:
+    peer = Peer(in_runs=True)
+    peer.read(SET_UP + append(1, b"a" * 5_000) + append(2, b"b"))
+    peer.received.put_back(peer.all_behind_the_set_up())
+    peer.received.hold()
+    assert peer.received.held_bytes > 5_000
+    peer.buffers.view[:8_000] = b"\xff" * 8_000
+    assert [each.data for each in one_by_one(peer.received.take_backlog())] == [b"a" * 5_000, b"b"]  # type: ignore[union-attr]
+
+
+def test_many_bytes_borrow_the_buffer_and_give_it_back_once() -> None:
+    peer = Peer()
+    data = append(1, b"x" * 200_000)
+    first = peer.buffers.buffer
+    peer.read(data)
+    peer.received.hold()
+    assert peer.buffers.buffer is not first
+    assert peer.received.held_bytes == len(data)
+    peer.received.drop()
+    peer.received.drop()
+    assert peer.received.held_bytes == 0
+    assert peer.buffers.lend()
+    assert peer.buffers.buffer is first
+    assert not any(peer.buffers.lend() and peer.buffers.buffer is first for _ in range(3)), "it was given back twice"
+
+
+def test_few_bytes_are_copied() -> None:
+    peer = Peer()
+    peer.read(encode(KeepAlive()))
+    peer.received.hold()
+    peer.buffers.view[:8] = b"\xff" * 8
+    assert peer.received.decode() == [KeepAlive()]
+
+
+def test_buffers_are_lent_up_to_a_bound() -> None:
+    buffers = ReceiveBuffers()
+    assert [buffers.lend() for _ in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_what_comes_before_a_malformed_frame_is_decoded_and_nothing_behind_it() -> None:
+    peer = Peer()
+    peer.read(encode(KeepAlive()) * 300 + MALFORMED)
+    assert len(peer.received.decode()) == 256
+    assert peer.received.problem is None
+    peer.received.put_back(peer.received.decode())
+    assert peer.received.problem is not None
+    peer.read(encode(KeepAlive()))
+    assert len(peer.received.take_backlog()) == 44
+    assert peer.received.at == peer.received.end
+    assert peer.received.is_pending(), "the problem is"
+    assert (peer.counters.malformed_frames, peer.counters.protocol_violations) == (1, 0)
+
+
+def test_an_append_without_a_set_up_is_a_violation() -> None:
+    peer = Peer()
+    peer.read(encode(KeepAlive()) + append(1, b"x"))
+    assert peer.received.decode() == [KeepAlive()]
+    assert (peer.counters.malformed_frames, peer.counters.protocol_violations) == (0, 1)
+
+
+def test_incomplete_frames_and_blocks_are_waited_for_from_their_first_bytes() -> None:
+    peer = Peer()
+    frame = encode(KeepAlive())
+    peer.read(SET_UP + frame[:3])
+    peer.received.decode()
+    assert peer.received.has_part
+    assert (peer.waits.first_frame_since, peer.waits.frame_since) == (None, 1.0)
+    peer.received.release()
+    peer.read(frame[3:] + encode(AppendBlock(WRITER, b"x")))
+    steps = 1
+    while peer.received.at < peer.received.end:  # two with C, which may make runs
+        peer.received.decode()
+        steps += 1
+    assert (peer.waits.frame_since, peer.waits.block_since) == (None, float(steps))
+    assert peer.received.held_bytes == 1

@@ -1,0 +1,123 @@
+"""Replies that wait for the disk or the peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore.server.connection.sending import HeldReplies, Output
+from segstore.server.durable import Gated
+
+
+class HeldGate:
+    def __init__(self) -> None:
+        self.stalled: dict[Gated, None] = {}
+        self.failure = ""
+        self.full = False
+        self.committed = 0
+        self.mark = 0
+        self.asked: list[int] = []
+
+    def hold(self, gated: Gated, mark: int) -> None:
+        self.asked.append(mark)
+
+
+class Owner:
+    def release(self, committed: int) -> int:
+        raise AssertionError
+
+    def go_on(self) -> None:
+        raise AssertionError
+
+    def failed(self, why: str) -> None:
+        raise AssertionError
+
+
+class Transport:
+    """Writes into a list, `unread` bytes of which the peer has not read."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+        self.unread = 0
+        self.high = 0
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.written.append([bytes(each) for each in parts])
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def set_write_buffer_limits(self, *, high: int) -> None:
+        self.high = high
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def output(transport: Transport, held: HeldReplies | None = None) -> Output:
+    return Output(transport, held, None, 0, 1_000)  # type: ignore[arg-type]  # all that it uses
+
+
+def test_replies_wait_for_what_was_executed_before_them_and_leave_together() -> None:
+    gate, owner, transport = HeldGate(), Owner(), Transport()
+    held = HeldReplies(gate, 100)
+    out = output(transport, held)
+    assert not held.hold(owner, [b"durable"], 7), "nothing was executed that is not durable"
+    gate.mark = 1
+    assert held.hold(owner, [b"a"], 1)
+    gate.committed = 1
+    assert held.hold(owner, [b"b"], 1), "it would overtake the first"
+    gate.mark = 3
+    assert held.hold(owner, [b"c"], 1)
+    assert (gate.asked, held.next_mark, held.bytes) == ([1], 1, 3)
+    out.release(held, 1)
+    assert (transport.written, held.next_mark, held.bytes) == ([b"ab"], 3, 1)
+    out.release(held, 2)  # what was asked for leaves, even if `committed` is behind
+    assert (transport.written, held.next_mark, held.bytes) == ([b"ab", b"c"], 0, 0)
+
+
+def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> None:
+    gate, owner = HeldGate(), Owner()
+    held = HeldReplies(gate, 100)
+    gate.mark = 1
+    held.hold(owner, [b"x" * 100], 100)
+    assert not held.is_overfull
+    held.hold(owner, [b"x"], 1)
+    assert held.is_overfull
+    held.stall(owner)
+    assert list(gate.stalled) == [owner]
+    held.drop(owner)
+    assert (held.is_overfull, held.is_stalled, gate.stalled, held.next_mark) == (False, False, {}, 0)
+    gate.full = True
+    assert held.is_overfull
+
+
+def test_small_replies_are_joined_and_large_ones_are_not_copied() -> None:
+    transport = Transport()
+    large = b"l" * 16_384
+    output(transport).write([b"a", b"b", large, b"c"], large=True)
+    output(transport).write([b"a", b"b"], large=False)
+    assert transport.written == [[b"ab", large, b"c"], b"ab"]
+
+
+def test_a_share_holds_until_the_peer_has_read() -> None:
+    transport = Transport()
+    out = output(transport)
+    out.shrink(100)
+    transport.unread = 100
+    out.shrink(100)
+    assert transport.high == 1_000, "no more than that is unread"
+    transport.unread = 500
+    out.shrink(100)
+    assert transport.high == 100
+    out.filled()
+    assert not out.has_progressed()
+    transport.unread = 499
+    assert out.has_progressed()
+    assert not out.has_progressed()
+    transport.unread = 600
+    assert not out.has_progressed(), "replies were added"
+    out.drained()
+    assert (transport.high, out.is_full) == (1_000, False)

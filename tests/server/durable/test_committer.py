@@ -1,0 +1,346 @@
+"""Group commit on a journal that does what a test says: what is written together, and what is told when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from segstore.server.durable import JournalFailed
+from segstore.server.durable.committer import BATCH, Committer, records
+from segstore.server.durable.fence import Fenced
+from segstore.server.durable.journal import Group
+from tests.server.support import until
+
+
+class Journal:
+    """Keeps groups; writes them only while `gate` is open, and fails with `error`."""
+
+    base_crc = 0
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.groups: list[Group] = []
+        self.error: Exception | None = None
+        self.is_full = False
+        self.closed = 0
+
+    def append(self, group: Group) -> None:
+        self.gate.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.groups.append(group)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Notes:
+    """The last durable batch, as it is noted on disk."""
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    def note(self, number: int) -> None:
+        self.noted.append(number)
+
+
+class Sender:
+    def __init__(self, *marks: int) -> None:
+        self.marks = list(marks)
+        self.released: list[int] = []
+        self.ended: list[str] = []
+        self.resumed = 0
+
+    def release(self, committed: int) -> int:
+        while self.marks and self.marks[0] <= committed:
+            self.released.append(self.marks.pop(0))
+        return self.marks[0] if self.marks else 0
+
+    def go_on(self) -> None:
+        self.resumed += 1
+
+    def failed(self, why: str) -> None:
+        self.ended.append(why)
+
+
+class Parts:
+    """A committer, and what it works with."""
+
+    def __init__(self, journal: Journal, last: int, max_bytes: int) -> None:
+        self.journal = journal
+        self.notes = Notes()
+        self.failures: list[str] = []
+        self.looked: list[int] = []
+        self.switched: list[int] = []
+        self.committer = Committer(
+            journal,  # type: ignore[arg-type]
+            self.notes,  # type: ignore[arg-type]
+            last,
+            max_bytes=max_bytes,
+            on_failure=self.failures.append,
+            on_look=self.look,
+            on_switch=self.switched.append,
+            where="the journal",
+        )
+
+    def look(self) -> None:
+        self.looked.append(self.committer.batch_bytes)
+
+
+@asynccontextmanager
+async def committing(last: int = 0, max_bytes: int = 1000, journal: Journal | None = None) -> AsyncIterator[Parts]:
+    made = Parts(journal or Journal(), last, max_bytes)
+    try:
+        yield made
+    finally:
+        made.journal.gate.set()
+        await made.committer.close()
+
+
+def begin(number: int) -> tuple[int, bytes]:
+    return BATCH, number.to_bytes(8)
+
+
+def found(group: Group) -> list[tuple[int, bytes]]:
+    return [(log_id, bytes(data)) for log_id, data in records(group.payload)]
+
+
+async def test_what_is_executed_in_one_iteration_is_one_batch_and_what_queues_up_one_group() -> None:
+    async with committing(last=7) as made:
+        committer, journal = made.committer, made.journal
+        assert (committer.mark, committer.committed) == (7, 7)
+        journal.gate.clear()
+        committer.add(0, b"one")
+        committer.add(1, b"two")
+        assert committer.mark == 8
+        await asyncio.sleep(0)
+        committer.add(2, b"three")
+        assert committer.mark == 9
+        await asyncio.sleep(0)
+        committer.add(3, b"")
+        assert committer.hand_over() == 10
+        assert committer.hand_over() == 10, "there is nothing to hand over"
+        assert committer.committed == 7
+        journal.gate.set()
+        await committer.settled()
+        assert committer.committed == 10
+        assert [entry for group in journal.groups for entry in found(group)] == [
+            *(begin(8), (0, b"one"), (1, b"two")),
+            *(begin(9), (2, b"three")),
+            *(begin(10), (3, b"")),
+        ]
+        assert [(group.first, group.last) for group in journal.groups][-1][1] == 10
+        assert journal.groups[0].first == 8
+        assert made.notes.noted == [group.last for group in journal.groups]
+        assert len(journal.groups) <= 2, "what queued up while the first was written is one group"
+
+
+async def test_replies_leave_when_what_they_tell_of_is_durable() -> None:
+    async with committing() as made:
+        committer, journal = made.committer, made.journal
+        journal.gate.clear()
+        committer.add(0, b"one")
+        first, both = Sender(1), Sender(1, 2)
+        for each in (first, both):
+            committer.hold(each, 1)
+        committer.hand_over()
+        await asyncio.sleep(0)
+        committer.add(0, b"two")
+        assert (first.released, both.released) == ([], [])
+        journal.gate.set()
+        await committer.settled()
+        assert (first.released, both.released, both.marks) == ([1], [1, 2], [])
+        await committer.settled()
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "why"),
+    [
+        (OSError(5, "Input/output error"), logging.CRITICAL, "the journal cannot be written to ([Errno 5]"),
+        (ZeroDivisionError("a defect"), logging.CRITICAL, "the journal cannot be written to (a defect)"),
+        (Fenced(Path("containers/3"), 7), logging.WARNING, "containers/3 was opened by another store; epoch 7"),
+    ],
+    ids=["disk", "defect", "fenced"],
+)
+async def test_after_a_failure_nobody_is_acknowledged_and_everybody_is_told_once(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: int, why: str
+) -> None:
+    async with committing() as made:
+        committer = made.committer
+        made.journal.error = error
+        made.journal.gate.clear()
+        committer.add(0, b"lost")
+        held, stalled = Sender(1), Sender()
+        committer.hold(held, 1)
+        committer.stalled[stalled] = None
+        waiting = asyncio.create_task(committer.settled())
+        await asyncio.sleep(0)
+        made.journal.gate.set()
+        with pytest.raises(JournalFailed, match="another store" if isinstance(error, Fenced) else "cannot be written"):
+            await waiting
+        assert committer.failure.startswith(why)
+        assert made.failures == [committer.failure] == held.ended == stalled.ended
+        assert (held.released, committer.committed, made.notes.noted, committer.stalled) == ([], 0, [], {})
+        assert [each.levelno for each in caplog.records if each.getMessage() == committer.failure] == [level]
+        assert ("unexpected error in a commit to the journal" in caplog.messages) == isinstance(
+            error, ZeroDivisionError
+        )
+        made.journal.error = None
+        committer.add(0, b"later")
+        assert committer.hand_over() == 1
+        committer.fail("again")
+        assert committer.failure.startswith(why)
+        with pytest.raises(JournalFailed):
+            await committer.settled()
+    assert made.journal.groups == []
+
+
+async def test_a_committer_is_full_while_more_is_queued_than_may_be() -> None:
+    async with committing(max_bytes=100) as made:
+        committer, sender = made.committer, Sender()
+        made.journal.gate.clear()
+        committer.add(0, bytes(50))
+        assert not committer.full
+        await asyncio.sleep(0)
+        committer.add(0, bytes(50))
+        assert committer.full
+        committer.stalled[sender] = None
+        committer.hand_over()
+        committer.look_for_room()
+        assert (committer.full, sender.resumed) == (True, 0)
+        made.journal.gate.set()
+        await committer.settled()
+        await until(lambda: sender.resumed)
+        assert (committer.full, sender.resumed, committer.stalled) == (False, 1, {})
+
+
+async def test_a_committer_is_full_when_memory_has_no_room_until_a_snapshot_makes_some() -> None:
+    async with committing() as made:
+        committer, sender, looked = made.committer, Sender(), made.looked
+        committer.look_at_bytes, committer.room_until_bytes = 30, 60
+        committer.add(0, b"")
+        committer.hand_over()
+        assert (committer.batch_bytes, looked, committer.full) == (24, [], False)
+        committer.add(0, bytes(6))
+        committer.hand_over()
+        assert (committer.batch_bytes, looked, committer.full) == (54, [54], False)
+        committer.add(0, b"")
+        committer.hand_over()
+        assert (committer.batch_bytes, looked, committer.full) == (78, [54], True)
+        await committer.settled()
+        assert committer.full, "it is in memory until a snapshot has it"
+        committer.stalled[sender] = None
+        committer.room_until_bytes = 78
+        committer.look_for_room()
+        assert (committer.full, sender.resumed) == (False, 1)
+
+
+async def test_a_full_journal_is_closed_and_the_next_one_goes_on() -> None:
+    class FullAtTwo(Journal):
+        def append(self, group: Group) -> None:
+            super().append(group)
+            self.is_full = group.last >= 2
+
+    async with committing(journal=FullAtTwo()) as made:
+        committer, first, second, switched = made.committer, made.journal, Journal(), made.switched
+        assert not committer.has_next
+        committer.set_next(second)
+        committer.add(0, b"one")
+        await committer.settled()
+        assert (first.closed, committer.has_next) == (0, True)
+        committer.add(0, b"two")
+        await until(lambda: switched)
+        assert (switched, first.closed, committer.has_next) == ([2], 1, False)
+        committer.add(0, b"three")
+        await committer.settled()
+        assert [len(first.groups), len(second.groups)] == [2, 1]
+        third = Journal()
+        committer.set_next(third)
+    assert (first.closed, second.closed, third.closed, switched) == (1, 1, 1, [2])
+
+
+async def test_a_full_journal_goes_on_while_there_is_no_other() -> None:
+    async with committing() as made:
+        made.journal.is_full = True
+        for _ in range(3):
+            made.committer.add(0, b"data")
+            await made.committer.settled()
+        assert (len(made.journal.groups), made.journal.closed) == (3, 0)
+
+
+async def test_closing_writes_what_is_queued() -> None:
+    async with committing() as made:
+        made.committer.add(0, b"last")
+    assert [entry for group in made.journal.groups for entry in found(group)] == [begin(1), (0, b"last")]
+    assert made.journal.closed == 1
+    assert made.failures == []
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.formed: list[Committer] = []
+        self.moves = 0
+
+    def forming(self, committer: Committer) -> None:
+        self.formed.append(committer)
+
+    def moved(self) -> None:
+        self.moves += 1
+
+
+async def test_the_watcher_is_told_of_each_batch_once_and_of_what_became_durable() -> None:
+    async with committing() as made:
+        watcher = made.committer.watcher = Watching()
+        made.committer.add(0, b"one")
+        made.committer.add(0, b"two")
+        assert (watcher.formed, watcher.moves) == ([made.committer], 0)
+        await made.committer.settled()
+        assert watcher.moves == 1
+        made.committer.look_for_room()
+        assert watcher.moves == 2
+
+
+def test_records_that_are_cut_off_are_refused_with_their_place() -> None:
+    whole = b"\x00\x00\x00\x05\x00\x00\x00\x03abc"
+    assert [(log_id, bytes(data)) for log_id, data in records(whole * 2)] == [(5, b"abc")] * 2
+    assert records(b"") == []
+    with pytest.raises(ValueError, match="a record is cut off at byte 11"):
+        records(whole + whole[:7])
+    with pytest.raises(ValueError, match="a record of 3 bytes is cut off at byte 19"):
+        records(whole + whole[:-1])
+
+
+async def test_who_waits_is_notified_when_its_own_batch_is_durable_and_no_longer_counted() -> None:
+    class Stepwise(Journal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = threading.Semaphore(0)
+            self.begun = 0
+
+        def append(self, group: Group) -> None:
+            self.begun += 1
+            self.steps.acquire(timeout=60)
+            super().append(group)
+
+    journal = Stepwise()
+    async with committing(journal=journal) as made:
+        committer = made.committer
+        committer.add(0, b"one")
+        first = asyncio.create_task(committer.settled())
+        await until(lambda: journal.begun)
+        committer.add(0, b"two")
+        second = asyncio.create_task(committer.settled())
+        await asyncio.sleep(0)
+        journal.steps.release()
+        await first
+        assert (committer.committed, second.done(), len(committer._futures)) == (1, False, 1)
+        journal.steps.release()
+        await second
+        assert (committer.committed, committer._futures) == (2, {})

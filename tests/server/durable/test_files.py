@@ -1,0 +1,101 @@
+"""What a data directory does with files: all of it or an error, for their owner alone, regular ones only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from segstore.server.durable import Files
+from segstore.server.durable.files import open_regular, read_regular
+
+
+def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    descriptor = Files().create(path)
+    os.close(descriptor)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        Files().create(path)
+
+
+def test_all_is_written_though_the_system_takes_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, pwrite = os.write, os.pwrite
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: pwrite(descriptor, data[:3], at))
+    files, path = Files(), tmp_path / "file"
+    descriptor = files.create(path)
+    files.write(descriptor, b"0123456789")
+    files.write(descriptor, b"")
+    files.write_at(descriptor, b"abcdefg", 2)
+    files.sync(descriptor)
+    os.close(descriptor)
+    assert read_regular(path) == b"01abcdefg9"
+
+
+def test_a_file_is_replaced_and_removed_also_twice(tmp_path: Path) -> None:
+    files, new, old = Files(), tmp_path / "new", tmp_path / "old"
+    new.write_bytes(b"new")
+    old.write_bytes(b"old")
+    files.replace(new, old)
+    assert [each.name for each in tmp_path.iterdir()] == ["old"]
+    assert old.read_bytes() == b"new"
+    files.remove(old)
+    files.remove(old)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replacing_a_file_and_making_a_folder_wait_until_the_name_is_on_disk(tmp_path: Path) -> None:
+    class Noted(Files):
+        def __init__(self) -> None:
+            self.synced: list[Path] = []
+
+        def sync_folder(self, path: Path) -> None:
+            self.synced.append(path)
+            super().sync_folder(path)
+
+    files, path = Noted(), tmp_path / "a" / "b"
+    files.make_folder(path)
+    assert files.synced[-2:] == [tmp_path, tmp_path / "a"]
+    assert {each.stat().st_mode & 0o777 for each in (path, path.parent)} == {0o700}
+    files.synced.clear()
+    files.make_folder(path)
+    assert files.synced == [tmp_path / "a"], "it may have been made by a process that was killed before that"
+    (path / "new").write_bytes(b"")
+    files.synced.clear()
+    files.replace(path / "new", path / "old")
+    assert files.synced == [path]
+
+
+def test_a_parent_folder_that_belongs_to_another_is_left_to_it(tmp_path: Path) -> None:
+    class Forbidden(Files):
+        def sync_folder(self, path: Path) -> None:
+            raise PermissionError(errno.EACCES, "not yours")
+
+    Forbidden().make_folder(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    regular, link, pipe, place = (tmp_path / name for name in ("file", "link", "pipe", "socket"))
+    regular.write_bytes(b"data")
+    link.symlink_to(regular)
+    os.mkfifo(pipe)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place))
+        opened = set(Path("/dev/fd").iterdir())
+        for path in (link, pipe, place, tmp_path):
+            with pytest.raises(OSError, match="is not a regular file") as refused:
+                read_regular(path)
+            assert refused.value.errno == errno.EINVAL
+            assert str(path) in str(refused.value)
+        assert set(Path("/dev/fd").iterdir()) == opened
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "nowhere")
+    with open_regular(regular) as file:
+        assert (file.read(2), file.writable()) == (b"da", False)

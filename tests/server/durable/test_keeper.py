@@ -1,0 +1,140 @@
+"""When snapshots are taken: as memory fills, when data may be removed from the disk, and when somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from segstore.server.durable import MIN_MEMORY_BYTES, Files, durable, recovery
+from tests.server.durable.support import make, running, write
+from tests.server.support import until
+
+NAME = "scope/stream/0.#epoch.0"
+
+
+class Gated(Files):
+    """Files of which no snapshot or chunk file is created while `gate` is closed."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    def create(self, path: Path) -> int:
+        if path.name.startswith(("chunk", "snapshot")):
+            self.waiting += 1
+            self.gate.wait(60)
+        return super().create(path)
+
+
+async def test_memory_that_fills_is_saved_and_writers_wait_when_a_third_of_it_is_not(tmp_path: Path) -> None:
+    files, sent = Gated(), 0
+    async with running(tmp_path, files=files) as (durability, store):
+        committer = durability.committer
+        store.create_segment(NAME, now_ms=1)
+        files.gate.clear()
+        try:
+            while not committer.full:
+                write(store, NAME, bytes(1 << 20))
+                await committer.settled()
+                sent += 1 << 20
+                if sent <= MIN_MEMORY_BYTES // 6 - (1 << 20):
+                    assert not files.waiting
+            assert MIN_MEMORY_BYTES // 3 - (1 << 20) <= sent <= MIN_MEMORY_BYTES // 3 + (1 << 20)
+            await until(lambda: files.waiting)
+        finally:
+            files.gate.set()
+        await until(lambda: durability.snapshots)
+        assert not committer.full
+
+
+async def test_who_asks_for_a_snapshot_during_another_gets_the_one_after_it(tmp_path: Path) -> None:
+    files = Gated()
+    async with running(tmp_path, files=files) as (durability, store):
+        store.create_segment(NAME, now_ms=1)
+        files.gate.clear()
+        first = asyncio.create_task(durability.checkpoint())
+        try:
+            await until(lambda: files.waiting)
+            second = asyncio.create_task(durability.checkpoint())
+            await asyncio.sleep(0)
+        finally:
+            files.gate.set()
+        await asyncio.wait_for(first, 60)
+        assert durability.snapshots == 1
+        await asyncio.wait_for(second, 60)
+        assert durability.snapshots == 2
+
+
+@pytest.mark.parametrize("how", ["deleted", "truncated", "written"])
+async def test_what_is_deleted_or_truncated_is_removed_from_the_disk_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(durable, "_TIDY_AFTER_S", 0.0)
+    async with running(tmp_path) as (durability, store):
+        store.create_segment(NAME, now_ms=1)
+        write(store, NAME, b"data")
+        if how == "deleted":
+            store.delete_segment(NAME)
+        elif how == "truncated":
+            store.truncate_segment(NAME, 2)
+        else:
+            await until(lambda: durability.committer.has_next)
+            assert durability.snapshots == 0
+            return
+        await until(lambda: durability.snapshots)
+
+
+async def test_a_second_deletion_does_not_put_off_the_snapshot_for_the_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as (durability, _):
+        durability.tidy_soon()
+        due_s = durability._tidy_at_s
+        durability.tidy_soon()
+        assert durability._tidy_at_s == due_s
+
+
+async def test_a_start_that_has_read_many_journals_takes_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_REWRITTEN_BYTES", 0)  # no journal is copied as a whole
+    found = []
+    for life in range(7):
+        durability, store = make(tmp_path)
+        durability.open()
+        durability.recover(store.containers)
+        await durability.start()
+        assert durability._journals is not None
+        found.append((len(durability._journals.ended), durability._tidy_at_s == 0))
+        if not life:
+            store.create_segment(NAME, now_ms=1)
+        for number in range(2):
+            write(store, NAME, b"%d" % number)
+            await durability.committer.settled()
+        if life == 5:
+            await until(lambda: durability.snapshots)  # noqa: B023 — it is waited for here
+        await durability.close(last_snapshot=False)
+    assert [due for _, due in found] == [ended > 4 for ended, _ in found]
+    assert [ended for ended, _ in found] == [0, 1, 2, 3, 4, 5, 1]
+
+
+async def test_a_directory_without_containers_and_controller_needs_no_journal_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_REWRITTEN_BYTES", 0)
+    for life in range(2):
+        durability, _ = make(tmp_path, held=())
+        durability.open()
+        durability.recover({})
+        await durability.start()
+        assert durability._journals is not None
+        assert len(durability._journals.ended) == life
+        for number in range(2):
+            durability.controller_journal(b"%d" % number)
+            await durability.committer.settled()
+        if life:
+            await durability.checkpoint()
+            assert (durability.snapshots, durability._journals.ended) == (1, [])
+        await durability.close(last_snapshot=False)

@@ -1,0 +1,60 @@
+"""What a start finds in a directory, and what it says about it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from segstore.server.durable import DirectoryDamaged
+from tests.server.durable.support import make, running, write
+
+NAME = "scope/stream/0.#epoch.0"
+
+
+def chunk_files(path: Path) -> list[Path]:
+    return list(path.glob("chunk-*"))
+
+
+async def test_a_start_logs_what_it_has_opened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "segstore.server.durable.recovery")
+    async with running(tmp_path, crash=True) as (_, store):
+        store.create_segment(NAME, now_ms=1)
+        write(store, NAME, b"data")
+        segments = sum(len(each.segments) for each in store.containers.values())
+    (tmp_path / "chunk-0000000099").write_bytes(b"left")
+    async with running(tmp_path):
+        pass
+    before, after = (each.getMessage() for each in caplog.records if "opened in" in each.getMessage())
+    opened = re.escape(f"{tmp_path} opened in ") + r"\d+\.\d\d s, "
+    assert re.fullmatch(opened + "0 segments", before)
+    assert re.fullmatch(opened + f"{segments} segments; 1 files that a crash left behind are removed", after)
+    assert not (tmp_path / "chunk-0000000099").exists()
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_store_that_is_closed_leaves_no_index_entries_to_write(tmp_path: Path, crash: bool) -> None:
+    async with running(tmp_path, crash=crash) as (_, store):
+        store.create_segment(NAME, now_ms=1)
+        write(store, NAME, b"data", now_ms=10)
+        write(store, NAME, b"more", now_ms=11)
+        assert [each for container in store.containers.values() for each in container.unindexed_names] == [NAME]
+    async with running(tmp_path) as (_, again):
+        left = [each for container in again.containers.values() for each in container.unindexed_names]
+        assert left == ([NAME] if crash else [])
+
+
+async def test_a_chunk_file_of_another_size_is_named_before_it_is_read(tmp_path: Path) -> None:
+    async with running(tmp_path) as (_, store):
+        store.create_segment(NAME, now_ms=1)
+        write(store, NAME, bytes(10_000))
+    (chunk,) = chunk_files(tmp_path)
+    with chunk.open("ab") as file:
+        file.write(b"x")
+    durability, _ = make(tmp_path)
+    with pytest.raises(DirectoryDamaged, match=r"it has 10045 bytes, 10044 were written") as damaged:
+        durability.open()
+    assert (damaged.value.path, damaged.value.file) == (tmp_path, chunk)
+    await durability.close()

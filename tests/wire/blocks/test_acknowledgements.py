@@ -1,0 +1,67 @@
+"""Acknowledgements of runs: one for each number that rises, with the offset behind its append."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire import WIRE_VERSION, DataAppended, FrameDecoder, decode
+from segstore.wire.blocks import acknowledger
+from segstore.wire.codec import codec_backend
+
+WRITER = UUID(int=(1 << 127) + 5)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+rows_of = st.lists(
+    st.tuples(st.integers(0, 9) | int64, st.just(1), st.binary(max_size=9).map(memoryview) | st.binary(), int64)
+)
+
+
+def plain(rows: list[Any], previous: int, offset: int) -> tuple[list[DataAppended], int]:
+    found = []
+    for number, _, data, request_id in rows:
+        offset += len(data)
+        if number > previous:
+            found.append(DataAppended(request_id, WRITER, number, previous, offset))
+            previous = number
+    return found, previous
+
+
+@given(rows_of, st.integers(-1, 9) | int64, st.integers(0, 1 << 60))
+def test_each_number_that_rises_is_acknowledged(rows: list[Any], previous: int, offset: int) -> None:
+    frames, last = acknowledger(WIRE_VERSION)(rows, WRITER.bytes, previous, offset)
+    assert (FrameDecoder().feed(frames), last) == plain(rows, previous, offset)
+
+
+def test_an_older_version_has_its_own_form() -> None:
+    row = (3, 1, b"data", 9)
+    now, then = (acknowledger(version)([row], WRITER.bytes, 1, 10)[0] for version in (WIRE_VERSION, 5))
+    assert decode(now) == DataAppended(9, WRITER, 3, 1, 14)
+    assert len(then) < len(now)
+
+
+@pytest.mark.skipif(codec_backend != "c", reason="Python acknowledges what C refuses")
+def test_misuse_of_c_is_an_error() -> None:
+    acknowledge: Any = acknowledger(WIRE_VERSION)
+    row = (3, 1, b"data", 9)
+    for misuse in (
+        (),
+        ([row], WRITER.bytes, 1),
+        ((row,), WRITER.bytes, 1, 10),
+        ([row], WRITER, 1, 10),
+        ([row], b"short", 1, 10),
+        ([row], WRITER.bytes, "1", 10),
+        ([row], WRITER.bytes, 1 << 64, 10),
+        ([list(row)], WRITER.bytes, 1, 10),
+        ([row[:3]], WRITER.bytes, 1, 10),
+        ([(3.0, 1, b"data", 9)], WRITER.bytes, 1, 10),
+        ([(3, 1, "data", 9)], WRITER.bytes, 1, 10),
+        ([(3, 1, b"data", None)], WRITER.bytes, 1, 10),
+        ([(1 << 64, 1, b"data", 9)], WRITER.bytes, 1, 10),
+        ([row], WRITER.bytes, 1, (1 << 63) - 1),
+    ):
+        with pytest.raises((TypeError, OverflowError)):
+            acknowledge(*misuse)

@@ -1,0 +1,655 @@
+"""The accelerator: C answers what Python answers or leaves it to Python, keeps no memory, and is never a secret."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import ctypes
+import gc
+import json
+import pickle
+import sys
+import tracemalloc
+import uuid
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore import __version__
+from segstore.wire import (
+    COMMANDS,
+    AppendBlock,
+    AppendBlockEnd,
+    AuthTokenCheckFailed,
+    ChunkInfo,
+    Command,
+    DataAppended,
+    FrameDecoder,
+    KeepAlive,
+    MergeSegmentsBatch,
+    MergeTableSegments,
+    Padding,
+    SealTableSegment,
+    SegmentCreated,
+    SegmentRead,
+    SegmentsBatchMerged,
+    SetupAppend,
+    StorageChunksListed,
+    TableEntries,
+    TableEntriesUpdated,
+    TableEntry,
+    TableKey,
+    TableKeysRead,
+    TableValue,
+    UpdateTableEntries,
+    WireError,
+    codec_backend,
+    decode,
+    encode,
+    encode_parts,
+)
+from segstore.wire.blocks import WHOLE_APPENDS, BlockWriter
+from segstore.wire.blocks.acknowledgements import _DATA_APPENDED as ACKNOWLEDGED
+from segstore.wire.codec import CODECS, codec
+from segstore.wire.codec.generate import Rows
+from segstore.wire.codec.speed import load
+from segstore.wire.codec.speed.backend import TYPES
+from tests.strategies import FRAMED, command_of, commands, framed, mutated
+from tests.wire.agreement import outcome
+from tests.wire.codec.speed.memory import FAILED, without_one_allocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[4]
+NEEDS_C = pytest.mark.needs("the extension segstore._speed")
+WRITER = uuid.UUID(int=77)
+
+
+def c_codec() -> Any:
+    assert codec.SPEED is not None
+    return codec.SPEED._codec
+
+
+def frames_recorded() -> list[bytes]:
+    """All frames of the recorded vectors, also those that must not be read."""
+    found: dict[bytes, None] = {}
+    for folder in (ROOT / "fixtures" / "vectors", ROOT.parent / "shared" / "vectors"):
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in path.read_text("utf-8").splitlines():
+                data = bytes.fromhex(json.loads(line).get("hex") or "")
+                if 8 <= len(data) <= 4096:
+                    found[data] = None
+    return list(found)
+
+
+def python_of(frame: bytes) -> tuple[Any, ...]:
+    return outcome(partial(decode, frame, codec="python"))
+
+
+def agrees(frame: bytes) -> bool:
+    """Whether C answers; if it does, it says what Python says, and writes the value as Python does."""
+    found = c_codec().decode(frame)
+    if found is None:
+        return False
+    assert ("is", found) == python_of(frame), frame.hex()
+    assert type(found) is COMMANDS[int.from_bytes(frame[:4], "big", signed=True)]
+    written, parts = c_codec().encode(found), c_codec().encode_parts(found)
+    assert written in (None, encode(found, codec="python")), frame.hex()
+    assert parts is None or b"".join(parts) == written
+    return True
+
+
+# What is recorded ----------------------------------------------------------------------------------------------------
+
+
+@NEEDS_C
+def test_c_reads_every_recorded_frame_as_python_and_the_schema_do() -> None:
+    read = 0
+    for frame in frames_recorded():
+        if agrees(frame):
+            read += 1
+            assert python_of(frame) == outcome(partial(decode, frame, codec="construct"))
+    assert read > 300
+
+
+@NEEDS_C
+def test_c_leaves_no_plain_command_to_python() -> None:
+    unrecorded = (MergeTableSegments(1, "a", "b", ""), SealTableSegment(1, "a", ""))
+    made = [encode(value) for value in unrecorded]
+    read = [frame for frame in (*made, *frames_recorded()) if agrees(frame)]
+    written = [value for value in map(decode, read) if c_codec().encode(value) and c_codec().encode_parts(value)]
+    assert {value.code for value in written} == FRAMED.keys()
+    assert {frame[:4] for frame in read} == {code.to_bytes(4, "big", signed=True) for code in FRAMED}
+
+
+@NEEDS_C
+@pytest.mark.slow
+def test_every_truncation_and_change_of_a_byte_of_recorded_frames_is_read_as_python_reads_it() -> None:
+    for frame in frames_recorded():
+        if len(frame) > 400:
+            continue
+        code = int.from_bytes(frame[:4], "big", signed=True)
+        for size in range(len(frame)):
+            assert c_codec().decode(frame[:size]) is None
+            if size >= 8:
+                agrees(framed(code, frame[8:size]))
+        for at in range(len(frame)):
+            for byte in {0, 0xFF, 0x7F, frame[at] ^ 1, frame[at] ^ 0x80} - {frame[at]}:
+                agrees(frame[:at] + bytes([byte]) + frame[at + 1 :])
+
+
+@NEEDS_C
+@given(st.sampled_from(sorted(FRAMED)), st.data())
+def test_any_body_is_read_as_python_reads_it(code: int, data: st.DataObject) -> None:
+    body = encode(data.draw(command_of(FRAMED[code])))[8:]
+    if len(body) < 5000:
+        body = data.draw(mutated(body))
+    agrees(framed(code, body))
+    around, end = bytearray(b"before" + body + b"behind"), 6 + len(body)
+    found = c_codec().decode_body(code, around, 6, end, 1)
+    python = codec.decoders_of("python", 1)
+    expected = outcome(lambda: codec.decode_body(python, memoryview(around), code, 6, end, "refuse"))
+    assert found is None or ("is", found) == expected
+
+
+# Frames --------------------------------------------------------------------------------------------------------------
+
+
+def _fed(
+    name: codec.Codec, stream: bytes, cuts: list[int], kind: Any, most: int | None, options: dict[str, Any]
+) -> Any:
+    """All that a decoder gives for a stream in pieces, rows spelt out, with its positions and its error."""
+    frames = FrameDecoder(codec=name, **options)
+    found: list[Any] = []
+
+    def shown(command: Any) -> list[Any]:
+        if isinstance(command, Rows):
+            rows = ((writer, *numbers) for writer, *numbers in command.fields)
+            return [shown(DataAppended(id_, uuid.UUID(bytes=w), n, p, at))[0] for w, n, p, id_, at in rows]
+        return [(type(command), command.to_dict())]
+
+    for start, stop in pairwise([0, *sorted(cuts), len(stream)]):
+        piece, at = kind(stream[start:stop]), 0
+        while at < stop - start:
+            try:
+                found += chain(*map(shown, frames.feed(piece, start=at, most=most)))
+            except WireError as error:
+                return [*found, *chain(*map(shown, error.decoded)), str(error), error.facts()]
+            found.append(at := frames.position)
+    return [*found, frames.buffered_bytes]
+
+
+_STREAMS = st.lists(
+    st.one_of(
+        commands().map(encode),
+        st.sampled_from(
+            [
+                encode(AppendBlock(WRITER, b"event")) + encode(AppendBlockEnd(WRITER, 5, b"", 1, 7, 8)),
+                encode(DataAppended(1, WRITER, 2, 3, 4)) * 3,
+                encode(SegmentRead("s", 0, True, True, bytes(5000), 1)),
+                encode(SegmentRead("s", 0, True, True, bytes(5000), 1))[:-8].replace(b"\0\0\x13\xad", b"\0\0\x13\xa5"),
+                encode(AppendBlock(WRITER, bytes(5000))),
+                framed(4711, b"unknown"),
+            ]
+        ),
+    ),
+    max_size=6,
+)
+
+
+@NEEDS_C
+@given(
+    _STREAMS,
+    st.lists(st.integers(0, 300), max_size=3),
+    st.sampled_from([bytes, bytearray, memoryview]),
+    st.sampled_from([None, 1, 2]),
+    st.fixed_dictionaries(
+        {
+            "acks_in_rows": st.booleans(),
+            "most_elements": st.sampled_from([None, 0, 2]),
+            "unknown": st.sampled_from(["refuse", "keep"]),
+            "max_frame_bytes": st.sampled_from([0x00FF_FFFF, 6000, 63, 8]),
+        }
+    ),
+)
+def test_frames_come_as_they_come_from_python(
+    stream: list[bytes], cuts: list[int], kind: Any, most: int | None, options: dict[str, Any]
+) -> None:
+    joined = b"".join(stream)
+    if len(joined) < 100_000:
+        cuts = [cut for cut in cuts if cut <= len(joined)]
+        most = None if options["acks_in_rows"] else most  # rows count as one
+        expected = _fed("python", joined, cuts, kind, most, options)
+        assert _fed("c", joined, cuts, kind, most, options) == expected
+
+
+@NEEDS_C
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_payloads_are_views_of_the_bytes_that_were_fed(kind: Any) -> None:
+    def is_view(data: bytes, *, in_a_run: bool) -> bool:
+        stream = kind(encode(AppendBlock(WRITER, data)) + encode(AppendBlockEnd(WRITER, len(data), b"", 1, 7, 8)))
+        decoder = FrameDecoder(joined=WHOLE_APPENDS, codec="c")
+        records = {WRITER.bytes: BlockWriter("s", WRITER)} if in_a_run else None
+        first: Any = decoder.feed(stream, records=records)[0]
+        found = first[0][1][0][2] if in_a_run else first.data
+        assert found == data
+        return type(found) is memoryview and found.obj is memoryview(stream).obj
+
+    assert is_view(b"event" * 100, in_a_run=True)
+    assert is_view(b"event", in_a_run=False)
+    assert is_view(b"", in_a_run=False), "as in Python"
+    assert not is_view(b"event", in_a_run=True), "small data of whole appends is copied: that is faster"
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+def _set(record: Any, name: str, value: object) -> None:
+    """Past what keeps a command as it is."""
+    getattr(type(record), name).__set__(record, value)
+
+
+WRONG: tuple[Any, ...] = (
+    *(None, True, 1.5, 2**31, 2**63, -(2**63) - 1, 2**128, "text", "\0", "é", "x" * 70_000, b"data", bytearray(b"x")),
+    *(memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], (None,), (1, "x"), [1], uuid.UUID(int=1)),
+    *(object(), KeepAlive(), int, ("a", "b"), (2**63,), range(3), 1 << 24),
+)
+
+
+def _told(call: Callable[[], Any]) -> tuple[Any, ...]:
+    """The result, or what is raised; the schema lets some errors of wrong types through as they are."""
+    try:
+        return outcome(call)
+    except Exception as error:  # noqa: BLE001 — whatever it is, both raise the same
+        return type(error), str(error)
+
+
+@NEEDS_C
+def test_any_value_in_any_attribute_is_written_or_refused_as_python_does() -> None:
+    values = {code: decode(frame) for frame in frames_recorded() if (code := frame[3]) and agrees(frame)}
+    assert len(values) > 60
+    for value in values.values():
+        for name in value.__struct_fields__:
+            for wrong in WRONG:
+                bad = copy.copy(value)
+                _set(bad, name, wrong)
+                expected = _told(lambda bad=bad: encode(bad, codec="python"))
+                assert c_codec().encode(bad) in (None, expected[1]), (bad, wrong)
+                assert _told(lambda bad=bad: b"".join(encode_parts(bad, codec="c"))) == expected
+            bad = copy.copy(value)
+            getattr(type(bad), name).__delete__(bad)
+            assert c_codec().encode(bad) is None
+
+
+@NEEDS_C
+def test_a_view_that_was_released_is_left_to_python() -> None:
+    view = memoryview(b"data")
+    value = AppendBlock(WRITER, view)
+    view.release()
+    assert c_codec().encode(value) is None
+    assert c_codec().encode_parts(value) is None
+    for frame in (memoryview(encode(KeepAlive())), memoryview((ctypes.c_int * 2)(100, 0))):
+        frame.release()
+        assert c_codec().decode(frame) is None
+        assert c_codec().decode_body(100, frame, 0, 0, 9) is None
+
+
+@NEEDS_C
+def test_a_uuid_is_written_by_its_value_and_not_past_its_range() -> None:
+    for number in (0, 1, (1 << 128) - 1, 1 << 127):
+        value = AppendBlock(uuid.UUID(int=number), b"")
+        assert c_codec().encode(value)[8:] == number.to_bytes(16, "big")
+        assert c_codec().decode(encode(value)).writer_id.int == number
+    for wrong in (-1, 1 << 128, None, 1.0):
+        odd = uuid.UUID(int=5)
+        object.__setattr__(odd, "int", wrong)
+        assert c_codec().encode(AppendBlock(odd, b"")) is None
+
+
+LONG: list[Command] = [
+    MergeSegmentsBatch(1, "t", ("s",) * 5000, ""),
+    SegmentsBatchMerged(1, "t", ("name",) * 5000, tuple(range(5000))),
+    TableEntriesUpdated(1, tuple(range(5000))),
+    StorageChunksListed(1, (ChunkInfo(1, 2, 3, "chunk", True),) * 5000),
+    UpdateTableEntries(1, "t", "", TableEntries((TableEntry(TableKey(b"k", 5), TableValue(b"v")),) * 5000)),
+    TableKeysRead(1, "t", (TableKey(b""), TableKey(b"key", 9)) * 2500, b""),
+]
+
+
+@NEEDS_C
+@pytest.mark.parametrize("value", LONG, ids=lambda it: it.type_name)
+def test_a_long_list_is_checked_and_made_later(value: Command) -> None:
+    frame = encode(value)
+    found, python = c_codec().decode(frame), decode(frame, codec="python")
+    assert found == python == value
+    assert encode(found) == frame
+    for name in value.__struct_fields__:
+        assert type(getattr(found, name)) is type(getattr(python, name))
+    for damaged in (frame[8:-40], frame[8:-40] + bytes(39), frame[8:], frame[8:] + b"x"):
+        for most in (None, 4999):
+            ways = [
+                partial(FrameDecoder(codec=each, most_elements=most).feed, framed(value.code, damaged))
+                for each in CODECS
+            ]
+            first, *others = map(outcome, ways)
+            assert [first] * len(others) == others
+
+
+@NEEDS_C
+def test_a_list_that_is_no_tuple_is_left_to_python() -> None:
+    assert c_codec().encode(MergeSegmentsBatch(1, "t", ["s"], "")) is None
+
+
+@NEEDS_C
+def test_a_frame_has_the_limit_that_python_has() -> None:
+    for longest in (Padding(0x00FF_FFFF - 8), AppendBlock(WRITER, bytes(0x00FF_FFFF - 24))):
+        assert len(c_codec().encode(longest)) == 0x00FF_FFFF
+    for longer in (Padding(0x00FF_FFFF - 7), AppendBlock(WRITER, bytes(0x00FF_FFFF - 23))):
+        assert c_codec().encode(longer) is None
+        assert c_codec().encode_parts(longer) is None
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def _plain_and_bad() -> tuple[list[Command], list[bytes]]:
+    values = [
+        SetupAppend(1, WRITER, "scope/stream/0", "token"),
+        AppendBlock(WRITER, b"event"),
+        AuthTokenCheckFailed(1, "", AuthTokenCheckFailed(1, "").error_code),
+        MergeSegmentsBatch(1, "t", ("a", "b"), ""),
+        *(decode(frame) for frame in frames_recorded()[:150] if agrees(frame)),
+    ]
+    frames = [encode(value) for value in values]
+    return values, frames + [framed(int.from_bytes(each[:4], "big", signed=True), each[8:-3]) for each in frames]
+
+
+def _use(values: list[Command], frames: list[bytes]) -> None:
+    ask = c_codec()
+    for value in values:
+        ask.encode(value)
+        ask.encode_parts(value)
+    for frame in frames:
+        ask.decode(frame)
+        ask.decode(bytearray(frame))
+    stream = b"".join(frame for frame in frames if ask.decode(frame) is not None)
+    records = {WRITER.bytes: BlockWriter("s", WRITER)}
+    FrameDecoder(codec="c").feed(stream)
+    FrameDecoder(codec="c", joined=WHOLE_APPENDS, acks_in_rows=True).feed(stream, most=999, records=records)
+
+
+@NEEDS_C
+def test_no_reference_and_no_memory_is_kept() -> None:
+    values, frames = _plain_and_bad()
+    watched: list[Any] = [*frames, WRITER, *{type(value) for value in values}, AppendBlock, BlockWriter]
+    watched += [getattr(value, name) for value in values for name in value.__struct_fields__]
+    for _ in range(3):
+        _use(values, frames)
+    gc.collect()
+    watched = [each for each in watched if sys.getrefcount(each) < 500]  # else others use it too
+    before = [sys.getrefcount(each) for each in watched]
+    tracemalloc.start()
+    try:
+        _use(values, frames)
+        start = tracemalloc.get_traced_memory()[0]
+        for _ in range(30):
+            _use(values, frames)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - start < 20_000
+    finally:
+        tracemalloc.stop()
+    assert [sys.getrefcount(each) for each in watched] == before
+
+
+@NEEDS_C
+@pytest.mark.needs("CPython's _testcapi")
+def test_memory_that_runs_out_at_any_point_is_a_memory_error() -> None:
+    values, frames = _plain_and_bad()
+    ask = c_codec()
+    calls: list[Callable[[], Any]] = [partial(ask.decode, frame) for frame in frames]
+    calls += [partial(ask.encode, value) for value in values] + [partial(ask.encode_parts, value) for value in values]
+    stream = (encode(AppendBlock(WRITER, b"event")) + encode(AppendBlockEnd(WRITER, 5, b"", 1, 7, 8))) * 3
+    records = {WRITER.bytes: BlockWriter("a", WRITER)}
+    calls.append(lambda: FrameDecoder(codec="c", joined=WHOLE_APPENDS).feed(stream, most=9, records=records)[0][0][1])  # type: ignore[index]
+    assert codec.SPEED is not None
+    acknowledge = codec.SPEED.acknowledger(ACKNOWLEDGED)
+    calls.append(partial(acknowledge, [(3, 1, b"data", 9), (4, 1, b"data", 9)], WRITER.bytes, 1, 10))
+    failed = 0
+    for call in calls:
+        expected = repr(call())
+        for found in without_one_allocation(call, 40):
+            failed += found is FAILED
+            assert found is FAILED or repr(found) == expected
+    assert failed > len(values)
+
+
+@NEEDS_C
+def test_recent_uuids_are_kept_to_a_bound_and_right() -> None:
+    def kept() -> int:
+        return sum(type(each).__name__ == "_Uuid" for each in gc.get_objects())
+
+    before = kept()
+    for number in range(5000):
+        frame = encode(AppendBlock(uuid.UUID(int=number << 40 | number), b""))
+        assert c_codec().decode(frame).writer_id == uuid.UUID(int=number << 40 | number)
+    assert kept() - before <= 1024
+
+
+# Misuse --------------------------------------------------------------------------------------------------------------
+
+
+JOIN = (BlockWriter, "last_event_number", 3, 4, 24, 52, 8, 8, 24, 28, 36, 32, (("int64", 36), ("data", 0)), b"\3")
+"""Of `Frames`: record, last, block, end, head, end_bytes, key in both, sized, own, number, count, columns, changes."""
+WRONG_JOINS = [
+    (0, object),
+    (1, "missing"),
+    (4, 20),
+    (4, -(1 << 63)),
+    (5, -(1 << 63)),
+    (5, 40),
+    (5, 1 << 24),
+    (6, 13),
+    (7, 40),
+    (8, 50),
+    (9, 7),
+    (10, 48),
+    (11, 50),
+    (12, (("int64", 48),)),
+    (12, (("int32", 50),)),
+    (12, (("text", 8),)),
+    (12, (5,)),
+    (12, (("data", 0),) * 9),
+]
+ACKS = (7, 56, 8, 24, 32, 48, 0, 2, ((40, 3),))
+"""Of `Acks`: code, size, key, number, before, total, of_number, of_data, copied."""
+WRONG_ACKS = [
+    (1, 1 << 24),
+    (1, -(1 << 63)),
+    (2, 48),
+    (3, 7),
+    (4, 49),
+    (5, -1),
+    (6, -1),
+    (7, -1),
+    (8, ((49, 3),)),
+    (8, ((40, -1),)),
+    (8, ((40, 3),) * 9),
+]
+
+
+@NEEDS_C
+def test_misuse_of_the_extension_raises() -> None:
+    speed, ask = codec.SPEED._speed, c_codec()  # type: ignore[union-attr]
+    frame = encode(KeepAlive())
+    shape = partial(speed.Shape, SegmentCreated, 21, ("request_id", "segment"))
+    node = ("int64", 0, 0, 0, None, ())
+    text = ("text", 1, 0, 0, None, ())
+    shape((node, text))
+    misused: list[Callable[[], Any]] = [
+        speed.Shape,
+        partial(speed.Shape, 1, 2, (), ()),
+        partial(shape, ()),
+        partial(shape, (node, node)),
+        partial(shape, (node, 5)),
+        partial(shape, (node, ("text", 2, 0, 0, None, ()))),
+        partial(shape, (node, ("text", -2, 0, 0, None, ()))),
+        partial(shape, (node, ("words", 1, 0, 0, None, ()))),
+        partial(shape, (node, ("text", 1, 0, 8, None, ()))),
+        partial(shape, (node, ("text", 1, 0, 0, None, (text,)))),
+        partial(shape, (node, ("many", 1, 0, 0, None, (("int64", -1, 0, 0, None, ()),)))),
+        partial(shape, (node, ("many", 1, 8, 0, None, ()))),
+        partial(shape, (node, ("tail", 1, 8, 0, None, (("tail", -1, 8, 0, None, ()),)))),
+        partial(shape, (node, ("structure", 1, 0, 0, KeepAlive, ()))),
+        partial(shape, (node, ("number", 1, 0, 0, None, (text,)))),
+        partial(shape, (node, ("table", -1, 1, 0, None, (("text", -1, 0, 0, None, ()),)))),
+        partial(speed.Shape, SegmentCreated, 21, ("request_id", "missing"), (node, text)),
+        partial(speed.Shape, SegmentCreated, 21, ("request_id", 5), (node, text)),
+        partial(speed.Shape, SegmentCreated, 21, ("x",) * 17, (node,)),
+        partial(speed.Shape, uuid.UUID, 21, ("hex",), (node,)),
+        partial(speed.Codec, (1,), uuid.UUID, uuid.UUID, None),
+        partial(speed.Codec, (), int, int, None),
+        partial(speed.Front, ask, "print", print),
+        partial(speed.Front, ask, "decode", 5),
+        partial(speed.Front, None, "decode", print),
+        partial(speed.Frames, None, b"", 1, (), ()),
+        partial(speed.Frames, ask, b"", 1, (1,), ()),
+        partial(speed.Frames, ask, b"", 1, (), (print, b"12345678", 20, 5)),
+        partial(speed.Frames, ask, b"", 1, (), (print, b"1234", 12, 5)),
+        *(partial(speed.Frames, ask, b"", 1, (*JOIN[:at], odd, *JOIN[at + 1 :]), ()) for at, odd in WRONG_JOINS),
+        *(partial(speed.Acks, *ACKS[:at], odd, *ACKS[at + 1 :]) for at, odd in WRONG_ACKS),
+        partial(ask.decode_body, 100, frame, 0),
+        partial(ask.decode_body, 1 << 40, frame, 0, 8, 9),
+    ]
+    assert speed.Frames(ask, b"", 1, JOIN, ())
+    assert speed.Acks(*ACKS)
+    for call in misused:
+        with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
+            call()
+    assert ask.decode_body(100, frame, -1, 8, 9) is None
+    assert ask.decode_body(100, frame, 5, 4, 9) is None
+    assert ask.decode_body(100, frame, 0, 9, 9) is None
+    assert ask.decode_body(100, "frame", 0, 8, 9) is None
+    for odd in (None, 5, "text", [], KeepAlive, frame[:7], memoryview(frame).cast("b"), memoryview(frame)[::2]):
+        assert ask.decode(odd) is None
+        assert ask.encode(odd) is None
+    frames = speed.Frames(ask, b"", 9, (), ())
+    for arguments in (
+        (),
+        (frame,) * 10,
+        (frame, 0, 8, 99, print, [], 1, 1, None, False),
+        (memoryview(frame), -1, 8, 99, print, [], 1, 1, None, False),
+        (memoryview(frame), 0, 9, 99, print, [], 1, 1, None, False),
+        (memoryview(frame), 0, 8, 99, print, (), 1, 1, None, False),
+        (memoryview(frame), 0, 8, 99, print, [], 1.0, 1, None, False),
+        (memoryview(frame), 0, 8, 99, print, [], 1, 1, [], False),
+        (memoryview(frame), "0", 8, 99, print, [], 1, 1, None, False),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            frames(*arguments)
+
+
+@NEEDS_C
+def test_no_code_of_an_argument_runs_behind_the_first_wrong_one() -> None:
+    class Odd:
+        def _answer(self) -> int:
+            raise AssertionError("it is not asked")
+
+        __bool__ = __index__ = _answer
+
+    frames = codec.SPEED._speed.Frames(c_codec(), b"", 9, (), ())  # type: ignore[union-attr]
+    with pytest.raises(TypeError, match="integer"):
+        frames(memoryview(b""), "0", 0, 99, print, [], 1, 1, None, Odd())
+    acknowledge = codec.SPEED._speed.Acks(*ACKS)  # type: ignore[union-attr]
+    with pytest.raises(OverflowError):
+        acknowledge([], bytes(16), 1 << 64, Odd())
+
+
+@NEEDS_C
+def test_an_exception_of_python_leaves_the_loop_and_releases_the_buffer() -> None:
+    data = bytearray(framed(4711, b""))
+    with pytest.raises(WireError):
+        FrameDecoder(codec="c").feed(data)
+    data += b"more"  # BufferError if a view were left
+
+
+# Which one -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_backend_is_reported_and_can_be_chosen() -> None:
+    assert codec_backend in CODECS
+    assert codec.checked_codec("python") == "python"
+    with pytest.raises(ValueError, match="codec is 'fastest'; it can be 'c', 'python' or 'construct'"):
+        decode(encode(KeepAlive()), codec="fastest")  # type: ignore[arg-type]
+
+
+def test_c_that_is_not_built_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "CODECS", ("python", "construct"))
+    with pytest.raises(ValueError, match=r"SEGSTORE_CODEC is 'c', but the extension segstore._speed is not built here"):
+        codec.checked_codec("c", "SEGSTORE_CODEC")
+
+
+@NEEDS_C
+def test_functions_with_c_in_front_are_still_those_functions() -> None:
+    assert codec.SPEED is not None
+    for function in (decode, encode, encode_parts):
+        behind = getattr(function, "__wrapped__", function)
+        front = codec.SPEED.in_front_of(behind)
+        assert (front.__name__, front.__module__, front.__doc__) == (
+            function.__name__,
+            "segstore.wire.codec.codec",
+            function.__doc__,
+        )
+        assert front.__wrapped__ is behind
+    assert pickle.loads(pickle.dumps(decode)) is decode
+    assert copy.deepcopy(encode) is encode
+
+
+def _extension(version: str, **contents: object) -> ModuleType:
+    made = ModuleType("segstore._speed")
+    made.VERSION = version  # type: ignore[attr-defined]
+    vars(made).update(contents)
+    return made
+
+
+def test_an_extension_of_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import segstore
+
+    for found, why in (
+        (_extension("0.0.9"), f"was built for segstore 0.0.9, and this is {__version__}"),
+        (
+            _extension(__version__, Acks=1, Codec=2, Shape=3),
+            "was built from other sources: it lacks Frames, Front, Rows",
+        ),
+        (_extension(__version__, **dict.fromkeys(TYPES)), "does not know these tables"),
+    ):
+        monkeypatch.setattr(segstore, "_speed", found, raising=False)
+        with pytest.warns(RuntimeWarning, match=f"the extension segstore._speed {why}.*the codec in Python is used"):
+            assert load(FRAMED.values()) is None
+
+
+@pytest.mark.parametrize("says", ["undefined symbol: PyNothing", None])
+def test_an_extension_that_does_not_load_is_refused_and_one_that_was_not_built_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, says: str | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    import segstore
+
+    plain = builtins.__import__
+
+    def importing(name: str, *arguments: Any) -> Any:
+        if name == "segstore" and arguments[2] == ("_speed",):
+            raise ImportError(says or "cannot import name '_speed' from 'segstore'")
+        return plain(name, *arguments)
+
+    monkeypatch.delattr(segstore, "_speed", raising=False)
+    monkeypatch.setattr(builtins, "__import__", importing)
+    assert load(FRAMED.values()) is None
+    assert [str(each.message).partition(";")[0] for each in recwarn] == (
+        [f"the extension segstore._speed does not load ({says})"] if says else []
+    )

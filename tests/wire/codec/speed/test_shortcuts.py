@@ -1,0 +1,301 @@
+"""Functions with an equal in C: whatever they are given, the two agree, and C keeps nothing and never crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.client.connection import Pending
+from segstore.client.connection.in_flight import take_items, tell_stored
+from segstore.client.stream.events import frame_event, frame_header, split_events
+from segstore.wire import AppendBlock, AppendBlockEnd
+from segstore.wire.blocks import frames_of_append
+from segstore.wire.codec import append_layout, codec
+from segstore.wire.hashing import murmur3_128_low
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.needs("the extension segstore._speed")
+
+Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
+WRITER = bytes(range(16))
+ODD: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
+    *(bytearray(b"x"), memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], [b"x", None], [b"x", 5]),
+    *([bytearray(b"x"), b"y"], [memoryview(b"1234").cast("I")], [1], object(), int, print),
+    *([Pending(b"x", 1, None, print), 5], [Pending(None, 1, None, print)], [Pending(b"x", 1, None, 5)]),
+    *([Pending(b"x", 1 << 70, None, print)], [Pending("abc", 1, 0, print), Pending(b"x", None, 0, print)]),
+    [Pending(memoryview(b"1234").cast("I"), 1, None, print)],
+)
+
+
+def pair(function: Any, *types: type, **layout: Any) -> Pair:
+    """The function in C and in Python."""
+    assert codec.SPEED is not None
+    behind = getattr(function, "__wrapped__", function)
+    return codec.SPEED.shortcut(behind, *types, **layout), behind
+
+
+def pairs() -> dict[str, Pair]:
+    layout = append_layout(
+        AppendBlock,
+        AppendBlockEnd,
+        "writer_id",
+        "size_of_whole_events",
+        "num_events",
+        *("last_event_number", "request_id"),
+    )
+    return {
+        "frames_of_append": pair(frames_of_append, **layout),
+        "take_items": pair(take_items, Pending, slots=("data", "events")),
+        "tell_stored": pair(tell_stored, Pending, asyncio.Future, slots=("done",)),
+        "split_events": pair(split_events, head=frame_header(0)),
+        "frame_event": pair(frame_event, head=frame_header(0)),
+        "murmur3_128_low": pair(murmur3_128_low),
+    }
+
+
+def plain() -> dict[str, tuple[Any, ...]]:
+    """Arguments that C takes, and which a call may change."""
+    return {
+        "frames_of_append": (WRITER, [b"abc", bytes(5000), b"d"], 3, 8, 9),
+        "take_items": ([Pending(bytes(at), 1, at, print) for at in range(5)], 9, 7),
+        "tell_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
+        "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
+        "frame_event": (b"event",),
+        "murmur3_128_low": (b"some bytes, more than sixteen", 5),
+    }
+
+
+NAMES = sorted(plain())
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        found = call(*arguments)
+    except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
+        return type(error), str(error)
+    return found
+
+
+def joined(found: Any) -> Any:
+    return b"".join(found) if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else found
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([4095, 4096, 9000]).map(bytes)), st.data())
+def test_frames_of_an_append_are_the_same_bytes(pieces: list[bytes], data: st.DataObject) -> None:
+    in_c, in_python = pairs()["frames_of_append"]
+    count = data.draw(st.integers(-(2**31), 2**31 - 1))
+    number, request = (data.draw(st.integers(-(2**63), 2**63 - 1)) for _ in range(2))
+    parts = in_c(WRITER, pieces, count, number, request)
+    assert b"".join(parts) == b"".join(in_python(WRITER, pieces, count, number, request))
+    large = [piece for piece in pieces if len(piece) >= 4096]
+    assert [part for part in parts if any(part is each for each in large)] == large, "handed on, not copied"
+    assert len(parts) <= 2 * len(large) + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4))), st.integers(-1, 9), st.integers(0, 30))
+def test_items_are_taken_up_to_the_same_one(made: list[tuple[int, int]], most_events: int, most_bytes: int) -> None:
+    in_c, in_python = pairs()["take_items"]
+    items = [Pending(bytes(size), events, None, print) for size, events in made]
+    ours, theirs = list(items), list(items)
+    for _ in range(3):
+        found = outcome(in_c, ours, most_events, most_bytes)
+        assert found == outcome(in_python, theirs, most_events, most_bytes)
+        assert ours == theirs
+
+
+async def test_futures_and_functions_are_told_once_and_what_fails_is_reported() -> None:
+    loop = asyncio.get_running_loop()
+    for tell in pairs()["tell_stored"]:
+        told: list[Any] = []
+
+        def broken(_: Any) -> None:
+            raise ZeroDivisionError
+
+        waiting, cancelled, done, task = (loop.create_future() for _ in range(4))
+        cancelled.cancel()
+        done.set_result(5)
+        items = [Pending(b"", 1, None, it) for it in (waiting, told.append, cancelled, broken, done, task)]
+        tell(items, told.append)
+        assert (waiting.result(), task.result(), done.result(), cancelled.cancelled()) == (None, None, 5, True)
+        first, problem = told
+        assert first is None
+        assert type(problem) is ZeroDivisionError
+        assert problem.__traceback__ is not None
+
+
+def test_what_is_no_exception_of_an_item_or_is_raised_by_the_report_is_passed_on() -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for tell in pairs()["tell_stored"]:
+        with pytest.raises(KeyboardInterrupt):
+            tell([Pending(b"", 1, None, interrupted)], print)
+        with pytest.raises(ZeroDivisionError):
+            tell([Pending(b"", 1, None, lambda _: 1 / 0)], lambda _: 1 / 0)
+
+
+def test_items_that_change_while_others_are_told_are_seen_as_they_are() -> None:
+    for tell in pairs()["tell_stored"]:
+        told: list[Any] = []
+        items: list[Any] = []
+        later = Pending(b"", 1, None, partial(told.append, 1))
+
+        def change(_: Any, items: list[Any] = items, later: Any = later, told: list[Any] = told) -> None:
+            later.done = lambda _: told.append("changed")
+            items.append(Pending(b"", 1, None, lambda _: items.clear()))
+
+        items += [Pending(b"", 1, None, change), later]
+        tell(items, print)
+        assert told == ["changed"]
+        assert items == []
+
+
+@given(st.lists(st.binary(max_size=30)), st.binary(max_size=12), st.integers(0, 30), st.data())
+def test_events_are_split_alike_wherever_they_are_cut(
+    events: list[bytes], behind: bytes, limit: int, data: st.DataObject
+) -> None:
+    whole = b"".join(map(frame_event, events)) + behind
+    whole = whole[: data.draw(st.integers(0, len(whole)))]
+    found = []
+    for split in pairs()["split_events"]:
+        out: list[Any] = []
+        found.append((split(whole, 0, limit, 7, lambda *each: each, "s", out), out))
+    assert found[0] == found[1]
+
+
+def test_an_event_that_is_not_made_ends_the_split() -> None:
+    def full(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    for split in pairs()["split_events"]:
+        out: list[Any] = []
+        with pytest.raises(ZeroDivisionError):
+            split(frame_event(b"abc"), 0, 9, 0, full, None, out)
+        assert out == []
+
+
+@given(st.binary(max_size=80), st.integers(-(2**63), 2**63 - 1))
+def test_hashes_and_framed_events_are_the_same(data: bytes, seed: int) -> None:
+    for name, arguments in (("murmur3_128_low", (data, seed)), ("frame_event", (data,))):
+        in_c, in_python = pairs()[name]
+        assert in_c(*arguments) == in_python(*arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_anything_odd_has_the_outcome_that_it_has_in_python(name: str) -> None:
+    in_c, in_python = pairs()[name]
+    for at in range(len(plain()[name])):
+        for odd in range(len(ODD)):
+            found = []
+            for call in (in_c, in_python):
+                arguments = list(plain()[name])
+                arguments[at] = copied(ODD[odd])
+                result = outcome(call, *arguments)
+                found.append((repr(joined(result)).partition(" at 0x")[0], shape(arguments)))
+            assert found[0] == found[1], (at, ODD[odd])
+    for arguments in ((), plain()[name] * 2):
+        with pytest.raises(TypeError):
+            in_c(*arguments)
+
+
+def copied(odd: Any) -> Any:
+    return type(odd)(odd) if isinstance(odd, list) else odd
+
+
+def shape(arguments: list[Any]) -> list[Any]:
+    """What a call may have changed."""
+    return [len(each) if isinstance(each, list) else None for each in arguments]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.needs("CPython's _testcapi")
+def test_memory_that_runs_out_is_a_memory_error_and_takes_nothing(name: str) -> None:
+    testing = import_module("_testcapi")
+    call, _ = pairs()[name]
+    failed = 0
+    for allowed in range(30):
+        arguments = plain()[name]
+        queue = list(arguments[0])
+        testing.set_nomemory(allowed, allowed + 1)  # one allocation fails
+        try:
+            found = call(*arguments)
+        except MemoryError:
+            failed += 1
+            if name == "take_items":
+                testing.remove_mem_hooks()
+                assert list(arguments[0]) == queue
+            continue
+        finally:
+            testing.remove_mem_hooks()
+        if name != "split_events":
+            assert joined(found) == joined(call(*plain()[name]))
+    assert failed or name == "tell_stored"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_reference_is_kept(name: str) -> None:
+    call, _ = pairs()[name]
+    arguments = plain()[name]
+    inside = [each for some in arguments if isinstance(some, list) for each in some]
+    watched = [each for each in (*arguments, *inside) if sys.getrefcount(each) < 500]
+    before = [sys.getrefcount(each) for each in watched]
+    for _ in range(50):
+        given = [copied(each) for each in arguments]
+        call(*given)
+        del given
+    gc.collect()
+    assert [sys.getrefcount(each) for each in watched] == before
+
+
+def test_a_shortcut_is_collected_with_its_function() -> None:
+    def murmur3_128_low() -> None: ...
+
+    murmur3_128_low.shortcut = codec.SPEED.shortcut(murmur3_128_low)  # type: ignore[attr-defined, union-attr]
+    before = sum(type(each).__name__ == "Shortcut" for each in gc.get_objects())
+    del murmur3_128_low
+    gc.collect()
+    assert sum(type(each).__name__ == "Shortcut" for each in gc.get_objects()) == before - 1
+
+
+def test_misuse_of_shortcuts_raises() -> None:
+    make = codec.SPEED._speed.Shortcut  # type: ignore[union-attr]
+    appended = partial(make, "frames_of_append", print, (), ())
+    take = partial(make, "take_items", print)
+    appended(bytes(24), bytes(56), (8, 8, 24, 32, 36, 44))
+    misused: list[Callable[[], Any]] = [
+        make,
+        partial(make, "print", print, (), (), b"", b"", ()),
+        partial(make, "frame_event", 5, (), (), bytes(8), b"", ()),
+        partial(make, "frame_event", print, (), (), bytes(7), b"", ()),
+        partial(make, "frame_event", print, (), (), bytes(257), b"", ()),
+        partial(make, "frame_event", print, (int,), (), bytes(8), b"", ()),
+        partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36)),
+        partial(appended, bytes(24), bytes(7), (8, 8, 24, 32, 36, 44)),
+        partial(appended, bytes(24), bytes(257), (8, 8, 24, 32, 36, 44)),
+        partial(appended, bytes(24), bytes(56), (9, 8, 24, 32, 36, 44)),
+        partial(appended, bytes(24), bytes(56), (8, 7, 24, 32, 36, 44)),
+        partial(appended, bytes(24), bytes(56), (8, 8, 24, 53, 36, 44)),
+        partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 49)),
+        partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 1 << 70)),
+        partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, "44")),
+        partial(take, (Pending, Pending), ("data", "events"), b"", b"", ()),
+        partial(take, (5,), ("data", "events"), b"", b"", ()),
+        partial(take, (Pending,), ("data",), b"", b"", ()),
+        partial(take, (Pending,), ("data", "missing"), b"", b"", ()),
+        partial(take, (Pending,), ("data", 5), b"", b"", ()),
+        partial(take, (int,), ("real", "imag"), b"", b"", ()),
+    ]
+    for call in misused:
+        with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):
+            call()

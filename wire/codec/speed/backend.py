@@ -1,0 +1,152 @@
+"""The extension, as the codec uses it: C first, and Python for what C leaves.
+
+Invariant: each function here returns what the Python function that it is given returns, or raises what that raises; C
+answers only where both would agree. Whoever asks C gets a value, or None for "not me".
+
+An extension that does not load, that was built for another version of segstore, or from other sources, as far as its
+types tell, is refused with a warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from segstore import __version__
+from segstore.wire.codec.speed.programs import Acknowledged, Joined, make_acks, make_codec, make_frames, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from segstore.wire.schema import Buffer, Command
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+NAME: Final = "segstore._speed"
+TYPES: Final = {"Acks", "Codec", "Frames", "Front", "Rows", "Shape", "Shortcut"}
+
+
+class Accelerator:
+    """The extension with the tables of all commands."""
+
+    def __init__(self, speed: Any, commands: Iterable[type[Command]]) -> None:
+        self._speed = speed
+        self._codec = make_codec(speed, commands)
+
+    def in_front_of(self, function: F) -> F:
+        """`decode`, `encode` or `encode_parts`, as an object that asks C before it calls the function.
+
+        It asks if it is called with one argument and no more.
+        """
+        front: Any = self._speed.Front(self._codec, function.__name__, function)
+        functools.update_wrapper(front, function)
+        made: F = front
+        return made
+
+    def decoder(
+        self, code: int, behind: Mapping[int, Callable[..., Command]], most_elements: int | None
+    ) -> Callable[[memoryview, int, int], Command]:
+        """`decode(view, start, end)` for bodies of one command; behind: type code → the same in Python."""
+        ask, most = self._codec.decode_body, sys.maxsize if most_elements is None else most_elements
+
+        def decode(view: memoryview, start: int, end: int) -> Command:
+            found: Command | None = ask(code, view, start, end, most)
+            return behind[code](view, start, end) if found is None else found
+
+        return decode
+
+    def encoder(self, behind: Mapping[type[Command], Callable[[Any], bytes]]) -> Callable[[Command], bytes]:
+        """`encode(command)` for all commands; behind: class → the same in Python."""
+        ask = self._codec.encode
+
+        def encode(command: Command) -> bytes:
+            found: bytes | None = ask(command)
+            return behind[type(command)](command) if found is None else found
+
+        return encode
+
+    def parts_encoder(
+        self, behind: Mapping[type[Command], Callable[[Any], list[Buffer]]]
+    ) -> Callable[[Command], list[Buffer]]:
+        """`encode_parts(command)` for all commands; behind: class → the same in Python."""
+        ask = self._codec.encode_parts
+
+        def encode_parts(command: Command) -> list[Buffer]:
+            found: list[Buffer] | None = ask(command)
+            return behind[type(command)](command) if found is None else found
+
+        return encode_parts
+
+    def frames(
+        self, light: Iterable[int], *, joined: Joined | None, in_rows: type[Command] | None, most_elements: int | None
+    ) -> Callable[..., tuple[int, int]]:
+        """As `segstore.wire.codec.framing.frames_of`; light: codes of commands whose decoding takes no time."""
+        most = sys.maxsize if most_elements is None else most_elements
+        return make_frames(self._speed, self._codec, light, joined=joined, in_rows=in_rows, most_elements=most)
+
+    def acknowledger(self, acks: Acknowledged) -> Callable[..., tuple[bytes, int]]:
+        """As `segstore.wire.blocks.acknowledge`, for rows as they are here."""
+        return make_acks(self._speed, acks)
+
+    def rows(
+        self,
+        columns: tuple[tuple[Any, ...], ...],
+        programs: Mapping[type[Command], tuple[tuple[int, str, Any], ...]],
+        conditions: tuple[tuple[Any, ...], ...],
+        *,
+        kinds: bytes,
+        decodes: bool,
+    ) -> Any:
+        """An object whose `fill` makes columns of records: see `segstore.pipeline.trace.filling`.
+
+        columns: type, source and labels of each. programs: class → steps: the column, how it is filled, and the path of
+        an attribute or a constant; frames of other commands are left to Python. conditions: what a record must meet:
+        source, whether it may be missing, whether the ranges are those that do not match, ranges. kinds: for each kind
+        of records 0 for no frame, 1 for a frame, 2 for one that is left to Python. decodes: whether frames are read.
+        """
+        coded = tuple((cls.code, tuple(step_of(cls, *step) for step in steps)) for cls, steps in programs.items())
+        return self._speed.Rows(self._codec, columns, coded, conditions, kinds, decodes)
+
+    def shortcut(
+        self,
+        behind: F,
+        *types: type,
+        slots: tuple[str, ...] = (),
+        head: bytes = b"",
+        end: bytes = b"",
+        positions: tuple[int, ...] = (),
+    ) -> F:
+        """The function `behind` with its equal in C, which has the same name, in front.
+
+        types: classes of what C takes; slots: attributes of the first. head, end, positions: see `append_layout`.
+        """
+        shortcut: F = self._speed.Shortcut(behind.__name__, behind, types, slots, head, end, positions)
+        return shortcut
+
+
+def load(commands: Iterable[type[Command]]) -> Accelerator | None:
+    """Returns the accelerator for these commands; None, with a warning unless nothing was built, if there is none."""
+    try:
+        from segstore import _speed
+    except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError) and "cannot import name '_speed'" not in str(error):
+            _refuse(f"does not load ({error})")
+        return None
+    if __version__ != _speed.VERSION:
+        _refuse(f"was built for segstore {_speed.VERSION}, and this is {__version__}")
+        return None
+    if missing := TYPES - vars(_speed).keys():
+        _refuse(f"was built from other sources: it lacks {', '.join(sorted(missing))}")
+        return None
+    try:
+        return Accelerator(_speed, commands)
+    except (TypeError, ValueError, AttributeError) as error:
+        _refuse(f"does not know these tables ({error})")
+        return None
+
+
+def _refuse(why: str) -> None:
+    text = f"the extension {NAME} {why}; the codec in Python is used: install segstore again to build it"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,506 @@
+/* Functions of Python with an equal in C that needs no codec: what a client does with each event, and a hash.
+
+   C is asked first. What it declines, before it has changed anything, goes to the function of Python with the same
+   arguments. */
+
+#include "speed.h"
+
+#define LARGE_BYTES 4096 /* a piece of this size is not copied */
+#define MAX_TYPES 2
+#define MAX_POSITIONS 6
+#define MAX_TEMPLATE 256 /* bytes of a frame without its data */
+
+struct What;
+
+typedef struct Shortcut {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    const struct What *what;
+    PyObject *behind;               /* owned */
+    PyTypeObject *types[MAX_TYPES]; /* owned */
+    Py_ssize_t slots[MAX_TYPES];    /* offsets in instances of the first type */
+    PyObject *names[MAX_TYPES];     /* owned: methods that are called */
+    PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
+    Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
+} Shortcut;
+
+typedef struct What {
+    const char *name;
+    PyObject *(*ask)(const Shortcut *, PyObject *const *args); /* NULL without an exception: declined */
+    int arguments, types, slots, positions;
+    const char *names[MAX_TYPES];
+    int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
+} What;
+
+/* Whether it is exactly an int from `least` to `most`. */
+static int
+number_in(PyObject *value, int64_t least, int64_t most, int64_t *number)
+{
+    int overflow;
+    if (value == NULL || !PyLong_CheckExact(value))
+        return 0;
+    *number = PyLong_AsLongLongAndOverflow(value, &overflow); /* no other error for an exact int */
+    return !overflow && *number >= least && *number <= most;
+}
+
+/* --- frames_of_append(writer, pieces, event_count, event_number, request_id) -------------------------------------- */
+
+/* Adds to `out`: `size` bytes before pieces, the pieces, which are bytes, and `size` bytes behind them. */
+static int
+add_joined(PyObject *out, const char *before, Py_ssize_t size_before, PyObject *pieces, Py_ssize_t from, Py_ssize_t to,
+           const char *behind, Py_ssize_t size_behind)
+{
+    Py_ssize_t size = size_before + size_behind;
+    for (Py_ssize_t i = from; i < to; i++)
+        size += PyBytes_GET_SIZE(PyList_GET_ITEM(pieces, i));
+    if (size == 0)
+        return 0;
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
+    if (joined == NULL)
+        return -1;
+    char *at = PyBytes_AS_STRING(joined);
+    memcpy(at, before, size_before);
+    at += size_before;
+    for (Py_ssize_t i = from; i < to; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece));
+        at += PyBytes_GET_SIZE(piece);
+    }
+    memcpy(at, behind, size_behind);
+    int status = PyList_Append(out, joined);
+    Py_DECREF(joined);
+    return status;
+}
+
+/* No code of Python runs between the look at the pieces and their copies: `out` is made before. */
+static PyObject *
+frames_of_append(const Shortcut *self, PyObject *const *args)
+{
+    int64_t count, number, request;
+    PyObject *writer = args[0], *pieces = args[1];
+    if (!PyBytes_CheckExact(writer) || PyBytes_GET_SIZE(writer) != UUID_BYTES || !PyList_CheckExact(pieces) ||
+        !number_in(args[2], INT32_MIN, INT32_MAX, &count) || !number_in(args[3], INT64_MIN, INT64_MAX, &number) ||
+        !number_in(args[4], INT64_MIN, INT64_MAX, &request))
+        return NULL;
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = PyBytes_GET_SIZE(self->end), size = 0;
+    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE];
+    PyObject *out = PyList_New(0);
+    if (out == NULL)
+        return NULL;
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (!PyBytes_CheckExact(piece) || PyBytes_GET_SIZE(piece) > MAX_FRAME_BYTES - of_block - size)
+            status = -1;
+        else
+            size += PyBytes_GET_SIZE(piece);
+    }
+    if (status == 0) {
+        memcpy(block, PyBytes_AS_STRING(self->head), of_block);
+        memcpy(end, PyBytes_AS_STRING(self->end), of_end);
+        store32(block + 4, (uint32_t)(of_block - HEADER_BYTES + size));
+        memcpy(block + self->positions[0], PyBytes_AS_STRING(writer), UUID_BYTES);
+        memcpy(end + self->positions[1], PyBytes_AS_STRING(writer), UUID_BYTES);
+        store32(end + self->positions[2], (uint32_t)size);
+        store32(end + self->positions[3], (uint32_t)count);
+        store64(end + self->positions[4], (uint64_t)number);
+        store64(end + self->positions[5], (uint64_t)request);
+    }
+    Py_ssize_t from = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (PyBytes_GET_SIZE(piece) < LARGE_BYTES)
+            continue;
+        status = add_joined(out, (char *)block, of_block, pieces, from, i, (char *)end, 0);
+        status = status < 0 ? -1 : PyList_Append(out, piece);
+        of_block = 0; /* it is there */
+        from = i + 1;
+    }
+    if (status == 0)
+        status = add_joined(out, (char *)block, of_block, pieces, from, PyList_GET_SIZE(pieces), (char *)end, of_end);
+    if (status < 0)
+        Py_CLEAR(out);
+    return out;
+}
+
+/* --- take_items(queue, most_events, most_bytes) ------------------------------------------------------------------- */
+
+/* Bytes of exactly bytes, a bytearray or a memoryview; -1 if it is something else. */
+static Py_ssize_t
+size_of(PyObject *data)
+{
+    if (data == NULL || !(PyBytes_CheckExact(data) || PyByteArray_CheckExact(data) || PyMemoryView_Check(data)))
+        return -1;
+    Py_ssize_t size = PyObject_Size(data);
+    if (size < 0)
+        PyErr_Clear(); /* a view that was released: Python says so */
+    return size;
+}
+
+/* The items that are taken are added to `items`; 0, or -1 if it is declined. Changes nothing else. */
+static int
+look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, PyObject *items, int64_t *events,
+     int64_t *size)
+{
+    Py_ssize_t i = 0;
+    *events = *size = 0;
+    for (; i < PyList_GET_SIZE(queue) && (i == 0 || *events < most_events); i++) {
+        PyObject *item = PyList_GET_ITEM(queue, i);
+        int64_t count;
+        Py_ssize_t bytes;
+        if (!Py_IS_TYPE(item, self->types[0]) || !number_in(slot(item, self->slots[1]), 0, INT32_MAX, &count) ||
+            (bytes = size_of(slot(item, self->slots[0]))) < 0)
+            return -1;
+        if (i > 0 && bytes > most_bytes - *size)
+            break;
+        if (PyList_Append(items, item) < 0)
+            return -1;
+        *events += count;
+        *size += bytes;
+    }
+    return i == 0 ? -1 : 0;
+}
+
+/* All objects that the garbage collector knows are made before the look at the queue, so that no finalizer runs until
+   the items are removed from it. */
+static PyObject *
+take_items(const Shortcut *self, PyObject *const *args)
+{
+    int64_t most_events, most_bytes, events, size;
+    PyObject *queue = args[0];
+    if (!PyList_CheckExact(queue) || !number_in(args[1], INT64_MIN, INT64_MAX, &most_events) ||
+        !number_in(args[2], 0, INT32_MAX, &most_bytes))
+        return NULL;
+    PyObject *taken = PyTuple_New(3), *items = taken == NULL ? NULL : PyList_New(0);
+    int status = -1;
+    if (items != NULL) {
+        PyTuple_SET_ITEM(taken, 0, items);
+        status = look(self, queue, most_events, most_bytes, items, &events, &size);
+    }
+    if (status == 0) {
+        PyTuple_SET_ITEM(taken, 1, PyLong_FromLongLong(events));
+        PyTuple_SET_ITEM(taken, 2, PyLong_FromLongLong(size));
+        if (PyTuple_GET_ITEM(taken, 1) == NULL || PyTuple_GET_ITEM(taken, 2) == NULL)
+            status = -1;
+    }
+    if (status < 0 || PyList_SetSlice(queue, 0, PyList_GET_SIZE(items), NULL) < 0)
+        Py_CLEAR(taken);
+    return taken;
+}
+
+/* --- tell_stored(items, failed) ----------------------------------------------------------------------------------- */
+
+/* The exception that is set, which is an Exception, goes to `failed`; -1 with any other, or what that raises. */
+static int
+report(PyObject *failed)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *problem = PyErr_GetRaisedException();
+#else
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    PyErr_NormalizeException(&type, &problem, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(problem, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+#endif
+    PyObject *done = PyObject_CallOneArg(failed, problem);
+    Py_DECREF(problem);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Tells one item; -1 with an exception. */
+static int
+tell(const Shortcut *self, PyObject *done, PyObject *failed)
+{
+    PyObject *result;
+    if (!PyObject_TypeCheck(done, self->types[1])) {
+        result = PyObject_CallOneArg(done, Py_None);
+        Py_XDECREF(result);
+        return result == NULL ? report(failed) : 0;
+    }
+    result = PyObject_CallMethodNoArgs(done, self->names[0]);
+    int is_done = result == NULL ? -1 : PyObject_IsTrue(result);
+    Py_XDECREF(result);
+    if (is_done != 0)
+        return is_done < 0 ? -1 : 0;
+    result = PyObject_CallMethodOneArg(done, self->names[1], Py_None);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* What is called may change the list and its items: each is looked at when it is its turn. */
+static PyObject *
+tell_stored(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *items = args[0];
+    if (!PyList_CheckExact(items))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i);
+        PyObject *done = Py_IS_TYPE(item, self->types[0]) ? Py_XNewRef(slot(item, self->slots[0])) : NULL;
+        if (done == NULL) { /* the others are Python's */
+            PyObject *others = PyList_GetSlice(items, i, PyList_GET_SIZE(items));
+            PyObject *result = others == NULL ? NULL : PyObject_CallFunctionObjArgs(self->behind, others, args[1], NULL);
+            Py_XDECREF(others);
+            return result;
+        }
+        int status = tell(self, done, args[1]);
+        Py_DECREF(done);
+        if (status < 0)
+            return NULL;
+    }
+    return Py_NewRef(Py_None);
+}
+
+/* --- split_events(data, start, limit, base, make, where, out), frame_event(event) --------------------------------- */
+
+/* Events that are whole: what all begin with, an int32 length, as many bytes. */
+static PyObject *
+split_events(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *data = args[0], *make = args[4], *out = args[6];
+    int64_t start, limit, base;
+    if (!PyBytes_CheckExact(data) || !PyList_CheckExact(out) ||
+        !number_in(args[1], 0, PyBytes_GET_SIZE(data), &start) || !number_in(args[2], 0, INT32_MAX, &limit) ||
+        !number_in(args[3], 0, INT64_MAX - PyBytes_GET_SIZE(data), &base))
+        return NULL;
+    const unsigned char *bytes = (unsigned char *)PyBytes_AS_STRING(data);
+    const char *head = PyBytes_AS_STRING(self->head);
+    Py_ssize_t at = (Py_ssize_t)start, end = PyBytes_GET_SIZE(data);
+    while (end - at >= HEADER_BYTES && memcmp(bytes + at, head, 4) == 0) {
+        Py_ssize_t length = load32(bytes + at + 4);
+        if (length < 0 || length > limit || length > end - at - HEADER_BYTES)
+            break;
+        PyObject *event = PyBytes_FromStringAndSize((char *)bytes + at + HEADER_BYTES, length);
+        PyObject *offset = event == NULL ? NULL : PyLong_FromLongLong(base + at);
+        PyObject *made = NULL;
+        if (offset != NULL)
+            made = PyObject_Vectorcall(make, (PyObject *[]){event, offset, args[5]}, 3, NULL);
+        int status = made == NULL ? -1 : PyList_Append(out, made);
+        Py_XDECREF(event);
+        Py_XDECREF(offset);
+        Py_XDECREF(made);
+        if (status < 0)
+            return NULL;
+        at += HEADER_BYTES + length;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
+static PyObject *
+frame_event(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *event = args[0];
+    if (!PyBytes_CheckExact(event) || PyBytes_GET_SIZE(event) > INT32_MAX - HEADER_BYTES)
+        return NULL;
+    Py_ssize_t size = PyBytes_GET_SIZE(event);
+    PyObject *framed = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size);
+    if (framed != NULL) {
+        unsigned char *to = (unsigned char *)PyBytes_AS_STRING(framed);
+        memcpy(to, PyBytes_AS_STRING(self->head), 4);
+        store32(to + 4, (uint32_t)size);
+        memcpy(to + HEADER_BYTES, PyBytes_AS_STRING(event), size);
+    }
+    return framed;
+}
+
+/* --- murmur3_128_low(data, seed) ---------------------------------------------------------------------------------- */
+
+#define C1 0x87C37B91114253D5u
+#define C2 0x4CF5AD432745937Fu
+
+static inline uint64_t
+rotated(uint64_t value, int bits)
+{
+    return value << bits | value >> (64 - bits);
+}
+
+static inline uint64_t
+final_mix(uint64_t h)
+{
+    h = (h ^ h >> 33) * 0xFF51AFD7ED558CCDu;
+    h = (h ^ h >> 33) * 0xC4CEB9FE1A85EC53u;
+    return h ^ h >> 33;
+}
+
+/* At most 8 bytes as a little-endian number. */
+static inline uint64_t
+little(const unsigned char *from, Py_ssize_t size)
+{
+    uint64_t number = 0;
+    for (Py_ssize_t i = size; i > 0; i--)
+        number = number << 8 | from[i - 1];
+    return number;
+}
+
+static PyObject *
+murmur3_128_low(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    int64_t seed;
+    if (!PyBytes_CheckExact(args[0]) || !number_in(args[1], INT64_MIN, INT64_MAX, &seed))
+        return NULL;
+    const unsigned char *at = (unsigned char *)PyBytes_AS_STRING(args[0]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[0]), left = size;
+    uint64_t h1 = (uint64_t)seed, h2 = h1;
+    for (; left >= 16; left -= 16, at += 16) {
+        h1 ^= rotated(little(at, 8) * C1, 31) * C2;
+        h1 = (rotated(h1, 27) + h2) * 5 + 0x52DCE729u;
+        h2 ^= rotated(little(at + 8, 8) * C2, 33) * C1;
+        h2 = (rotated(h2, 31) + h1) * 5 + 0x38495AB5u;
+    }
+    if (left > 8)
+        h2 ^= rotated(little(at + 8, left - 8) * C2, 33) * C1;
+    h1 ^= rotated(little(at, left < 8 ? left : 8) * C1, 31) * C2;
+    h1 ^= (uint64_t)size;
+    h2 ^= (uint64_t)size;
+    h1 += h2;
+    return PyLong_FromUnsignedLongLong(final_mix(h1) + final_mix(h1 + h2));
+}
+
+/* --- the type ----------------------------------------------------------------------------------------------------- */
+
+/*  name, function, arguments, types, slots, positions, names, template */
+static const What whats[] = {
+    {"frames_of_append", frames_of_append, 5, 0, 0, 6, {NULL}, 1},
+    {"take_items", take_items, 3, 1, 2, 0, {NULL}, -1},
+    {"tell_stored", tell_stored, 2, 2, 1, 0, {"done", "set_result"}, -1},
+    {"split_events", split_events, 7, 0, 0, 0, {NULL}, 0},
+    {"frame_event", frame_event, 1, 0, 0, 0, {NULL}, 0},
+    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, {NULL}, -1},
+};
+
+static PyObject *
+shortcut_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Shortcut *self = (Shortcut *)callable;
+    if (PyVectorcall_NARGS(nargsf) == self->what->arguments && names == NULL) {
+        PyObject *made = self->what->ask(self, args);
+        if (made != NULL || PyErr_Occurred())
+            return made;
+    }
+    return PyObject_Vectorcall(self->behind, args, nargsf, names);
+}
+
+/* -1, with an exception unless a number of arguments is wrong. */
+static int
+shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positions)
+{
+    const What *what = self->what;
+    if (PyTuple_GET_SIZE(types) != what->types || PyTuple_GET_SIZE(slots) != what->slots ||
+        PyTuple_GET_SIZE(positions) != what->positions)
+        return -1;
+    for (int i = 0; i < what->types; i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i);
+        if (!PyType_Check(type))
+            return -1;
+        self->types[i] = (PyTypeObject *)Py_NewRef(type);
+    }
+    for (int i = 0; i < what->slots; i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(slots, i));
+        if (name == NULL || (self->slots[i] = slot_of(self->types[0], name)) < 0)
+            return -1;
+    }
+    for (int i = 0; i < MAX_TYPES && what->names[i] != NULL; i++)
+        if ((self->names[i] = PyUnicode_InternFromString(what->names[i])) == NULL)
+            return -1;
+    Py_ssize_t head = PyBytes_GET_SIZE(self->head), end = PyBytes_GET_SIZE(self->end);
+    if (what->template >= 0 && (head < HEADER_BYTES || head > MAX_TEMPLATE))
+        return -1;
+    if (what->template > 0 && (end < HEADER_BYTES || end > MAX_TEMPLATE))
+        return -1;
+    static const Py_ssize_t widths[MAX_POSITIONS] = {UUID_BYTES, UUID_BYTES, 4, 4, 8, 8};
+    for (int i = 0; i < what->positions; i++) {
+        Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i));
+        if (position < HEADER_BYTES || position > (i == 0 ? head : end) - widths[i])
+            return -1;
+        self->positions[i] = position;
+    }
+    return 0;
+}
+
+static PyObject *
+shortcut_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *behind, *types, *slots, *head, *end, *positions;
+    const char *name;
+    static char *keywords[] = {"what", "behind", "types", "slots", "head", "end", "positions", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!O!O!O!O!:Shortcut", keywords, &name, &behind, &PyTuple_Type,
+                                     &types, &PyTuple_Type, &slots, &PyBytes_Type, &head, &PyBytes_Type, &end,
+                                     &PyTuple_Type, &positions))
+        return NULL;
+    const What *what = NULL;
+    for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++)
+        if (strcmp(name, whats[i].name) == 0)
+            what = &whats[i];
+    if (what == NULL || !PyCallable_Check(behind))
+        return PyErr_Format(PyExc_ValueError, "no shortcut for %s", name);
+    Shortcut *self = (Shortcut *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = shortcut_call;
+    self->what = what;
+    self->behind = Py_NewRef(behind);
+    self->head = Py_NewRef(head);
+    self->end = Py_NewRef(end);
+    if (shortcut_init(self, types, slots, positions) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "a shortcut for %s is made in another way", name);
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+/* All that it holds stays until the end: one that is called by another finalizer still works. */
+static int
+shortcut_traverse(Shortcut *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->behind);
+    for (int i = 0; i < MAX_TYPES; i++)
+        Py_VISIT(self->types[i]);
+    return 0;
+}
+
+static void
+shortcut_dealloc(Shortcut *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    for (int i = 0; i < MAX_TYPES; i++) {
+        Py_XDECREF(self->types[i]);
+        Py_XDECREF(self->names[i]);
+    }
+    Py_XDECREF(self->behind);
+    Py_XDECREF(self->head);
+    Py_XDECREF(self->end);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef shortcut_members[] = {
+    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Shortcut, vectorcall), Py_READONLY, NULL},
+    {"__wrapped__", Py_T_OBJECT_EX, offsetof(Shortcut, behind), Py_READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot shortcut_slots[] = {
+    {Py_tp_doc, "Shortcut(what, behind, types, slots, head, end, positions)\n--\n\nA function of Python, and C in front."},
+    {Py_tp_new, shortcut_new},
+    {Py_tp_dealloc, shortcut_dealloc},
+    {Py_tp_traverse, shortcut_traverse},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_members, shortcut_members},
+    {0, NULL},
+};
+
+PyType_Spec shortcut_spec = {
+    .name = "segstore._speed.Shortcut",
+    .basicsize = sizeof(Shortcut),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = shortcut_slots,
+};

@@ -1,0 +1,238 @@
+"""Compiles the intermediate form into the tables that the extension `segstore._speed` walks.
+
+A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 for none), a
+number, flags, an object and its inner nodes. `speed.h` says what these mean for each operation.
+
+Invariant: every node of the intermediate form has its table, or compiling fails; no command is treated apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.wire.codec.generate import MAX_RUN, Rows, compiler, uuid_of
+from segstore.wire.schema import Elements
+from segstore.wire.schema import lowering as low
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from segstore.wire.schema import Command, Record
+
+Table = tuple[str, int, int, int, Any, tuple[Any, ...]]
+
+_FIXED: Final = {"b": "int8", "i": "int32", "q": "int64", "?": "flag", "16s": "uuid"}
+_NEGATIVE_IS_EMPTY, _OPTIONAL, _NOT_WRITTEN = 1, 2, 4
+
+
+class Joined(NamedTuple):
+    """A block and its end that are one row of a record: the end has the `key` of the block, `sized` is the size of the
+    block's data, and the end has no data of its own.
+
+    record: class of the records, which are looked up by the 16 bytes of `key`.
+    number: attribute of the end that is no less than that of its record, which is set to it.
+    events: attribute of the end that is above 0.
+    row: the attributes of block and end that a row has.
+    changes: the commands that may change records, or what these say.
+    """
+
+    block: type[Command]
+    end: type[Command]
+    record: type
+    key: str
+    sized: str
+    number: str
+    events: str
+    row: tuple[str, ...]
+    changes: Collection[type[Command]]
+
+
+class Acknowledged(NamedTuple):
+    """How rows are acknowledged: by a command of 64-bit numbers and the key of the record.
+
+    key, number, before, total: attributes with the record's key, the row's number, that of the row acknowledged before,
+        and the size of all data up to the row's.
+    row: the columns of a row: `number` and "data", and attributes of the command that are copied.
+    """
+
+    command: type[Command]
+    key: str
+    number: str
+    before: str
+    total: str
+    row: tuple[str, ...]
+
+
+def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
+    """Returns the extension's codec of these commands. speed: the extension."""
+    shapes = tuple(_shape(speed, cls, low.lower(cls.parts), cls.code) for cls in commands)
+    made = uuid_of(bytes(16))
+    return speed.Codec(shapes, uuid.UUID, type(made), made.is_safe)
+
+
+def _shape(speed: Any, record: type[Record], nodes: tuple[low.Node, ...], code: int = 0) -> Any:
+    names = record.__struct_fields__
+    return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
+
+
+def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
+    """names: the attributes of the record; () for an inner node that has none."""
+
+    def made(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
+        return what, names.index(node.name) if names else -1, number, flags, it, inner
+
+    match node:
+        case low.Fixed(format=code):
+            return made(_FIXED[code])
+        case low.Number(members=members, unknown=unknown):
+            return made("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
+        case low.Constant(value=value):
+            return "constant", -1, value, 0, None, ()
+        case low.Text():
+            return made("text")
+        case low.Data():
+            flags = _NEGATIVE_IS_EMPTY * node.negative_is_empty | _OPTIONAL * node.optional
+            return made("data", flags=flags | _NOT_WRITTEN * (not node.written))
+        case low.Remainder():
+            return made("remainder")
+        case low.ZeroRun():
+            return made("zero_run")
+        case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
+            inner = (_table(speed, low.Fixed(trailer, code), names),) if code else ()
+            return made("sized", it=missing, inner=inner)
+        case low.TailNode(inner=inside, needs=needs, default=default):
+            return made("tail", needs, it=default, inner=(_table(speed, inside, ()),))
+        case low.Structure(record=record, nodes=nodes):
+            return made("structure", it=_shape(speed, record, nodes))
+        case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
+            lazily, inner = _lazily((element,)), (_table(speed, element, ()),)
+            return made("many", smallest, _NEGATIVE_IS_EMPTY * lenient, lambda *place: lazily(*place)[0], inner)
+        case low.Table(columns=columns, smallest=smallest):
+            return "table", -1, smallest, 0, _lazily(columns), tuple(_table(speed, each, names) for each in columns)
+        case _:
+            raise TypeError(f"no table for {type(node).__name__}")
+
+
+def _lazily(elements: tuple[low.Node, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
+    """`lazily(view, start, end, count, behind)`: the columns of so many elements, checked to lie before `behind`."""
+    walk = compiler.make_walker(elements)
+
+    def lazily(view: memoryview, start: int, end: int, count: int, behind: int) -> tuple[Elements[Any], ...]:
+        rows = Elements(functools.partial(walk, view, start, end, count), count, behind)
+        return (rows,) if len(elements) == 1 else tuple(map(rows.column, range(len(elements))))
+
+    return lazily
+
+
+def make_frames(
+    speed: Any,
+    codec: Any,
+    light: Iterable[int],
+    *,
+    joined: Joined | None,
+    in_rows: type[Command] | None,
+    most_elements: int,
+) -> Callable[..., tuple[int, int]]:
+    """The extension's equal of `segstore.wire.codec.framing.frames_of`. light: type codes."""
+    join, run = () if joined is None else _join(joined), () if in_rows is None else _run(in_rows)
+    made: Callable[..., tuple[int, int]] = speed.Frames(codec, _low(light), most_elements, join, run)
+    return made
+
+
+def _low(codes: Iterable[int]) -> bytes:
+    return bytes(code & 0xFF for code in codes)
+
+
+def _nodes(cls: type[Command]) -> tuple[low.Node, ...]:
+    """The nodes of a command as current peers send it: tails of a fixed width are there."""
+    lowered = low.lower(cls.parts)
+    return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)
+
+
+def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
+    """The position of each field and that of the frame's end, header included, if data is empty."""
+    found, at = {}, 8
+    for node in _nodes(cls):
+        found[node.name] = at
+        if isinstance(node, low.Fixed):
+            at += struct.calcsize(">" + node.format)
+        elif isinstance(node, low.Data):
+            at += 4
+        elif not isinstance(node, low.Remainder):
+            raise TypeError(f"{cls.type_name}.{node.name} has no fixed width")
+    return found, at
+
+
+def _join(joined: Joined) -> tuple[Any, ...]:
+    in_block, head = _positions(joined.block)
+    in_end, size = _positions(joined.end)
+    formats = {node.name: _FIXED[node.format] for node in _nodes(joined.end) if isinstance(node, low.Fixed)}
+    own = next(node.name for node in _nodes(joined.end) if isinstance(node, low.Data))
+    return (
+        joined.record,
+        joined.number,
+        joined.block.code,
+        joined.end.code,
+        head,
+        size,
+        in_block[joined.key],
+        in_end[joined.key],
+        in_end[joined.sized],
+        in_end[own],
+        in_end[joined.number],
+        in_end[joined.events],
+        tuple((formats.get(name, "data"), in_end[name]) for name in joined.row),
+        _low(cls.code for cls in joined.changes),
+    )
+
+
+def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., tuple[bytes, int]]:
+    """The extension's `acknowledge(rows, key, before, total)`: see `segstore.wire.blocks.acknowledgements`."""
+    at, size = _positions(acks.command)
+    numbers = {node.name for node in _nodes(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
+    copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
+    if not numbers.issuperset(at.keys() - {acks.key}):
+        raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
+    made: Callable[..., tuple[bytes, int]] = speed.Acks(
+        acks.command.code,
+        size,
+        *(at[name] for name in (acks.key, acks.number, acks.before, acks.total)),
+        acks.row.index(acks.number),
+        acks.row.index("data"),
+        tuple((at[name], acks.row.index(name)) for name in copied),
+    )
+    return made
+
+
+def append_layout(block: type[Command], end: type[Command], alike: str, *numbers: str) -> dict[str, Any]:
+    """What C writes an append from, as `Accelerator.shortcut` has it: both frames without values, and their positions.
+
+    numbers: in the end, the bytes of the block's data and the count, both int32, and two int64.
+    """
+    in_block, head = _positions(block)
+    in_end, size = _positions(end)
+    return {
+        "head": struct.pack(">ii", block.code, head - 8).ljust(head, b"\0"),
+        "end": struct.pack(">ii", end.code, size - 8).ljust(size, b"\0"),
+        "positions": (in_block[alike], *(in_end[name] for name in (alike, *numbers))),
+    }
+
+
+def _run(cls: type[Command]) -> tuple[Any, ...]:
+    _, size = _positions(cls)
+    formats = "".join(node.format for node in _nodes(cls) if isinstance(node, low.Fixed))
+    unpack = struct.Struct(">8x" + formats).iter_unpack
+    return (lambda view: Rows(unpack(view))), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
+
+
+def step_of(cls: type[Command], column: int, how: str, what: Any) -> tuple[Any, ...]:
+    """A step of rows.c. what: a constant, or the path of an attribute, such as "event.data"."""
+    if how == "constant":
+        return column, how, -1, -1, what
+    name, _, inner = what.partition(".")
+    records = {node.name: node.record for node in low.lower(cls.parts) if isinstance(node, low.Structure)}
+    within = records[name].__struct_fields__.index(inner) if inner else -1
+    return column, how, cls.__struct_fields__.index(name), within, None
