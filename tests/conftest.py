@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import os
 import shutil
 import socket
@@ -242,6 +243,11 @@ def grpc_runs() -> Iterator[None]:
     asyncio.run(_start_grpc())
     yield
     aio.shutdown_grpc_aio()
+
+
+def pytest_configure() -> None:
+    # In debug mode, asyncio warns of whatever took 0.1 s: on a busy machine that may come up in any test's log.
+    logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing %s took"))
 
 
 @pytest.hookimpl(optionalhook=True)

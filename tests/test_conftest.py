@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -320,3 +323,13 @@ def test_a_group_is_run_by_one_worker_and_other_tests_by_all(pytester: pytest.Py
         where = pytester.path / "where"
         assert len(set(where.read_text().split())) == workers
         where.unlink()
+
+
+def test_the_log_has_no_warnings_of_a_busy_machine_and_all_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def is_slow() -> None:
+        asyncio.get_running_loop().slow_callback_duration = 0.001
+        time.sleep(0.002)  # noqa: ASYNC251 — the loop is to notice that it stood still
+
+    asyncio.run(is_slow(), debug=True)
+    logging.getLogger("asyncio").warning("socket.send() raised exception")
+    assert caplog.messages == ["socket.send() raised exception"]
