@@ -25,6 +25,7 @@ SLICE_S: Final = 0.0005
 TICK_S: Final = 0.008
 """How long queued jobs are served in one loop iteration; also the limit for reads."""
 
+_NOTICED_S: Final = TICK_S / 2
 _CROWD: Final = 8
 
 
@@ -72,7 +73,8 @@ class FairQueue:
     def begin(self) -> None:
         """Opens a slice of `SLICE_S`, or of the rest of this iteration if no other job is queued."""
         self._began_s = now_s = self.now_s()
-        self.until_s = now_s + (SLICE_S if self._light or self._heavy else max(SLICE_S, TICK_S - self._spent_s))
+        left_s = TICK_S - self._spent_s
+        self.until_s = now_s + (SLICE_S if self._light or self._heavy or left_s < SLICE_S else left_s)
 
     def is_over(self) -> bool:
         """Whether the open slice is used up; False if none is open."""
@@ -82,15 +84,11 @@ class FairQueue:
         """Closes the open slice; returns whether it took `SLICE_S` or more."""
         spent_s = self.now_s() - self._began_s
         self.until_s = inf
-        self.count(spent_s)
-        return spent_s >= SLICE_S
-
-    def count(self, spent_s: float) -> None:
-        """Counts time of this iteration spent outside a slice."""
-        self._spent_s += spent_s
-        if self._spent_s > TICK_S / 2:  # a shorter time may be the sum of several iterations
-            self.is_busy = self._spent_s >= TICK_S
+        self._spent_s = all_s = self._spent_s + spent_s
+        if all_s > _NOTICED_S:  # a shorter time may be the sum of several iterations
+            self.is_busy = all_s >= TICK_S
             self._schedule()
+        return spent_s >= SLICE_S
 
     def add(self, job: Job, *, heavy: bool = False) -> None:
         """Queues a job, unless it is queued already. heavy: whether it used up its last slice."""

@@ -179,7 +179,8 @@ class Received:
             self.step = len(items)
             self._counters.malformed_frames += 1
         has_frames = bool(items)
-        if blocks is not None:
+        # Nearly every read of a busy writer is one list of runs.
+        if blocks is not None and not (len(items) == 1 and type(items[0]) is list):
             try:
                 items = blocks.feed_all(items)
             except WireError as error:
@@ -189,8 +190,8 @@ class Received:
                 items = one_by_one(items)
         partial = decoder.buffered_bytes > 0
         block_open = blocks is not None and blocks.block_open
-        self.has_part = partial or block_open
-        if self.has_part or waits.for_bytes:
+        had_part, self.has_part = self.has_part, partial or block_open
+        if self.has_part or had_part or waits.first_frame_since is not None:
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
         return items

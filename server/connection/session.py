@@ -172,8 +172,7 @@ class Session:
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        now_s, until_s = self._service.queue.now_s, self._service.queue.until_s
-        now_ms = self._service.now_ms()
+        queue, now_ms = self._service.queue, self._service.now_ms()
         done, total = start, len(items)
         try:
             while done < total:
@@ -185,7 +184,7 @@ class Session:
                     self._append(item, now_ms)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
-                    if now_s() >= until_s:
+                    if queue.is_over():
                         break
                 if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break

@@ -10,7 +10,7 @@ Follows ``StreamSegmentMetadata`` and ``SegmentType``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntFlag
 from typing import Final
 from uuid import UUID
@@ -165,29 +165,36 @@ class Segment(SegmentData):
         """Whether appends are recorded in an index segment."""
         return self.index_due_ms != NEVER
 
-    def append(self, writer: bytes, rows: Iterable[AppendItem], now_ms: int, decided: bool = False) -> None:
+    def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
         """Make all changes of appends, one after the other. If one does not fit, those before it stand.
 
         writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
         writes and recovery all end here.
         """
-        attributes = self.attributes
-        for number, events, data, _ in rows:
-            # As ``write``, in place: this is what a store does all day.
-            used, size = self._tail_used, len(data)
-            end = used + size
-            if end <= self._tail_size:
-                self._tail[used:end] = data
-                self._tail_used = end
-                self.length += size
-            else:
-                self._write_across(memoryview(data), decided)
-            self.last_modified_ms = now_ms
-            if writer:
-                if writer not in attributes:  # it was set up for an earlier segment of this name
-                    self.charge(ATTRIBUTE_BYTES)
-                attributes[writer] = number
-                self.event_count = (self.event_count or 0) + events
+        number, events, data, _ = rows[-1]
+        if len(rows) > 1:
+            data = b"".join([row[2] for row in rows])
+            if self._tail_used + len(data) > self._tail_size:
+                for row in rows:
+                    self.append(writer, (row,), now_ms, decided)
+                return
+            events = sum([row[1] for row in rows])
+        # As ``write``, in place: this is what a store does all day.
+        used, size = self._tail_used, len(data)
+        end = used + size
+        if end <= self._tail_size:
+            self._tail[used:end] = data
+            self._tail_used = end
+            self.length += size
+        else:
+            self._write_across(memoryview(data), decided)
+        self.last_modified_ms = now_ms
+        if writer:
+            attributes = self.attributes
+            if writer not in attributes:  # it was set up for an earlier segment of this name
+                self.charge(ATTRIBUTE_BYTES)
+            attributes[writer] = number
+            self.event_count = (self.event_count or 0) + events
 
     def watch(self, readers: TailReaders | None) -> None:
         """Set the readers that wait for data; None if there are none."""
