@@ -2,8 +2,7 @@
 
 A sender in another process fills a TCP connection on the loopback interface; compared are the rates at which the bytes
 are taken from it. "Pairs" are what one append of 1 KB is on the wire: an AppendBlock that holds it and its
-AppendBlockEnd. "Framing alone" is `FrameDecoder` with the decoding taken out of its loop: it finds where each frame
-starts and ends and checks its length. On the side of `readexactly`, alone means header and body as bytes objects.
+AppendBlockEnd.
 """
 
 from __future__ import annotations

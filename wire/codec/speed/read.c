@@ -50,6 +50,19 @@ hold(PyObject *owner, Py_buffer *buffer)
     return -1;
 }
 
+/* As view[start:start + size], without a slice and two ints: a new view's buffer and shape are its own. */
+static PyObject *
+part_of(PyObject *view, Py_ssize_t start, Py_ssize_t size)
+{
+    PyObject *made = PyMemoryView_FromObject(view);
+    if (made != NULL) {
+        Py_buffer *part = PyMemoryView_GET_BUFFER(made);
+        part->buf = (char *)part->buf + start;
+        part->len = part->shape[0] = size;
+    }
+    return made;
+}
+
 PyObject *
 payload_of(Reader *r, Py_ssize_t start, Py_ssize_t size)
 {
@@ -57,7 +70,7 @@ payload_of(Reader *r, Py_ssize_t start, Py_ssize_t size)
         return PyBytes_FromStringAndSize((const char *)r->bytes + start, size);
     if (r->view == NULL && (r->view = PyMemoryView_FromObject(r->owner)) == NULL)
         return NULL;
-    return PySequence_GetSlice(r->view, start, start + size);
+    return part_of(r->view, start, size);
 }
 
 /* --- texts ------------------------------------------------------------------------------------------------------- */
@@ -399,8 +412,16 @@ read_record(Reader *r, const Shape *shape)
     PyObject *values[MAX_ATTRIBUTES];
     if (read_attributes(r, shape, values) < 0)
         return NULL;
-    PyObject *made = PyObject_Vectorcall((PyObject *)shape->cls, values, shape->attributes, NULL);
-    drop(values, shape->attributes);
+    PyObject *made;
+    if (!shape->is_plain) {
+        made = PyObject_Vectorcall((PyObject *)shape->cls, values, shape->attributes, NULL);
+        drop(values, shape->attributes);
+    }
+    else if ((made = shape->cls->tp_alloc(shape->cls, 0)) == NULL)
+        drop(values, shape->attributes);
+    else
+        for (int i = 0; i < shape->attributes; i++) /* its slots are empty, so nothing is overwritten */
+            *(PyObject **)((char *)made + shape->slots[i]) = values[i];
     return made;
 }
 

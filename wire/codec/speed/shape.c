@@ -108,9 +108,9 @@ fault_of(const Node *node, PyTypeObject *shape_type)
 }
 
 /* Fills a node that is all zero from (op, attribute, number, flags, object, inner nodes). On -1, what was made is
-   still to be cleared. `names`: the attributes of the record. */
+   still to be cleared. */
 static int
-node_init(Node *node, PyObject *from, Shape *shape, PyObject *names, int nesting)
+node_init(Node *node, PyObject *from, Shape *shape, int nesting)
 {
     const char *op;
     PyObject *object, *inner;
@@ -133,12 +133,8 @@ node_init(Node *node, PyObject *from, Shape *shape, PyObject *names, int nesting
         PyErr_Format(PyExc_ValueError, "%s has no node %R", shape->cls->tp_name, from);
         return -1;
     }
-    if (node->attribute >= 0) {
-        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, node->attribute));
-        node->offset = name == NULL ? -1 : slot_of(shape->cls, name);
-        if (node->offset < 0)
-            return -1;
-    }
+    if (node->attribute >= 0)
+        node->offset = shape->slots[node->attribute];
     node->object = Py_NewRef(object);
     if (PyTuple_GET_SIZE(inner)) {
         node->inner = PyMem_Calloc(PyTuple_GET_SIZE(inner), sizeof(Node));
@@ -147,8 +143,7 @@ node_init(Node *node, PyObject *from, Shape *shape, PyObject *names, int nesting
             return -1;
         }
         for (; node->count < PyTuple_GET_SIZE(inner); node->count++)
-            if (node_init(&node->inner[node->count], PyTuple_GET_ITEM(inner, node->count), shape, names, nesting + 1) <
-                0) {
+            if (node_init(&node->inner[node->count], PyTuple_GET_ITEM(inner, node->count), shape, nesting + 1) < 0) {
                 node->count++; /* it is cleared with the others */
                 return -1;
             }
@@ -183,11 +178,11 @@ mark(const Node *node, unsigned *filled)
 static int
 shape_init(Shape *self, PyObject *names, PyObject *nodes)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++)
-        if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
-            PyErr_SetString(PyExc_TypeError, "names of attributes are texts");
+    for (int i = 0; i < self->attributes; i++) {
+        const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, i)); /* TypeError if it is no text */
+        if (name == NULL || (self->slots[i] = slot_of(self->cls, name)) < 0)
             return -1;
-        }
+    }
     self->node.op = OP_STRUCTURE;
     self->node.attribute = -1;
     Py_ssize_t count = PyTuple_GET_SIZE(nodes);
@@ -198,7 +193,7 @@ shape_init(Shape *self, PyObject *names, PyObject *nodes)
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         self->node.count = i + 1;
-        if (node_init(&self->node.inner[i], PyTuple_GET_ITEM(nodes, i), self, names, 0) < 0)
+        if (node_init(&self->node.inner[i], PyTuple_GET_ITEM(nodes, i), self, 0) < 0)
             return -1;
     }
     unsigned filled = 0;
@@ -210,6 +205,9 @@ shape_init(Shape *self, PyObject *names, PyObject *nodes)
         PyErr_SetString(PyExc_ValueError, "records are nested too deeply");
         return -1;
     }
+    self->is_plain = !PyType_IS_GC(self->cls) && !PyObject_HasAttrString((PyObject *)self->cls, "__post_init__") &&
+                     self->cls->tp_basicsize ==
+                         (Py_ssize_t)(sizeof(PyObject) + self->attributes * sizeof(PyObject *));
     if (count > 0)
         return 0;
     unsigned char header[HEADER_BYTES] = {0};

@@ -63,6 +63,8 @@ typedef struct {
     int32_t code;       /* of a command */
     int attributes;
     int depth;
+    int is_plain;       /* an instance is its attributes and nothing else, and nothing is called when it is made */
+    Py_ssize_t slots[MAX_ATTRIBUTES]; /* where an instance keeps the attributes */
     PyObject *only;     /* owned. The one value of a record without nodes, else NULL */
     PyObject *frame;    /* owned. The frame of that value, else NULL */
     Node node;          /* `inner` are the nodes of the record */
