@@ -2,11 +2,13 @@
 
     python -m tests.fuzz.native [--runs N] [--seconds S] [--seed N] [--no-keep]
 
-gcc and what Python's headers need is all it takes. An input is a stream of frames. C reads its first frame from bytes,
-a bytearray and a view, writes the value again, also with one attribute replaced by something odd, and reads the stream
-through a frame decoder; whatever C answers, Python has to answer, too. Inputs that reach new edges of the C are mutated
-further; a small set that reaches them all is kept in fixtures/corpora/native.hex. An input that breaks a promise, or
-that a sanitizer stops, is printed, and the exit code is 1.
+gcc and what Python's headers need is all it takes. An input is a stream of frames. Nearly all are only run: C reads the
+first frame, writes the value again, and reads the stream; the sanitizers look on. Inputs that reach new edges of the C,
+and a few of the others, are compared: C reads the first frame from bytes, a bytearray and a view, writes the value
+again, also with one attribute replaced by something odd, and reads the stream through a frame decoder; whatever C
+answers, Python has to answer, too. Inputs that reach new edges are mutated further; a small set that reaches them all
+is kept in fixtures/corpora/native.hex. An input that breaks a promise, or that a sanitizer stops, is printed, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "wire" / "codec" / "speed"
 LIBRARY, LAST = "_speed.so", "last-input"
+BURST = 2000
+"""Number of inputs that are run between two that are compared."""
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
 
@@ -84,11 +88,13 @@ def build(place: Path) -> None:
     """Compiles the extension with sanitizers and the record of its edges."""
     from segstore import __version__
 
+    include = f"-I{sysconfig.get_path('include')}"
     flags = shlex.split(f"-std=c11 -g -O1 -fPIC -fno-omit-frame-pointer -Wall -Wextra -Werror {SANITIZERS}")
     flags += ["-Wno-missing-field-initializers", "-Wno-cast-function-type"]  # both are usual in extensions
-    flags += [f"-I{sysconfig.get_path('include')}", f'-DSEGSTORE_VERSION="{__version__}"']
+    flags += [include, f'-DSEGSTORE_VERSION="{__version__}"']
     made = place / "coverage.o"
-    subprocess.run(["gcc", "-O2", "-fPIC", "-c", Path(__file__).with_name("coverage.c"), "-o", made], check=True)
+    source = Path(__file__).with_name("coverage.c")
+    subprocess.run(["gcc", "-O2", "-fPIC", include, "-c", source, "-o", made], check=True)
     sources = sorted(SOURCES.glob("*.c"))
     subprocess.run(
         ["gcc", *flags, "-fsanitize-coverage=trace-pc", "-shared", *sources, made, "-o", place / LIBRARY], check=True
@@ -113,18 +119,22 @@ class Fuzzer:
 
     def __init__(self, place: Path, seed: int) -> None:
         load_built(place / LIBRARY)
-        from tests.fuzz.native_target import run_input
+        from tests.fuzz.native_target import run_alone, run_input
 
-        library = ctypes.CDLL(str(place / LIBRARY))
+        library = ctypes.PyDLL(str(place / LIBRARY))
+        self.burst = library.segstore_burst
+        self.burst.restype = ctypes.py_object
+        self.burst.argtypes = [ctypes.py_object, ctypes.py_object, ctypes.c_long, ctypes.c_uint64, ctypes.c_void_p]
+        self.run_alone = run_alone
         self.edges = ctypes.c_int.in_dll(library, "segstore_edges")
         self.seen = (ctypes.c_ubyte * (1 << 16)).in_dll(library, "segstore_seen")
-        self.run_input: Callable[[bytes, random.Random], int] = run_input
+        self.run_input: Callable[[bytes, random.Random], None] = run_input
         self.seed = seed
         self.chance = random.Random(seed)
-        self.calls = 0
         self.pool: list[bytes] = []
         with (place / LAST).open("r+b") as file:
             self.last = mmap.mmap(file.fileno(), 0)
+        self.last_at = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.last))
 
     def run(self, runs: int, seconds: float, *, keep: bool) -> None:
         began = told = time.monotonic()
@@ -132,14 +142,13 @@ class Fuzzer:
             self.execute(data, always=True)
         executed = len(self.pool)
         while executed < runs and time.monotonic() - began < seconds:
-            for _ in range(min(1000, runs - executed)):
-                self.execute(self.mutated())
-                executed += 1
+            self.execute(self.mutated())
+            executed += 1 + self.run_mutations(min(BURST, runs - executed - 1))
             if time.monotonic() - told > 30:
                 told = time.monotonic()
-                print(f"fuzz-native: {executed} inputs, {self.edges.value} edges, {len(self.pool)} kept", flush=True)
+                print(f"fuzz-native: {executed:,} inputs, {self.edges.value} edges, {len(self.pool)} kept", flush=True)
         print(
-            f"fuzz-native: seed {self.seed}: {executed} inputs, {self.calls} calls of C, {self.edges.value} edges, "
+            f"fuzz-native: seed {self.seed}: {executed:,} inputs, {self.edges.value} edges, "
             f"{len(self.pool)} inputs in the pool, {time.monotonic() - began:.0f} s, no promise was broken",
             flush=True,
         )
@@ -149,9 +158,16 @@ class Fuzzer:
     def execute(self, data: bytes, *, always: bool = False) -> None:
         self.last[: 4 + len(data)] = len(data).to_bytes(4, "big") + data
         before = self.edges.value
-        self.calls += self.run_input(data, random.Random(data))
+        self.run_input(data, random.Random(data))
         if always or self.edges.value > before:
             self.pool.append(data)
+
+    def run_mutations(self, count: int) -> int:
+        """Runs mutations of one input, and compares those that reach something new. Returns how many there were."""
+        data = self.chance.choice(self.pool)
+        for found in self.burst(self.run_alone, data, count, self.chance.randrange(1, 1 << 64), self.last_at):
+            self.execute(found, always=True)
+        return count
 
     def smallest(self) -> list[bytes]:
         """Inputs of the pool that between them reach all that it reaches, short ones first."""

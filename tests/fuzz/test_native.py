@@ -22,7 +22,9 @@ def test_every_input_of_the_corpus_is_read_as_python_reads_it() -> None:
 
     found = corpus.inputs("native")
     assert sum(map(len, found)) <= corpus.MAX_CORPUS_BYTES
-    assert sum(run_input(data, random.Random(data)) for data in found) > len(found) > 50
+    assert len(found) > 50
+    for data in found:
+        run_input(data, random.Random(data))
 
 
 WITHOUT_CHECKS = """
@@ -41,9 +43,9 @@ sys.exit(native.main())
 
 
 def fuzz(*program: str, last: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs some thousand inputs. last: one more argument of the program, behind those of the fuzzer."""
+    """Runs many inputs. last: one more argument of the program, behind those of the fuzzer."""
     return subprocess.run(
-        [sys.executable, *program, "--no-keep", "--runs", "5000", "--seed", "1", *([] if last is None else [last])],
+        [sys.executable, *program, "--no-keep", "--runs", "100000", "--seed", "1", *([] if last is None else [last])],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "SEGSTORE_CODEC"},
         capture_output=True,
@@ -69,10 +71,10 @@ def test_a_read_past_the_end_is_found_and_its_input_reported(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.needs("gcc with its sanitizers, on Linux")
-def test_some_thousand_guided_executions_with_sanitizers_break_no_promise() -> None:
+def test_many_guided_executions_with_sanitizers_break_no_promise() -> None:
     done = fuzz("-m", "tests.fuzz.native")
     assert done.returncode == 0, done.stderr[-3000:]
-    told = re.search(r"(\d+) inputs, (\d+) calls of C, (\d+) edges", done.stdout)
+    told = re.search(r"([\d,]+) inputs, (\d+) edges", done.stdout)
     assert told is not None
-    assert int(told[1]) >= 1000
-    assert int(told[3]) > 400
+    assert int(told[1].replace(",", "")) >= 100_000
+    assert int(told[2]) > 400
