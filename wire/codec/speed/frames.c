@@ -60,6 +60,8 @@ typedef struct {
     int changed;                /* records may be out of date */
     PyObject *runs, *rows;      /* owned lists, or NULL: the runs at the end of `out`, and the rows of the last one */
     PyObject *record;           /* owned, or NULL: of the last run */
+    unsigned char key[UUID_BYTES]; /* of the record */
+    int64_t last;               /* number of the record */
 } Loop;
 
 static int
@@ -113,25 +115,25 @@ int64_in(PyObject *owner, Py_ssize_t offset, int64_t *number)
     return overflow ? -1 : 0;
 }
 
-/* The record whose next row a block and its end are, a new reference; NULL if there is none, or with an exception. */
+/* The record of a key, a new reference, and its number; NULL if there is none, or with an exception. */
 static PyObject *
-record_of(const Loop *loop, const unsigned char *end)
+record_of(const Loop *loop, const unsigned char *key, int64_t *last)
 {
     const Join *join = &loop->self->join;
-    int64_t last;
-    PyObject *key = PyBytes_FromStringAndSize((const char *)end + join->alike_in_end, UUID_BYTES);
-    PyObject *record = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(loop->records, key));
-    Py_XDECREF(key);
-    if (record != NULL && (!PyObject_TypeCheck(record, join->record) || int64_in(record, join->last, &last) < 0 ||
-                           load64(end + join->number) < last || load32(end + join->count) <= 0))
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)key, UUID_BYTES);
+    PyObject *record = bytes == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(loop->records, bytes));
+    Py_XDECREF(bytes);
+    if (record != NULL && (!PyObject_TypeCheck(record, join->record) || int64_in(record, join->last, last) < 0))
         Py_CLEAR(record);
     return record;
 }
 
 /* The last run becomes one of `record`; -1 with an exception. */
 static int
-begin_run(Loop *loop, PyObject *record)
+begin_run(Loop *loop, PyObject *record, const unsigned char *key, int64_t last)
 {
+    memcpy(loop->key, key, UUID_BYTES);
+    loop->last = last;
     if (loop->runs == NULL) {
         loop->runs = PyList_New(0);
         if (loop->runs == NULL || PyList_Append(loop->out, loop->runs) < 0)
@@ -168,6 +170,7 @@ add_row(Loop *loop, Py_ssize_t stop, const unsigned char *end)
     if (status == 0) {
         PyObject **last = (PyObject **)((char *)loop->record + join->last);
         Py_XSETREF(*last, Py_NewRef(number));
+        loop->last = load64(end + join->number);
     }
     Py_XDECREF(number);
     return status;
@@ -185,11 +188,17 @@ take_joined(Loop *loop, Py_ssize_t stop)
         load32(end + join->own) != 0 || load32(end + join->sized) != stop - loop->at - join->head ||
         memcmp(block + join->alike_in_block, end + join->alike_in_end, UUID_BYTES) != 0)
         return 0;
-    PyObject *record = record_of(loop, end);
+    const unsigned char *key = end + join->alike_in_end;
+    int goes_on = loop->record != NULL && memcmp(loop->key, key, UUID_BYTES) == 0;
+    int64_t last = loop->last;
+    PyObject *record = goes_on ? Py_NewRef(loop->record) : record_of(loop, key, &last);
     if (record == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    int status = record == loop->record ? 0 : begin_run(loop, record);
+    int fits = load64(end + join->number) >= last && load32(end + join->count) > 0;
+    int status = !fits || goes_on ? 0 : begin_run(loop, record, key, last);
     Py_DECREF(record);
+    if (!fits)
+        return 0;
     if (status < 0 || add_row(loop, stop, end) < 0)
         return -1;
     loop->at = stop + join->end_bytes;
