@@ -237,23 +237,26 @@ class Session:
                         break
                     continue
                 container, id_bytes, previous = writer.container, writer.id_bytes, writer.last_stored
+                problem: StoreError | None = None
                 try:
                     if containers.get(container.container_id) is not container:
                         # It has left the store since, and may have come back as another one.
                         container = writer.container = service.store.container_for(writer.segment)
                     length = container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    if self._append_failed(writer, rows, error):
-                        break
-                    continue
-                stored += len(rows)
-                if writer.count is not None:
-                    writer.count.events += sum(row[1] for row in rows)
-                    writer.count.bytes += sum(len(row[2]) for row in rows)
-                frames, writer.last_stored = acknowledge(rows, id_bytes, previous, length)
-                if frames:
-                    out.append(frames)
-                    size += len(frames)
+                    problem, length = error, error.length
+                    rows, failed = rows[: error.stored], rows[error.stored :]
+                if rows:
+                    stored += len(rows)
+                    if writer.count is not None:
+                        writer.count.events += sum(row[1] for row in rows)
+                        writer.count.bytes += sum(len(row[2]) for row in rows)
+                    frames, writer.last_stored = acknowledge(rows, id_bytes, previous, length)
+                    if frames:
+                        out.append(frames)
+                        size += len(frames)
+                if problem is not None and self._append_failed(writer, failed, problem):
+                    break
         finally:
             service.counters.appends += stored
             self.out_bytes += size

@@ -307,7 +307,7 @@ class Container(ContainerState):
 
         Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
         connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
-        the one that exceeds the memory are written.
+        the one that exceeds the memory are written, as its ``stored`` says.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -328,8 +328,10 @@ class Container(ContainerState):
             self._note_for_index(segment, now_ms)
         try:
             segment.append(writer, rows, now_ms)
-        except (StoreFull, MemoryError):
+        except (StoreFull, MemoryError) as error:
             rows = _written(rows, segment.length - start)
+            if isinstance(error, StoreFull):
+                error.stored, error.length = len(rows), start
             raise
         finally:
             if segment.gate:

@@ -243,6 +243,23 @@ async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_
     side.close()
 
 
+@pytest.mark.parametrize("reads", [1, 4])
+async def test_appends_before_the_one_that_memory_has_no_room_for_are_acknowledged(reads: int) -> None:
+    side = Side(Connection, None)
+    memory = side.store.pool.memory
+    memory.limit = memory.used + 1000
+    side.transport.written = b""
+    frames = [append(WRITERS[0], number, bytes(size)) for number, size in enumerate((10, 20, 5000, 30), 1)]
+    for at in range(0, 4, 4 // reads):
+        side.read(*frames[at : at + 4 // reads])
+    assert side.store.segment(SEGMENT).length == 30
+    acknowledged = FrameDecoder().feed(side.transport.written)
+    assert acknowledged == [DataAppended(1, WRITERS[0], 1, -(1 << 63), 10), DataAppended(2, WRITERS[0], 2, 1, 30)]
+    assert side.transport.closed
+    assert "the store is full" in side.connection.session.why
+    side.close()
+
+
 @pytest.mark.skipif(codec_backend != "c", reason="only C makes runs, where it is the codec")
 async def test_an_append_alone_is_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(Connection, None)
