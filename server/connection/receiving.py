@@ -179,13 +179,13 @@ class Received:
             self.step = len(items)
             self._counters.malformed_frames += 1
         has_frames = bool(items)
-        # Nearly every read of a busy writer is one list of runs.
-        if blocks is not None and not (len(items) == 1 and type(items[0]) is list):
-            try:
-                items = blocks.feed_all(items)
-            except WireError as error:
-                items, self.problem, self.at = error.decoded, error, self.end
-                self._counters.protocol_violations += 1
+        if blocks is not None:
+            if len(items) != 1 or type(items[0]) is not list:  # nearly every read of a busy writer is one list of runs
+                try:
+                    items = blocks.feed_all(items)
+                except WireError as error:
+                    items, self.problem, self.at = error.decoded, error, self.end
+                    self._counters.protocol_violations += 1
             if not self._in_runs:
                 items = one_by_one(items)
         partial = decoder.buffered_bytes > 0
