@@ -39,7 +39,7 @@ POOLED: Final[dict[str, Any]] = {**PATIENT, "enable_connection_pooling": True}
 SINGLE: Final[dict[str, Any]] = {**PATIENT, "enable_connection_pooling": False}
 ALONE: Final = {"max_batch_events": 1}
 LOADS: Final[tuple[tuple[str, int, dict[str, Any], float | None], ...]] = (
-    ("one in flight", 1, {}, 8.0),
+    ("one in flight", 1, {}, 10.0),
     ("8 in flight, one append each", 8, ALONE, None),
     ("8 in flight, in one turn", 8, {}, 1.8),
 )
