@@ -70,6 +70,7 @@ class RangeRouter:
             raise ValueError(f"the segments end at {at}")
         self._pieces = pieces
         self._lows = [piece.low for piece in pieces]
+        self._routes = [piece.segment for piece in pieces]
         self.version += 1
 
     @property
@@ -84,7 +85,7 @@ class RangeRouter:
 
     def route(self, position: float) -> SegmentRange:
         """The segment of a position in [0, 1)."""
-        return self._pieces[bisect_right(self._lows, position) - 1].segment
+        return self._routes[bisect_right(self._lows, position) - 1]
 
     def replace(self, segment_id: int, successors: Iterable[SegmentRange]) -> None:
         """Reassigns a segment's part of the range to its successors.
