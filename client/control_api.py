@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from segstore.client.errors import ConnectFailed, PeerRefused
 from segstore.client.lifecycle import within
+from segstore.wire.endpoint import Endpoint
 
 _MOST_BYTES: Final = 64 * 1024
 
@@ -33,7 +34,7 @@ async def register_writer(url: str, name: str, timeout_ms: float, token: SecretS
     Raises ConnectFailed, RequestTimedOut, PeerRefused.
     """
     host, port = check_url(url)
-    endpoint = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    endpoint = str(Endpoint(host, port))
     body = json.dumps({"name": name}).encode()
     bearing = "" if token is None else f"Authorization: Bearer {token.get_secret_value()}\r\n"
     head = (

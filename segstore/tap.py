@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -23,7 +22,7 @@ from typing import TypedDict, Unpack
 import uvloop
 
 from segstore import __version__
-from segstore.cli.serving import allow_many_connections, announcement, keep_writing, stopped_by_signal
+from segstore.cli.serving import allow_many_connections, keep_writing, print_announcement, stopped_by_signal
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
@@ -181,17 +180,10 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
     return (name, Endpoint(*found[0])), tls
 
 
-async def _run(tap: Tap, announce: str) -> None:
+async def _run(tap: Tap, form: str) -> None:
     stop = stopped_by_signal()
     async with tap:
-        where: dict[str, Endpoint | None] = {
-            "segment_store": tap.address,
-            "controller": tap.controller_address,
-            "admin": None,
-            "http": None,
-        }
-        sys.stdout.write(announcement(where, announce) + "\n")
-        sys.stdout.flush()
+        print_announcement(form, tap.address, tap.controller_address)
         await stop.wait()
         log.info("draining %d connections", len(tap.links))
 

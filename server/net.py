@@ -10,25 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from segstore.wire.endpoint import Endpoint as Endpoint  # noqa: PLC0414 — also found here, with the rest of addresses
+
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
-
-
-class Endpoint(NamedTuple):
-    """A host and a port. Its text is host:port, with an IPv6 address in brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """Reads host:port; the host may be in brackets. Raises ValueError."""
-        host, _, port = text.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-            raise ValueError(f"{text!r} is no HOST:PORT")
-        return cls(host.strip("[]"), int(port))
 
 
 def address_text(endpoint: Endpoint | None) -> str | None:

@@ -5,9 +5,10 @@ from segstore.client.connection.in_flight import Append, BadAck, InFlight, Other
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
 from segstore.client.connection.outbox import Appends
-from segstore.client.connection.pool import ConnectionPool, Endpoint, PoolMetrics
+from segstore.client.connection.pool import ConnectionPool, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
 from segstore.client.connection.transport import Flow, FlowHandler
+from segstore.wire.endpoint import Endpoint
 
 __all__ = [
     "Append",

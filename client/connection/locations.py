@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from segstore.client.connection.auth import TokenCache, TokenSource
-from segstore.client.connection.pool import Endpoint
 from segstore.client.errors import ClientError, TokenExpired, WrongStore
+from segstore.wire.endpoint import Endpoint
 
 
 class Locations(Protocol):

@@ -17,7 +17,7 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,20 +27,11 @@ from segstore.client.connection.outbox import Counters, Timer, Timers
 from segstore.client.connection.transport import Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _CLOSE_S: Final = 2.0
-
-
-class Endpoint(NamedTuple):
-    """The host and port of a store."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Candidate(Protocol):

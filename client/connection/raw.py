@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 from segstore.client.attempts import Attempts
 from segstore.client.config import ClientSettings
 from segstore.client.connection.locations import FixedStore, Locations, learn
-from segstore.client.connection.pool import ConnectionPool, Endpoint
+from segstore.client.connection.pool import ConnectionPool
 from segstore.client.connection.transport import Flow
 from segstore.client.errors import (
     ClientError,
@@ -51,6 +51,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire import SegmentTruncated as TruncatedReply
+from segstore.wire.endpoint import Endpoint
 
 R = TypeVar("R", bound=Command)
 

@@ -18,7 +18,6 @@ from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped, find_b
 from segstore.pipeline.trace.packets import Reassembly
 from segstore.wire.trace import (
     HEADER_BYTES,
-    LONGEST_LINE,
     MAX_IN_VAIN,
     BlockHeader,
     BlockType,
@@ -29,6 +28,7 @@ from segstore.wire.trace import (
     Record,
     TraceError,
     TraceVersionError,
+    decode_line,
     from_line,
     header_from_line,
     read_body,
@@ -121,7 +121,7 @@ def _read_block(
 def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
     first, after_first = _first_line(fd)
     try:
-        header = header_from_line(_text(first))
+        header = header_from_line(decode_line(first, 0))
     except TraceError as error:
         yield Skipped(piece.path, piece.start, piece.size, _reason(error))
         return
@@ -151,16 +151,7 @@ def _reason(error: TraceError) -> str:
 
 
 def _record(line: bytes, header: FixtureHeader) -> Record:
-    return from_line(_text(line), header, 0)
-
-
-def _text(line: bytes) -> str:
-    if len(line) > LONGEST_LINE:
-        raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=0)
-    try:
-        return line.decode()
-    except UnicodeDecodeError as cause:
-        raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=0) from cause
+    return from_line(decode_line(line, 0), header, 0)
 
 
 def _first_line(fd: int) -> tuple[bytes, int]:

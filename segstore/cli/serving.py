@@ -62,6 +62,19 @@ def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
     return f"segstore listens: {listening}"
 
 
+def print_announcement(
+    form: str,
+    segment_store: Endpoint | None,
+    controller: Endpoint | None,
+    admin: Endpoint | None = None,
+    http: Endpoint | None = None,
+) -> None:
+    """Prints the announcement of the parts that listen."""
+    addresses = {"segment_store": segment_store, "controller": controller, "admin": admin, "http": http}
+    sys.stdout.write(announcement(addresses, form) + "\n")
+    sys.stdout.flush()
+
+
 def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes of memory available to this process: the machine's, or the limit of its control group if that is lower.
 
@@ -201,17 +214,11 @@ async def _serve(settings: ServeSettings) -> None:
             raise
         starting = None
         listens.set()
-        addresses: dict[str, Endpoint | None] = {
-            "segment_store": cluster.address,
-            "controller": cluster.controller_address,
-            "admin": cluster.stores[0].admin_address,
-            "http": cluster.http_address,
-        }
         # Objects that exist now stay. Requests leave few reference cycles, so collection is rare.
         gc.freeze()
         gc.set_threshold(_COLLECT_AFTER, 20, 100)
-        sys.stdout.write(announcement(addresses, settings.announce) + "\n")
-        sys.stdout.flush()
+        admin = cluster.stores[0].admin_address
+        print_announcement(settings.announce, cluster.address, cluster.controller_address, admin, cluster.http_address)
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):
             tls, passwords = settings.cluster.store.tls is not None, settings.password_file is not None
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=settings.cluster.data) + "\n")

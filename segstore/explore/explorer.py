@@ -324,24 +324,13 @@ def _contents(mock: Mock) -> dict[str, list[bytes]]:
 
     The contents of a table, such as a reader group's state, often differ between fault-free runs.
     """
-    found = {}
-    segments = {
-        name: (server.store, segment)
-        for server in _servers(mock)
-        for part in server.store.containers.values()
+    containers = (part for server in _servers(mock) for part in server.store.containers.values())
+    return {
+        name: _events(segment.read_bytes(segment.start_offset, segment.length - segment.start_offset))
+        for part in containers
         for name, segment in part.segments.items()
+        if not (is_index(name) or is_transient(name) or segment.is_table)
     }
-    for name, (store, segment) in segments.items():
-        if is_index(name) or is_transient(name) or segment.is_table:
-            continue
-        data, offset = b"", segment.start_offset
-        while offset + len(data) < segment.length:
-            result = store.read(name, offset + len(data), segment.length)
-            if result is None or not result.length:
-                break
-            data += b"".join(bytes(each) for each in result.data)
-        found[name] = _events(data)
-    return found
 
 
 def _events(data: bytes) -> list[bytes]:

@@ -186,15 +186,7 @@ class Served(Watched):
         """All bytes from the start offset. Raises NoSuchSegment."""
         store = self._owner(segment)
         info = store.segment_info(segment)
-        data = bytearray()
-        while info.start_offset + len(data) < info.length:
-            offset = info.start_offset + len(data)
-            result = store.read(segment, offset, info.length - offset)
-            if result is None or not result.length:
-                break
-            for piece in result.data:
-                data += piece
-        return bytes(data)
+        return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 
     def events(self, segment: str) -> list[bytes]:
         """The events of a segment. Raises NoSuchSegment, ValueError."""

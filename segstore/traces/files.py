@@ -31,7 +31,6 @@ from segstore.wire.trace import (
     Block,
     Damage,
     Direction,
-    FixtureError,
     FixtureHeader,
     Metadata,
     Record,
@@ -39,6 +38,7 @@ from segstore.wire.trace import (
     RecordWriter,
     TraceError,
     TraceWriter,
+    decode_line,
     is_fixture,
     make_mark,
     mark_of,
@@ -107,14 +107,10 @@ class TraceFile:
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         def lines() -> Iterator[str]:
             for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
-                if len(line) > LONGEST_LINE:
-                    raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
+                text = decode_line(line, number)
                 if advance is not None:
                     advance(len(line))
-                try:
-                    yield line.decode()
-                except UnicodeDecodeError as cause:
-                    raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=number) from cause
+                yield text
 
         for item in read_lines(lines()):
             if isinstance(item, FixtureHeader):

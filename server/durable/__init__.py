@@ -12,6 +12,7 @@ from segstore.server.durable.data_directory import (
     DirectoryInUse,
     DirectoryNewer,
     DirectoryUnusable,
+    check_containers,
     check_entries,
 )
 from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Durability
@@ -41,6 +42,7 @@ __all__ = [
     "Gate",
     "Gated",
     "JournalFailed",
+    "check_containers",
     "check_entries",
     "current",
     "epochs_of",

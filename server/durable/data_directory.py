@@ -175,6 +175,16 @@ def check_entries(folder: Path) -> set[str]:
     return set(found)
 
 
+def check_containers(path: Path, found: int, wanted: int) -> None:
+    """Raises `DirectoryForeign` for a directory of a cluster with another number of containers."""
+    if found != wanted:
+        raise DirectoryForeign(
+            path,
+            f"{path} belongs to a cluster of {found} containers, and this one has {wanted}; "
+            f"start it with --containers {found}, or choose another directory",
+        )
+
+
 class DataDirectory:
     """A data directory that this process owns or inspects, with its manifest.
 
@@ -267,12 +277,7 @@ class DataDirectory:
             return
         self._read()
         found = self.manifest
-        if found.containers != containers:
-            raise DirectoryForeign(
-                path,
-                f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
-                f"start it with --containers {found.containers}, or choose another directory",
-            )
+        check_containers(path, found.containers, containers)
         if cluster is not None and found.cluster != cluster:
             raise DirectoryForeign(
                 path, f"{path} belongs to cluster {found.cluster}, and this one is {cluster}; choose another directory"

@@ -31,6 +31,7 @@ from segstore.server.durable import (
     DirectoryNewer,
     DirectoryUnusable,
     Files,
+    check_containers,
     check_entries,
     read_regular,
 )
@@ -76,12 +77,7 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
         files.sync_folder(path)
     except OSError as error:
         raise DirectoryUnusable(path, error) from error
-    if found.containers != containers:
-        raise DirectoryForeign(
-            path,
-            f"{path} belongs to a cluster of {found.containers} containers, and this one has {containers}; "
-            f"start it with --containers {found.containers}, or choose another directory",
-        )
+    check_containers(path, found.containers, containers)
     await confirm(session, where, found)
     return found
 

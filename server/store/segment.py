@@ -179,15 +179,7 @@ class Segment(SegmentData):
                     self.append(writer, (row,), now_ms, decided)
                 return
             events = sum([row[1] for row in rows])
-        # As ``write``, in place: this is what a store does all day.
-        used, size = self._tail_used, len(data)
-        end = used + size
-        if end <= self._tail_size:
-            self._tail[used:end] = data
-            self._tail_used = end
-            self.length += size
-        else:
-            self._write_across(memoryview(data), decided)
+        self.write(data, decided=decided)
         self.last_modified_ms = now_ms
         if writer:
             attributes = self.attributes

@@ -154,6 +154,16 @@ def read_lines(lines: Iterable[str]) -> Iterator[FixtureHeader | Record]:
         raise FixtureError("the fixture is empty: its first line says what it is", line=1)
 
 
+def decode_line(line: bytes, number: int) -> str:
+    """Decodes a line of a fixture file. Raises FixtureError if it is too long or not UTF-8."""
+    if len(line) > LONGEST_LINE:
+        raise FixtureError(f"a line exceeds {LONGEST_LINE} bytes", line=number)
+    try:
+        return line.decode()
+    except UnicodeDecodeError as cause:
+        raise FixtureError(f"not UTF-8 at byte {cause.start} of the line", line=number) from cause
+
+
 def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     """Reads the first line. Raises FixtureError, TraceVersionError."""
     found = _object(line, number)

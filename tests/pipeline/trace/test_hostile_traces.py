@@ -261,7 +261,7 @@ def test_text_that_utf_8_cannot_hold_is_replaced_in_reasons_and_in_names_of_file
 
 
 def test_a_line_that_never_ends_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("segstore.pipeline.trace.files", "segstore.traces.files"):
+    for module in ("segstore.pipeline.trace.files", "segstore.traces.files", "segstore.wire.trace.fixture"):
         monkeypatch.setattr(f"{module}.LONGEST_LINE", 1_000)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(FIRST) + "\n" + " " * 5_000_000)

@@ -242,7 +242,7 @@ class Reader:
         """A long list becomes `Elements`; after this, source is written for a short one."""
         source = self.source
         lazily = source.constant(Elements, "ELEMENTS")
-        walk = self._walker(elements)
+        walk = self._function(elements)
         rows = source.fresh("l")
         source.line(f"if {count} > {EAGER_ELEMENTS}:")
         source.depth += 1
@@ -253,7 +253,7 @@ class Reader:
             source.line(f"{passed}, {behind} = {source.constant(pass_texts, 'PASS_TEXTS')}(b, o, e, {count})")
             self.refuse(f"{passed} != {count}")
         else:
-            source.line(f"{behind} = {self._passer(elements)}(b, o, e, {count})")
+            source.line(f"{behind} = {self._function(elements, passing=True)}(b, o, e, {count})")
         source.line(f"{rows} = {lazily}({bound}, {count}, {behind})")
         source.line(f"o = {behind}")
         for index, target in enumerate(targets):
@@ -262,34 +262,26 @@ class Reader:
         source.line("else:")
         source.depth += 1
 
-    def _walker(self, elements: tuple[low.Node, ...]) -> str:
-        """The name of a generator function that yields each element, or row, with the position behind it."""
-        outer, self.source = self.source, Source()
+    def _function(self, elements: tuple[low.Node, ...], *, passing: bool = False) -> str:
+        """The name of a generator function that yields each element, or row, with the position behind it.
+
+        passing: of a function that goes past the elements, checks them and makes nothing of them.
+        """
+        outer, passes = self.source, self.passing
+        self.source, self.passing = Source(), passing
         self.source.constants = outer.constants
         self.source.line("for _ in range(n):")
         self.source.depth += 1
         values = self.nodes(elements)
         self.settle()
-        made = ", ".join(values[element.name] for element in elements)
-        self.source.line(f"yield {made if len(elements) == 1 else f'({made})'}, o")
-        inner, self.source = self.source, outer
-        name = outer.fresh("walk")
-        outer.functions.append(inner.text(f"def {name}(b, o, e, n):"))
-        return name
-
-    def _passer(self, elements: tuple[low.Node, ...]) -> str:
-        """The name of a function that goes past the elements, checks them and makes nothing of them."""
-        outer, self.source = self.source, Source()
-        self.source.constants = outer.constants
-        self.source.line("for _ in range(n):")
-        self.source.depth += 1
-        self.passing = True
-        self.nodes(elements)
-        self.settle()
-        self.source.depth -= 1
-        self.source.line("return o")
-        inner, self.source, self.passing = self.source, outer, False
-        name = outer.fresh("past")
+        if passing:
+            self.source.depth -= 1
+            self.source.line("return o")
+        else:
+            made = ", ".join(values[element.name] for element in elements)
+            self.source.line(f"yield {made if len(elements) == 1 else f'({made})'}, o")
+        inner, self.source, self.passing = self.source, outer, passes
+        name = outer.fresh("past" if passing else "walk")
         outer.functions.append(inner.text(f"def {name}(b, o, e, n):"))
         return name
 
@@ -323,5 +315,5 @@ def walker_source(elements: tuple[low.Node, ...]) -> tuple[str, dict[str, Any]]:
     that begins at `o`, with the position behind it.
     """
     source = Source()
-    name = Reader(source)._walker(elements)
+    name = Reader(source)._function(elements)
     return "\n".join([*source.functions, f"walk = {name}"]), source.constants

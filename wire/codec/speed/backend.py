@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from segstore.wire.schema import Buffer, Command
 
 F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 NAME: Final = "segstore._speed"
 TYPES: Final = {"Acks", "Codec", "Frames", "Front", "Rows", "Shape", "Shortcut"}
@@ -59,25 +60,13 @@ class Accelerator:
 
     def encoder(self, behind: Mapping[type[Command], Callable[[Any], bytes]]) -> Callable[[Command], bytes]:
         """`encode(command)` for all commands; behind: class → the same in Python."""
-        ask = self._codec.encode
-
-        def encode(command: Command) -> bytes:
-            found: bytes | None = ask(command)
-            return behind[type(command)](command) if found is None else found
-
-        return encode
+        return _or_behind(self._codec.encode, behind)
 
     def parts_encoder(
         self, behind: Mapping[type[Command], Callable[[Any], list[Buffer]]]
     ) -> Callable[[Command], list[Buffer]]:
         """`encode_parts(command)` for all commands; behind: class → the same in Python."""
-        ask = self._codec.encode_parts
-
-        def encode_parts(command: Command) -> list[Buffer]:
-            found: list[Buffer] | None = ask(command)
-            return behind[type(command)](command) if found is None else found
-
-        return encode_parts
+        return _or_behind(self._codec.encode_parts, behind)
 
     def frames(
         self, light: Iterable[int], *, joined: Joined | None, in_rows: type[Command] | None, most_elements: int | None
@@ -124,6 +113,16 @@ class Accelerator:
         """
         shortcut: F = self._speed.Shortcut(behind.__name__, behind, types, slots, head, end, positions)
         return shortcut
+
+
+def _or_behind(
+    ask: Callable[[Command], T | None], behind: Mapping[type[Command], Callable[[Any], T]]
+) -> Callable[..., T]:
+    def encode(command: Command) -> T:
+        found = ask(command)
+        return behind[type(command)](command) if found is None else found
+
+    return encode
 
 
 def load(commands: Iterable[type[Command]]) -> Accelerator | None:
