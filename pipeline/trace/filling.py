@@ -1,15 +1,17 @@
 """Tells C how records fill columns: the source of each column, and the attributes that commands have for them.
 
 C gets the same `Origin`s and `Condition`s as `RowMaker`, so both ways agree. It fills the columns of the record and of
-the frame's header by itself. Left to Python are commands whose enum members are shown by name and, unless tokens are
-requested, whatever can hold a token if the column `frame` is.
+the frame's header by itself. Python makes the rows of commands that have a column with a conversion unknown to C, such
+as the name of an enum member, and of records that can hold a token if the column `frame` must not show it.
+
+Invariant: no value is missing because C does not know it. Python makes all rows if only `RowMaker` can fill a column.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from segstore.pipeline.trace.columns import HEADER_COLUMNS, RECORD_COLUMNS, Column
+from segstore.pipeline.trace.columns import Column
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.rows import RowMaker, origin_of
 from segstore.wire.codec import ACCELERATOR, EVENT
@@ -29,9 +31,10 @@ _LABELS: Final = {
     "kind": tuple(kind.name.lower() for kind in RecordKind),
     "direction": tuple(direction.name.lower() for direction in Direction),
 }
-_NUMBERS: Final = {column.name for column in RECORD_COLUMNS} | {"code"}
-_OUTSIDE: Final = _NUMBERS | {column.name for column in HEADER_COLUMNS} | {"frame"}
-_VALUES: Final = {"text": "value", "id": "value"}  # C knows their types
+_NUMBERS: Final = {"record", "kind", "ts_ns", "time", "connection", "direction", "size", "code"}
+_UNDECODED: Final = _NUMBERS | {"command", "failure", "frame"}
+_CONVERSIONS: Final = {name: name for name in ("value", "bytes", "upper", "lower")} | {"text": "value", "id": "value"}
+"""The conversions that C has, and their names there; it knows the types of values."""
 _PLAIN, _FRAME, _LEFT_TO_PYTHON = range(3)
 
 
@@ -44,10 +47,10 @@ def in_order(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 def make_filler(one: RowMaker, chosen: Chosen) -> Any:
     """Returns what fills the columns of `one`, which are `in_order`, with the rows of chosen records.
 
-    None if C is not the process's codec, or if the column `fields` is among them.
+    None if C is not the process's codec, or if it cannot fill one of the columns.
     """
     names = {column.name for column in one.columns}
-    if ACCELERATOR is None or "fields" in names:
+    if ACCELERATOR is None or not all(map(_is_filled, names)):
         return None
     hides = "frame" in names and not one.tokens
     kinds = {RecordKind.FRAME: _FRAME, RecordKind.BYTES: _LEFT_TO_PYTHON if hides else _PLAIN}
@@ -61,8 +64,15 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
         programs,
         tuple(each.in_numbers() for each in chosen.conditions),
         kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
-        decodes=one.fail_fast or not names <= _OUTSIDE,
+        decodes=one.fail_fast or not names <= _UNDECODED,
     )
+
+
+def _is_filled(name: str) -> bool:
+    """Whether C fills a column: from the record, its header or its bytes, or from a field of a command."""
+    if name in _UNDECODED or name == "error":  # frames with an error are left to Python
+        return True
+    return any(origin_of(cls, name) is not None for cls in COMMANDS.values())
 
 
 def _source(name: str) -> str:
@@ -77,7 +87,7 @@ def _steps(cls: type[Command], columns: tuple[Column, ...]) -> tuple[tuple[int, 
         if column.name in constants:
             steps.append((at, "constant", constants[column.name]))
         elif (origin := origin_of(cls, column.name)) is not None:
-            if origin.conversion == "name":
+            if origin.conversion not in _CONVERSIONS:
                 return None
-            steps.append((at, _VALUES.get(origin.conversion, origin.conversion), origin.path))
+            steps.append((at, _CONVERSIONS[origin.conversion], origin.path))
     return tuple(steps)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from segstore.pipeline.trace import batches
+from segstore.pipeline.trace import batches, filling, rows
 from segstore.pipeline.trace.batches import BatchMaker
-from segstore.pipeline.trace.columns import ALL_COLUMNS, select
+from segstore.pipeline.trace.columns import ALL_COLUMNS, Column, select
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import BadTrace, RowMaker
 from segstore.wire import (
@@ -29,6 +29,7 @@ from segstore.wire import (
     codec_backend,
     encode,
 )
+from segstore.wire.schema import Command
 from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
 from tests.strategies import with_body
 from tests.wire.codec.speed.test_backend import frames_recorded
@@ -62,6 +63,37 @@ def test_c_fills_the_columns_of_the_usual_commands(tmp_path: Path, monkeypatch: 
     assert batch.column("segment").to_pylist() == segments
     assert batch.column("event_number").to_pylist() == [None, 9, 9, None, None, 9, None, None, None]
     assert batch.column("data_bytes").to_pylist() == [None, 3, None, None, 3, 3, None, None, None]
+
+
+TWICE = Column("twice", "long", "twice the size")
+RECORDS = [record(each, at=at) for at, each in enumerate([Hello(17, 5), ReadSegment("a", 5, 1, "", 6), KeepAlive()])]
+
+
+def test_a_column_that_only_python_can_fill_has_its_values_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rows._OF_RECORD, "twice", lambda path, located, record: 2 * len(record.data))
+    path = write_capture(tmp_path / "a.wtrace", RECORDS)
+    columns = (*select(["size", "segment", "command"]), TWICE)
+    found = vectorised([path], columns)
+    assert found == plain([path], columns)
+    assert [row[3] for row in found] == [2 * row[0] for row in found]
+
+
+def test_a_column_by_a_conversion_that_only_python_has_is_filled_for_the_commands_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def origin_of(cls: type[Command], column: str) -> rows.Origin | None:
+        wanted = column == "twice" and cls is ReadSegment
+        return rows.Origin("twice", "offset") if wanted else real(cls, column)
+
+    real = rows.origin_of
+    monkeypatch.setattr(rows, "origin_of", origin_of)
+    monkeypatch.setattr(filling, "origin_of", origin_of)
+    monkeypatch.setitem(rows._CONVERSIONS, "twice", lambda number: 2 * number)
+    path = write_capture(tmp_path / "a.wtrace", RECORDS)
+    columns = (*select(["offset", "ts_ns"]), TWICE)
+    assert vectorised([path], columns) == plain([path], columns) == [(None, 0, None), (5, 1, 10), (None, 2, None)]
 
 
 def _refuse(*_: Any) -> Any:
