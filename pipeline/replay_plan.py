@@ -1,12 +1,13 @@
-"""Splits a trace into independent parts, and replays the parts in parallel.
+"""Splits a trace into independent parts, and replays them in parallel as Spark tasks.
 
 Two connections depend on each other if both name the same segment or writer. Transaction, transient and index segments
 count as the segment that they belong to. Connections that depend on each other, directly or not, form a component;
 components are assigned to parts, the largest first, each to the part with the fewest records.
 
 Invariant: all records of a connection are in one part, and no segment or writer is named in two parts. Files are
-separate traces unless they name a common segment; then they are one trace, in order of file names. A connection that
-names everything, such as a controller's, ties everything into one part: `Plan.hubs` lists these.
+separate traces unless they name a common segment or writer; then they are one trace, in order of file names. A
+connection that names everything, such as a controller's, ties everything into one part. `Plan.hubs` lists the five
+connections that share the most. Segments named only in a batch of merges count if rows have the column `fields`.
 
 `replay` knows no store: the function to run for each part is an argument and must be picklable.
 """
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.pipeline.trace.rows import trace_rows
+from segstore.wire.errors import WireError
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import Direction, Record, RecordKind
 
@@ -56,7 +58,7 @@ class Part(NamedTuple):
 
 class Plan(NamedTuple):
     """The parts of a trace. parts: non-empty parts, the largest first. components: number of independent groups. hubs:
-    the connections that share the most segments and writers with others, and how many.
+    the five connections that share the most segments and writers with others, and how many.
     """
 
     parts: tuple[Part, ...]
@@ -184,7 +186,8 @@ def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
     """Replays each part in its own task; returns the outcomes in order of the parts.
 
     rows: must have `REPLAY_COLUMNS`, with delegation tokens. A task holds the records of its part in memory. run:
-    called with a part's number and records; what it raises becomes that part's `error`.
+    called with a part's number and records; an OSError, ValueError or WireError that it raises becomes that part's
+    `error`, any other exception fails the job.
     """
     from pyspark.sql import functions as f
 
@@ -212,7 +215,7 @@ class _Task:
         for part, records in _by_part(rows):
             try:
                 yield self.run(part, records)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, WireError) as error:
                 yield Outcome(part, 0, 0, 0, [], f"{type(error).__name__}: {error}")
 
 

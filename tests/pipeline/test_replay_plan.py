@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.replay_plan import Link, links_of, plan
+from segstore.pipeline.replay_plan import Link, Outcome, _Task, links_of, plan
 from segstore.wire import MergeSegmentsBatch, ReadSegment, SetupAppend
+from segstore.wire.errors import OutOfOrder
 from segstore.wire.names import transaction_name
+from segstore.wire.trace import Record
 from tests.pipeline.support import write_fixture
 from tests.wire.trace.traces import record
 
@@ -48,3 +51,20 @@ def test_transactions_batches_of_merges_and_writers_tie_connections(tmp_path: Pa
 def test_no_part_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one part"):
         plan([], 0)
+
+
+def test_an_error_of_one_part_is_its_outcome_and_the_next_part_is_replayed() -> None:
+    def run(part: int, records: list[Record]) -> Outcome:
+        if part < len(errors):
+            raise errors[part]
+        return Outcome(part, len(records), 0, 0, [])
+
+    def rows(part: int) -> SimpleNamespace:
+        facts = {"ts_ns": 1, "direction": "reply", "kind": "frame", "frame": b"abc"}
+        return SimpleNamespace(part=part, file="a", connection=part, **facts)
+
+    errors = [OSError("no route"), ValueError("no name"), OutOfOrder("no handshake", type_name="HELLO")]
+    outcomes = list(_Task(run)(map(rows, range(4))))
+    said = ["OSError: no route", "ValueError: no name", "OutOfOrder: HELLO: no handshake", None]
+    assert [each.error for each in outcomes] == said
+    assert outcomes[3].requests == 1
