@@ -76,8 +76,8 @@ class LimitSettings(BaseModel):
     """Maximum number of extended attributes of a segment, including one for each writer that was ever set up. A request
     for one more closes the connection. The reference has no bound: it writes them to its storage."""
     max_memory_bytes: int | None = Field(default=None, gt=0)
-    """Maximum size of what is stored in memory; `segstore serve` defaults to half of the machine's memory. It is an
-    estimate over segments with their bytes, attributes, table keys, writers, and the state of the controller; with a
+    """Maximum size of what is stored in memory; default of `serve`: half of the memory available to the process. It is
+    an estimate over segments with their bytes, attributes, table keys, writers, and the state of the controller; with a
     data directory the bytes are not counted. A request that needs more closes its connection, and a controller call
     that needs more is refused; reads, truncations, merges and deletions still work."""
     request_keys: int = Field(default=1024, gt=0)
@@ -122,20 +122,20 @@ class StoreSettings(BaseModel):
     port: int = Field(default=12345, ge=0, le=65535)
     """Port of the segment store; 0 picks a free one."""
     admin_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port for admin commands of the segment store; not served if not given."""
+    """Port for admin commands of the segment store; disabled by default."""
     containers: int = Field(default=4, gt=0)
     """Number of containers in the cluster (`pravegaservice.container.count`)."""
     own: Annotated[frozenset[int] | None, BeforeValidator(_numbers)] = None
     """Containers that this store owns, such as 0,2; all if not given."""
     auth_key: SecretStr | None = Field(default=None, min_length=1)
-    """Key of the delegation tokens; no tokens are required if not given."""
+    """Key that signs delegation tokens; no tokens are required if not given."""
     strict_auth: bool = False
     """Require a token for CreateTransientSegment too, unlike the reference."""
     strict_request_ids: bool = False
-    """When the token of a ReadSegment is refused, reply with the request id. The reference replies with the read's
-    offset."""
+    """Reply with the request id when the token of a read is refused; the reference replies with the read's offset."""
     strict_transient_attributes: bool = False
-    """Allow a transient segment no attribute but its writer's event number. PDP-43A says so; Pravega allows 16."""
+    """Allow transient segments only their writer's event number as an attribute; the reference allows 16. PDP-43A
+    specifies the former."""
     stack_traces: bool = False
     """Include stack traces in failure replies. Those of the admin port always do, as in the reference."""
     wire_version: int = Field(default=WIRE_VERSION, ge=OLDEST_COMPATIBLE_VERSION, le=WIRE_VERSION)
@@ -149,9 +149,9 @@ class StoreSettings(BaseModel):
     reuse_names: bool = False
     """Allow the name of a deleted segment to be used again, even if it held data."""
     transient_idle_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Delete transient segments that were not used for this long."""
+    """Delete transient segments that have not been used for this long."""
     tls_cert: Path | None = None
-    """Certificate for TLS, with its chain (PEM); needs the key."""
+    """Certificate for TLS, with its chain (PEM); requires --tls-key."""
     tls_key: Path | None = None
     """Private key of the certificate (PEM)."""
     limits: LimitSettings = LimitSettings()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.replay import _TIMEOUT, _Address
+from segstore.cli.replay import _Address, timeout_option
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
 @_PARTS
 @_MASTER
 @click.option("--to", "target", type=_Address(), help="Replay the parts against this store, and compare its replies.")
-@_TIMEOUT
+@timeout_option("Time to wait for a reply.")
 def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
     """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
 

@@ -83,14 +83,12 @@ def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | No
     return pace
 
 
-_PACE = click.option("--pace", default="max", show_default=True, callback=_pace, help="max, recorded, or a factor.")
-_TIMEOUT = click.option(
-    "--timeout-s",
-    type=click.FloatRange(0, min_open=True),
-    default=5.0,
-    show_default=True,
-    help="How long to wait for a reply.",
-)
+_PORT = click.IntRange(0, 65535)
+
+
+def timeout_option(help_text: str) -> Any:
+    over_0 = click.FloatRange(0, min_open=True)
+    return click.option("--timeout-s", type=over_0, default=5.0, show_default=True, help=help_text)
 
 
 def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
@@ -105,25 +103,36 @@ def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...])
     return frozenset(given)
 
 
-_IGNORE = click.option(
-    "--ignore",
-    metavar="FIELD",
-    multiple=True,
-    callback=_fields,
-    default=("last_modified", "server_stack_trace"),
-    show_default=True,
-    help="A field that may differ.",
-)
+def ignore_option(help_text: str) -> Any:
+    return click.option(
+        "--ignore",
+        metavar="FIELD",
+        multiple=True,
+        callback=_fields,
+        default=("last_modified", "server_stack_trace"),
+        show_default=True,
+        help=help_text,
+    )
 
 
 @click.command()
 @_TRACE
 @click.option("--to", "target", type=_Address(), help="Send the requests to this store, and compare its replies.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="As a server: address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="0 picks a free port.")
+@click.option(
+    "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="As a server: address to listen on."
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=_PORT,
+    default=12345,
+    show_default=True,
+    help="As a server: port to listen on; 0 picks a free one.",
+)
 @click.option(
     "--controller-port",
-    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    type=_PORT,
     help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
@@ -131,25 +140,33 @@ _IGNORE = click.option(
     type=click.Choice(["strict", "match"]),
     default="strict",
     show_default=True,
-    help="As a server: whether requests must come in the trace's order, or may be anywhere in it.",
+    help="As a server: strict requires the requests in the order of the trace; match accepts them in any order.",
 )
 @click.option(
     "--missing",
     type=click.Choice(["error", "close", "pass"]),
     default="error",
     show_default=True,
-    help="For other requests: answer ErrorMessage, close the connection, or forward to --upstream.",
+    help="As a server, for requests that the trace cannot answer: reply with ErrorMessage, close the connection, or "
+    "forward them to --upstream.",
 )
 @click.option("--upstream", type=_Address(), help="Store to which --missing pass forwards requests.")
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
-@_PACE
-@_TIMEOUT
-@_IGNORE
+@click.option(
+    "--pace",
+    metavar="PACE",
+    default="max",
+    show_default=True,
+    callback=_pace,
+    help="Speed: max, recorded, or a multiple of the recorded speed such as 2.5.",
+)
+@timeout_option("With --to: time to wait for a reply.")
+@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.")
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
-    """Answer clients from a trace, or with --to repeat its requests and compare the replies.
+    """Answer clients from a trace or, with --to, send its requests to a store and compare the replies.
 
-    As a server it prints one line once it listens, one for each request that the trace does not answer, and at the end
-    the requests that no client has made.
+    As a server, it prints a line when it is listening and one for each request that the trace cannot answer. At the end
+    it lists the requests that no client has sent.
     """
     import asyncio
 
@@ -237,8 +254,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 @_TRACE
 @click.argument("left", type=_Address())
 @click.argument("right", type=_Address())
-@_TIMEOUT
-@_IGNORE
+@timeout_option("Time to wait for a reply.")
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 def diff_stores(
     trace: Path, left: tuple[str, int], right: tuple[str, int], timeout_s: float, ignore: frozenset[str]
 ) -> int:

@@ -14,8 +14,6 @@ from segstore.cli.terminal import echo
 if TYPE_CHECKING:
     from segstore.cli.settings import Setting
 
-_ALIASES = {"trace": ["--record"]}
-
 
 class _Serve(click.Command):
     """A command with an option for each setting, shown in groups."""
@@ -26,7 +24,7 @@ class _Serve(click.Command):
         if len(self.params) == 1:
             for each in settings().values():
                 option = f"{each.option}/--no-{each.option[2:]}" if each.is_flag else each.option
-                names = [each.name, option, *_ALIASES.get(each.name, [])]
+                names = [each.name, option, *each.aliases]
                 self.params.append(click.Option(names, is_flag=each.is_flag, default=None, metavar=each.metavar))
         return super().get_params(ctx)
 
@@ -54,7 +52,10 @@ def _row(setting: Setting) -> tuple[str, str]:
     help="Settings file (TOML).",
 )
 def serve(config: Path | None, **options: Any) -> int:
-    """Run a mock segment store. Once all its ports listen it prints one line; SIGTERM or Ctrl-C ends it.
+    """Run a mock segment store.
+
+    When all ports are listening, it prints their addresses as one line on standard output; hints for clients go to
+    standard error. Stop it with Ctrl-C or SIGTERM.
 
     Every option is also a key of the settings file and an environment variable: for --admin-port these are admin_port
     and SEGSTORE_ADMIN_PORT. Options take precedence over variables, and variables over the file.

@@ -34,7 +34,7 @@ class ServeSettings(BaseModel):
     cluster: ClusterSettings = ClusterSettings()
     """The stores and the controller."""
     password_file: Path | None = None
-    """File with the controller's users, a line user:password:entries each; without it, users are not checked."""
+    """File of users, one `user:password:permissions` per line; without it, anyone may call the controller."""
     token_ttl_s: int = Field(default=600, ge=-1)
     """Lifetime of issued tokens in seconds; -1 for no expiry."""
     open_controller: bool = False
@@ -96,10 +96,11 @@ _FIELDS: Final = {
 }
 """Settings whose name differs from their field's."""
 _HELP: Final = {
-    "auth_key_file": "File with the key of the delegation tokens; without it, no tokens are required.",
-    "auth_key": "The key itself, which every user of the machine can see in the process list.",
+    "auth_key_file": "File with the key that signs delegation tokens; without it, no tokens are required.",
+    "auth_key": "The key itself; every user of the machine can see it in the process list.",
     "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; without it, nodes are open.",
 }
+_ALIASES: Final = {"trace": ("--record",)}
 _DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
 """Defaults of `serve` that differ from the models'."""
 _METAVARS: Final = {
@@ -132,6 +133,11 @@ class Setting(NamedTuple):
     @property
     def option(self) -> str:
         return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Further names of the option."""
+        return _ALIASES.get(self.name, ())
 
     @property
     def variable(self) -> str:
@@ -179,12 +185,14 @@ class Setting(NamedTuple):
         """The option, as in `--help`."""
         if self.is_flag:
             return f"{self.option} / --no-{self.option[2:]}" if self.default else self.option
-        return f"{self.option} {self.metavar}"
+        return f"{', '.join((self.option, *self.aliases))} {self.metavar}"
 
     @property
     def shown_default(self) -> str:
-        """The default, as in `--help`; empty for none."""
-        if self.default is None or self.is_flag:
+        """The default, as in `--help`; empty for none, and for a flag that is off."""
+        if self.is_flag:
+            return "on" if self.default else ""
+        if self.default is None:
             return ""
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 

@@ -1,4 +1,4 @@
-"""`segstore tap`: a proxy between any client and any Pravega that records traffic and injects faults.
+"""`segstore tap`: a proxy between any client and any Pravega cluster that records traffic and injects faults.
 
 Exit status: 0 when a signal has ended it; 1 when it cannot start or cannot record; 2 for wrong options.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 _PORT = click.IntRange(0, 65535)
+_STORE = "Segment store to proxy right away; others are added when the controller names them."
 
 
 def _file(help_text: str) -> dict[str, Any]:
@@ -19,18 +20,28 @@ def _file(help_text: str) -> dict[str, Any]:
 
 @click.command()
 @click.option("--controller", metavar="URI", help="Controller to proxy, tcp://HOST:PORT or tls://HOST:PORT.")
-@click.option("--store", metavar="HOST:PORT", help="Segment store to proxy from the start.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address that all ports listen on.")
+@click.option("--store", metavar="HOST:PORT", help=_STORE)
+@click.option(
+    "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address that all ports listen on."
+)
 @click.option(
     "--port",
+    metavar="PORT",
     type=_PORT,
     default=0,
     show_default=True,
     help="Port for the first store; further stores get the next ones. 0 picks free ports.",
 )
-@click.option("--controller-port", type=_PORT, default=0, show_default=True, help="Port for the controller (gRPC).")
-@click.option("--published-host", metavar="NAME", help="Host name that clients are sent to, if not --host.")
-@click.option("--ca", **_file("With tls://: the authorities to trust (PEM), if not the system's."))
+@click.option(
+    "--controller-port",
+    metavar="PORT",
+    type=_PORT,
+    default=0,
+    show_default=True,
+    help="Port for the controller (gRPC); 0 picks a free one.",
+)
+@click.option("--published-host", metavar="NAME", help="Host name to announce to clients; default: --host.")
+@click.option("--ca", **_file("CA certificates to trust for tls:// (PEM); default: the system's."))
 @click.option("--tls-cert", **_file("Certificate of the tap's own ports, with its chain (PEM)."))
 @click.option("--tls-key", **_file("Key of the certificate (PEM)."))
 @click.option(
@@ -51,10 +62,10 @@ def _file(help_text: str) -> dict[str, Any]:
     help="Format of the line that announces the addresses.",
 )
 def tap(**options: Any) -> int:
-    """Run a proxy between clients and a Pravega.
+    """Run a proxy between clients and a Pravega cluster.
 
-    Point clients at the tap's controller; it replaces the addresses of stores with ports of the tap. Once it listens it
-    prints one line; SIGTERM or Ctrl-C ends it.
+    Point clients at the tap's controller; it replaces the addresses of stores with ports of the tap. It prints one line
+    when it is listening. Stop it with Ctrl-C or SIGTERM. At least one of --controller and --store is needed.
     """
     from pydantic import ValidationError
 

@@ -45,10 +45,10 @@ def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> F
         raise click.BadParameter(str(error), ctx, option) from error
 
 
-_filter_help = "Only matching records, such as: type = READ_SEGMENT and latency > 5ms."
+_filter_help = "Select the records that match, e.g. 'type = READ_SEGMENT and latency > 5ms'."
 _filter_option = click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, help=_filter_help)
 _compress_option = click.option("--compress", is_flag=True, help="Compress the blocks of a capture.")
-_redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens; lengths stay.")
+_redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens, keeping their lengths.")
 
 
 def _is_terminal() -> bool:
@@ -123,17 +123,17 @@ def _status(*opened: TraceFile) -> int:
 # --- inspecting -------------------------------------------------------------------------------------------------
 
 
-@trace.command()
+@trace.command(short_help="Print records.")
 @click.argument("source", metavar="FILE", type=_IN)
 @_filter_option
-@click.option("--json", "form", flag_value="json", help="One JSON object a line, as in a fixture.")
-@click.option("--hex", "form", flag_value="hex", help="Every byte with the field that it belongs to.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
+@click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 @click.option("--follow", is_flag=True, help="Continue with records that a server adds to a capture, until Ctrl-C.")
 def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool, follow: bool) -> int:
     """Print the records of a trace: seconds since its start, connection, direction, command.
 
-    A filter compares these names: type kind code segment stream scope flow sequence request_id writer_id connection
+    Filters can use these names: type kind code segment stream scope flow sequence request_id writer_id connection
     direction failure malformed size latency time.
     """
     from segstore.traces import redacted
@@ -188,12 +188,12 @@ def _annotated(data: bytes, show_tokens: bool) -> Iterator[str]:
     return lines(describe(data, unknown="keep"), show_tokens=show_tokens)
 
 
-@trace.command()
+@trace.command(short_help="Print statistics.")
 @click.argument("source", metavar="FILE", type=_IN)
 @_filter_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; times in ns.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
-    """Count a trace: commands, bytes, failures, times from request to reply, requests without a reply."""
+    """Summarise a trace: commands, bytes, failures, response times, unanswered requests."""
     from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
@@ -212,14 +212,15 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     return _status(opened)
 
 
-@trace.command()
+@trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=_IN)
 @click.argument("right", metavar="B", type=_IN)
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 def diff(left: Path, right: Path, show_tokens: bool) -> int:
-    """Print the first difference of each direction of each connection, by field; the exit status is 1 if there is one.
+    """Compare two traces.
 
-    Connections are compared in the order in which they begin, whatever their numbers. Times are not compared.
+    Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Connections
+    are compared in the order in which they start, regardless of their numbers. Times are not compared.
     """
     from segstore.wire.trace import differences
 
@@ -267,18 +268,18 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
         raise click.ClickException(f"{target}: {error.strerror or error}") from error
 
 
-@trace.command(name="filter")
+@trace.command(name="filter", short_help="Extract matching records.")
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
-@click.option("--only", is_flag=True, help="Leave out the Hello, beginning and end of connections unless they match.")
+@click.option("--only", is_flag=True, help="Leave out the Hellos, start and end of connections unless they match.")
 @_redact_option
 @_compress_option
 def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool, compress: bool) -> int:
     """Write the records of a trace that match a filter, in the form that the suffix of OUT names.
 
-    A connection with a match keeps its Hello, both ways, and its beginning and end, so that the result can be replayed,
-    unless --only is given.
+    Unless --only is given, connections with a match also keep both Hellos, their start and their end, so that the
+    result can be replayed.
     """
     from segstore.traces import redacted
 
@@ -297,13 +298,16 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
     return _status(opened)
 
 
-@trace.command()
+@trace.command(short_help="Convert a trace between .wtrace and .jsonl.")
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
 def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
-    """Write a trace in the other form, or the same: .wtrace is for machines, .jsonl for people. Nothing is lost."""
+    """Convert a trace to the form that the suffix of OUT names: .wtrace for machines, .jsonl for people.
+
+    Lossless, except for --redact.
+    """
     from segstore.traces import redacted
 
     with _reading(source) as (opened, records):

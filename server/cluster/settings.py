@@ -50,18 +50,18 @@ class ClusterSettings(BaseModel):
     store: StoreSettings = StoreSettings()
     """Settings of each store. With several, `own` must be left open, and only the first has its port."""
     stores: int = Field(default=1, ge=1)
-    """Number of segment stores that share the containers; the first has the port."""
+    """Number of segment stores that share the containers; the first one listens on --port."""
     controller_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the controller (gRPC); 0 picks a free one."""
     controller: ControllerConfig = ControllerConfig()
     """How the controller behaves."""
     http_port: int | None = Field(default=None, ge=0, le=65535)
-    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one; not served if not given."""
+    """Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default."""
     http_token_file: Path | None = None
     """File with the token that requests to the control API must carry; required unless the host is loopback."""
     published_host: str | None = None
-    """Host name that clients are sent to; the host of the ports if not given. With TLS on a loopback address the
-    default is "localhost", because a certificate names hosts."""
+    """Host name to announce to clients; default: --host. With TLS on a loopback address the default is "localhost",
+    because a certificate names hosts; in place of 0.0.0.0 or :: it is the loopback address."""
     ownership: OwnershipSettings = OwnershipSettings()
     """How several stores own their containers."""
     data: Path | None = None

@@ -38,14 +38,15 @@ class ControllerConfig(BaseModel):
     model_config = SETTINGS
 
     commit_delay_ms: int = Field(default=0, ge=0)
-    """Duration of a commit or abort of a transaction; with 0 it is done before the reply."""
+    """Time that committing or aborting a transaction takes; with 0 it completes before the call returns."""
     scale_delay_ms: int = Field(default=0, ge=0)
-    """Duration of scaling; with 0 it is done before the reply."""
+    """Time that scaling takes; with 0 it completes before the call returns."""
     lease_slack_ms: int | None = Field(default=None, ge=0)
     """Time after its lease for which a transaction stays open. Clients ask for 90 s and ping about every 90 s, so an
     exact lease would end under a correct client. If not given: 30 s, or 0 with a cap of leases."""
     lease_cap_ms: int | None = Field(default=None, ge=0)
-    """Longest lease of a transaction; longer ones are cut. Lets tests see a lease expire without waiting minutes."""
+    """Maximum lease of a transaction; longer leases are shortened to it. Lets tests see a lease expire without waiting
+    minutes."""
     min_lease_ms: int = Field(default=10_000, ge=0)
     """Shorter leases are refused; 10 s, as in Pravega's `Config`."""
     max_lease_ms: int = Field(default=600_000, ge=1)

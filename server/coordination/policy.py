@@ -41,11 +41,11 @@ class OwnershipSettings(BaseModel):
     session_expired_policy: PolicyName = "shutdown"
     """What a store does when its session has expired: shut down, or open a new session."""
     session_reconnect_retries: int = Field(default=10, ge=0)
-    """Maximum number of attempts to open a new session; 0 shuts down."""
+    """Maximum number of attempts to open a new session; with 0 the store shuts down at once."""
     takeover_delay_ms: float = Field(default=500.0, ge=0)
     """Delay before a store takes a container that last belonged to another store."""
     preload: bool = False
-    """Open containers that come back from another owner at once, not on first use."""
+    """After a new session, open containers that another store opened meanwhile at once, not on first use."""
     stale_node: Literal["wait", "replace"] = "wait"
     """What to do with a node left by an older session of this store: wait until it is gone, or replace it."""
     load_report_interval_ms: float = Field(default=5_000.0, gt=0)
