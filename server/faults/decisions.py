@@ -50,7 +50,7 @@ class Decision(msgspec.Struct, frozen=True):
         about = f" of {', '.join(self.segments)}" if self.segments else ""
         return printable(
             f"{self.rule}: {self.action} at {self.direction} {self.request}, {self.type_name}{about} "
-            f"on connection {self.connection}, fit {self.nth}"
+            f"on connection {self.connection}, match {self.nth}"
         )
 
 

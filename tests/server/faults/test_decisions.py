@@ -119,7 +119,7 @@ def test_a_decision_names_its_request_and_the_request_lists_its_decisions() -> N
     seen = append(12)
     made.decide(seen)
     assert str(made.decisions[0]) == (
-        f"lost: close after at request 12, APPEND_BLOCK_END of {A} on connection 1, fit 1"
+        f"lost: close after at request 12, APPEND_BLOCK_END of {A} on connection 1, match 1"
     )
     assert seen.faults == ("lost: close after",)
 
