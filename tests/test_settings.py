@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,8 @@ def test_help_lists_every_setting_in_its_group() -> None:
     assert sections == [*groups(), "Other options"]
     assert all(f"  {each.usage}" in shown for each in ALL.values())
     assert "--config FILE" in shown
+    assert "  --trace, --record FILE  " in shown
+    assert re.search(r"--no-rebalance +Move containers to stores that own fewer\.\s+\[default: on\]", shown)
 
 
 def test_the_command_has_an_option_for_each_setting_and_older_names() -> None:
