@@ -123,7 +123,7 @@ fuzz: $(DEV) ## coverage-guided fuzzing of the codec for FUZZ_SECONDS
 fuzz-native: $(DEV) ## fuzzing of the codec's extension with AddressSanitizer and UBSan (gcc) for FUZZ_SECONDS
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native $(ARGS)
 
-mutants: $(DEV) ## changes of the code that no test of its room notices: ROOM=client/connection/pool.py ARGS="--sample 60"
+mutants: $(DEV) ## mutation testing: changes to a module that its tests do not detect: ROOM=client/connection/pool.py ARGS="--sample 60"
 	@$(PY) -c 'import mutmut' 2>/dev/null || $(PIP) install 'mutmut>=3.8,<3.9'
 	$(PY) tools/mutants.py $(ROOM) --workers $(WORKERS) $(ARGS)
 
