@@ -1,4 +1,4 @@
-"""Retry delays: exponential back-off with jitter, as a pure function of the attempt.
+"""Exponential back-off with jitter: the delay after N consecutive failures, and whether another attempt is allowed.
 
 Invariant: a delay is never above `max_ms`, jitter included, and never negative. Randomness comes from the caller's
 `Random`; nothing here sleeps. Follows Kafka's `ExponentialBackoff` (its later releases cut at the maximum after the

@@ -1,4 +1,4 @@
-"""Maps routing keys to segments by Pravega's rule, as pure state.
+"""Maps routing keys to segments by Pravega's rule, without I/O.
 
 A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, only
 its part of the range goes to its successors; all other keys keep their segments, so each key's events stay in order.

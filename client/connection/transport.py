@@ -1,11 +1,11 @@
-"""One connection to a segment store: framing, the Hello exchange, keep-alives, and dispatch of replies to its flows.
+"""One connection to a segment store: framing, Hello exchange, keep-alives, and dispatch of replies to each `Flow`.
 
 A flow is one user of the connection. Reads go into a buffer that the connections of a pool share; replies are delivered
 to their flow before the next read. Output is buffered in the connection's `Outbox`.
 
 Invariants: a reply reaches only the flow that it is addressed to; a reply for an unknown flow is dropped and counted,
 and the connection stays open; `on_lost` is called at most once for a flow, and no callback follows it or `close`; a
-closed flow refuses to send. Closing can be done twice and cuts the socket after its deadline.
+closed flow refuses to send. Closing is idempotent and cuts the socket after its deadline.
 
 Follows `FlowHandler`, `Flow`, `FlowClientConnection` and `ClientConnectionImpl` (Pravega's client). Deliberate
 differences: a peer that sends invalid frames or requests is disconnected; a refusal of a read that carries the read's

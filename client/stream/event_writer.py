@@ -1,8 +1,9 @@
-"""Writes events to a stream, each to the segment of its routing key, in order, also while the stream scales.
+"""Writes events to a stream.
 
-When a segment is sealed, its writer's unacknowledged events, and those written to its range meanwhile, go to its
-successors in order; other segments are not affected. So each routing key's events are stored exactly once, in the order
-in which they were written.
+A router chooses the segment of each event; where it routes by key, events of one key stay in order while the stream
+scales. When a segment is sealed, its unacknowledged events, and those written to its range meanwhile, go to its
+successors in order; other segments are not affected. Each event is stored once; large events are an exception if the
+store refuses their counter (`large_events`).
 
 Segment writers start when the stream writer is opened; with `lazy_start` only one does, and each other starts with its
 first event (PIP-79). Concurrent sends share such a start and its failure; a later send tries again.

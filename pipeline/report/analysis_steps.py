@@ -1,4 +1,5 @@
-"""The SQL statements of `segstore.pipeline.report.analysis`, each of which adds columns to every row of a table.
+"""The SQL statements of the trace analysis on Spark: they pair requests with replies and appends with acknowledgements,
+then select exchanges and violations.
 
 A reply answers the oldest pending request with its request id on its connection: a queue. SQL models a queue as a walk:
 +1 for a request, -1 for a reply. If the walk falls below 0 and all earlier points, the queue was empty, and the reply
@@ -8,14 +9,14 @@ whatever the ids and however often they are reused, and no self-join.
 An ack covers all events of its writer up to its number, since the writer's last set-up. Acks that raise the number rise
 in both number and time; sorted by number, the ack that covers an append is the next one at or above it.
 
-Invariant: rows are neither lost nor added. Rows that do not take part in a step get groups of their own (`_queue`,
-`_seat`), so that they do not collect in one task. Window frames only look back, because Spark takes quadratic time for
-frames that look ahead (`lead` has no frame). Windows over the same rows in the same order share one sort, which is the
-main cost. Therefore a column that rises with time, a life or an epoch, is not in PARTITION BY: values are kept with the
-life in which they were found, and count if that is the row's own. The first column of a window distinguishes most rows,
-because Spark compares eight bytes of the first column before anything else. Statements that read the persisted
-`written` avoid WITH, in which Spark (4.3.0) does not detect persisted tables. `PAIRED` is plain SQL that also runs on
-DuckDB.
+Invariant: `ORDERED`, `PAIRED`, `REFUSED` and `WRITTEN` add columns and neither add nor drop rows; `PLACED` drops only
+what was skipped. Rows that do not take part in a step get groups of their own (`_queue`, `_seat`), so that they do not
+collect in one task. Window frames only look back, because Spark takes quadratic time for frames that look ahead (`lead`
+has no frame). Windows over the same rows in the same order share one sort, which is the main cost. Therefore a column
+that rises with time, a life or an epoch, is not in PARTITION BY: values are kept with the life in which they were
+found, and count if that is the row's own. The first column of a window distinguishes most rows, because Spark compares
+eight bytes of the first column before anything else. Statements that read the persisted `written` avoid WITH, in which
+Spark (4.3.0) does not detect persisted tables. `PAIRED` is plain SQL that also runs on DuckDB.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One connection of a segment store on its socket: bytes in, its session run, bytes out.
 
-All connections of a loop share one receive buffer. The bytes of a read are decoded and executed in steps of a few
+All connections of a hub share one receive buffer. The bytes of a read are decoded and executed in steps of up to 256
 frames. Usually all are executed before the next read, and the replies are sent in one write. What takes longer than a
 slice (`fair_queue`) continues in turn with other connections. A connection whose peer does not read its replies is not
 read from until the peer has caught up. Meanwhile at most the bytes of one read and the requests of one step are held,

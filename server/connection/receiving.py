@@ -1,7 +1,8 @@
-"""Requests that a peer has sent and that are not executed yet, sans I/O: bytes in, commands and whole appends out.
+"""Receives and decodes what one peer sends, and holds what is not executed yet, sans I/O.
 
-Bytes are decoded in steps of a few frames, because their owner executes in slices. Bytes that are not decoded yet and
-items that are not executed yet can outlive their read: `hold` and `put_back` keep them.
+Bytes come in, commands and whole appends go out. Bytes are decoded in steps of up to 256 frames, because their owner
+executes in slices. Bytes that are not decoded yet and items that are not executed yet can outlive their read: `hold`
+and `put_back` keep them.
 
 Invariants: items come out in the order of their bytes, also those before a malformed frame, and nothing behind it does;
 a lent buffer is given back once.

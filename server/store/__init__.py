@@ -1,4 +1,4 @@
-"""The state of the segment store: segments, attributes, tables, indexes. Pure, synchronous, no I/O."""
+"""The state of a segment store: segments, attributes, tables, indexes. Synchronous; its only I/O reads chunk files."""
 
 from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate
 from segstore.server.store.chunks import Buffer, ChunkPool, FileChunk, Piece

@@ -4,9 +4,10 @@ A request is first decided against the state (errors are raised here and nothing
 operations, and each operation is applied by ``ContainerState`` and given to the journal. Only the append, which is what
 a container does all day, goes without an operation: its effect is ``Segment.append``, in recovery, too.
 
-Invariant: nothing here waits, performs I/O or reads a clock; the time comes with the request. What a request raises
-leaves the state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a
-conditional update on an attribute that was never looked up notes it as absent.
+Invariant: nothing here waits or reads a clock; the time comes with the request. The only I/O is in reads: with a data
+directory, bytes that are no longer in memory are read from chunk files, synchronously. What a request raises leaves the
+state as it was, with the two exceptions that the reference makes: a merge seals its source first, and a conditional
+update on an attribute that was never looked up notes it as absent.
 
 Follows ``StreamSegmentContainer``, ``SegmentMetadataUpdateTransaction``, ``MetadataStore`` and
 ``StreamSegmentReadIndex``. Deliberate differences: a merged or deleted segment is gone at once for every request;

@@ -1,8 +1,8 @@
 """Reads that wait at the tail of a segment.
 
-A read that finds no data is registered under the caller's token. A change of the segment queues its readers in
-``woken``, with the reason; the caller takes their tokens from there, some at a time, and answers them. There are no
-callbacks, so a change never runs other code before it is complete.
+A read that finds no data is registered under the caller's token. A change of the segment queues its tail in ``woken``,
+with the reason. The caller takes readers with ``take_woken``, some at a time, and answers them. There are no callbacks,
+so a change never runs other code before it is complete.
 
 Invariant: a token is registered at most once, and a segment is watched exactly while a reader waits there.
 

@@ -1,11 +1,13 @@
-"""A link: one client connection through the tap and its connection to the store, forwarding bytes unchanged.
+"""A link: one client connection through the tap and its connection to the store.
 
-Data from one side is written unchanged to the other, then recorded. Nothing is decoded unless the tap has an observer
-or fault rules (`inspection`). A half-close is forwarded as a half-close, a reset as a reset.
+Without rules or an observer, bytes are forwarded unchanged, undecoded, and then recorded. Otherwise `inspection`
+decodes them and applies the rules: what a client sent is recorded as it arrives, replies as they are forwarded. A
+half-close is forwarded as a half-close, a reset as a reset.
 
 Invariants: a side is read only while the other accepts data, so at most `HIGH_BYTES` and one read are buffered for a
-slow peer; a client is not read before its store is connected; no peer is disconnected for the data it sends; when a
-link is closed, both sockets are closed and the recorder was notified once.
+slow peer; a client is not read before its store is connected; no peer is disconnected for the data it sends, except by
+a fault rule or by the tap's limit on incomplete frames; when a link is closed, both sockets are closed and the recorder
+was notified once.
 
 TLS has no half-close: if one side uses TLS, the end of a direction closes the connection.
 """

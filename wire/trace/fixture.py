@@ -8,11 +8,12 @@
     {"at_ns": 2600, "conn": 1, "dir": "reply", "close": {"reason": "…"}}
 
 `at_ns` counts from `start_ns`. `hex` is a frame that the codec does not know or would not write back unchanged: a
-malformed one or an older, shorter form. `bytes` form no frame. `note` is for human readers and is ignored.
+malformed one or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
+their data in a form of its own. `note` is for human readers and is ignored.
 
 Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
 line is written. An invalid line raises a `FixtureError` with line and field. Older versions are migrated to this one
-step by step, by `MIGRATIONS`.
+step by step, by `MIGRATIONS`; a header of any other version raises `TraceVersionError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Checks of table requests that need no table state: versions, key lengths and sizes, in the reference's words.
+"""Validates table requests as far as that is possible without the table's state: key versions, key lengths, sizes of
+entries. Also the attributes of a new table.
 
-Each check returns None or raises: ``Unmapped`` if the reference closes the connection, ``IllegalArgument`` with the
-reference's text if it replies. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
+Each check returns None or raises: ``Unmapped`` where the reference closes the connection, ``IllegalArgument``, with the
+reference's text, where it replies. Source: ``TableKey``, ``FixedKeyLengthTableSegmentLayout``, ``EntrySerializer``,
 ``SegmentAttributeBTreeIndex``, ``TableAttributes``. Deliberate difference: where the reference prints the address of a
 buffer, only the buffer's size is given.
 """
