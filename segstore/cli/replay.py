@@ -10,7 +10,7 @@ import logging
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -18,10 +18,14 @@ from click.core import ParameterSource
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from segstore.explore import Exploration
     from segstore.server.replay import Problem
     from segstore.traces import Drive
     from segstore.wire.trace import Record
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 _OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
 _OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
@@ -86,7 +90,7 @@ def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | No
 _PORT = click.IntRange(0, 65535)
 
 
-def timeout_option(help_text: str) -> Any:
+def timeout_option(help_text: str) -> Callable[[F], F]:
     over_0 = click.FloatRange(0, min_open=True)
     return click.option("--timeout-s", type=over_0, default=5.0, show_default=True, help=help_text)
 
@@ -103,7 +107,7 @@ def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...])
     return frozenset(given)
 
 
-def ignore_option(help_text: str) -> Any:
+def ignore_option(help_text: str) -> Callable[[F], F]:
     return click.option(
         "--ignore",
         metavar="FIELD",
