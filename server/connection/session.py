@@ -244,8 +244,8 @@ class Session:
                         container = writer.container = service.store.container_for(writer.segment)
                     length = container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    problem, length = error, error.length
-                    rows, failed = rows[: error.stored], rows[error.stored :]
+                    problem, length = error, error.run_offset
+                    rows, failed = rows[: error.stored_appends], rows[error.stored_appends :]
                 if rows:
                     stored += len(rows)
                     if writer.count is not None:

@@ -48,6 +48,7 @@ from segstore.server.store.errors import (
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
+    StoreError,
     StoreFull,
     Unmapped,
 )
@@ -308,7 +309,7 @@ class Container(ContainerState):
 
         Raises, in this order: ``NoSuchSegment``, ``SegmentSealed``, ``AttributeLimit``, ``BadAttribute`` (another
         connection wrote as this writer), ``BadOffset``: nothing is written then. On ``StoreFull`` the appends before
-        the one that exceeds the memory are written, as its ``stored`` says.
+        the one that exceeds the memory are written (``stored_appends``).
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -316,8 +317,12 @@ class Container(ContainerState):
         start = segment.length
         if segment.gate:
             if len(rows) > 1:  # an append may decide about the next one: table entries, core attributes
-                for row in rows:
-                    self.append(name, writer, (row,), last_event_number, now_ms)
+                for done, row in enumerate(rows):
+                    try:
+                        self.append(name, writer, (row,), last_event_number, now_ms)
+                    except StoreError as error:
+                        error.stored_appends, error.run_offset = done, start
+                        raise
                     last_event_number = row[0]
                 return start
             self._check_gate(segment, UUID(bytes=writer))
@@ -332,10 +337,10 @@ class Container(ContainerState):
         except (StoreFull, MemoryError) as error:
             rows = _written(rows, segment.length - start)
             if isinstance(error, StoreFull):
-                error.stored, error.length = len(rows), start
+                error.stored_appends, error.run_offset = len(rows), start
             raise
         finally:
-            if segment.gate:
+            if segment.gate and rows:
                 self._pass_gate(segment, start, writer)
             if self._journal is not None and rows:  # a batch is durable as a whole: one record is enough
                 self._journal.appended(name, rows, now_ms, writer)

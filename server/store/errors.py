@@ -38,15 +38,15 @@ class StoreError(Exception):
     Attributes:
         segment: the segment that the error is about; "" if it is about none.
         message: one sentence with the facts.
-        stored: how many appends of a run were stored before the one that failed.
-        length: of the segment before the run, if any were.
+        stored_appends: number of appends of a run that were stored before the failing one.
+        run_offset: length of the segment before the run; only set if `stored_appends` is above 0.
     """
 
     def __init__(self, message: str, *, segment: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.segment = segment
-        self.stored = self.length = 0
+        self.stored_appends = self.run_offset = 0
 
 
 class _OfSegment(StoreError):

@@ -60,8 +60,8 @@ typedef struct {
     int changed;                /* records may be out of date */
     PyObject *runs, *rows;      /* owned lists, or NULL: the runs at the end of `out`, and the rows of the last one */
     PyObject *record;           /* owned, or NULL: of the last run */
-    unsigned char key[UUID_BYTES]; /* of the record */
-    int64_t last;               /* number of the record */
+    unsigned char key[UUID_BYTES]; /* of `record`, valid while it is set, */
+    int64_t last;                  /* and its number; end_runs() clears it before a command may change records */
 } Loop;
 
 static int
@@ -189,15 +189,15 @@ take_joined(Loop *loop, Py_ssize_t stop)
         memcmp(block + join->alike_in_block, end + join->alike_in_end, UUID_BYTES) != 0)
         return 0;
     const unsigned char *key = end + join->alike_in_end;
-    int goes_on = loop->record != NULL && memcmp(loop->key, key, UUID_BYTES) == 0;
+    int same_record = loop->record != NULL && memcmp(loop->key, key, UUID_BYTES) == 0;
     int64_t last = loop->last;
-    PyObject *record = goes_on ? Py_NewRef(loop->record) : record_of(loop, key, &last);
+    PyObject *record = same_record ? Py_NewRef(loop->record) : record_of(loop, key, &last);
     if (record == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    int fits = load64(end + join->number) >= last && load32(end + join->count) > 0;
-    int status = !fits || goes_on ? 0 : begin_run(loop, record, key, last);
+    int is_valid = load64(end + join->number) >= last && load32(end + join->count) > 0;
+    int status = !is_valid || same_record ? 0 : begin_run(loop, record, key, last);
     Py_DECREF(record);
-    if (!fits)
+    if (!is_valid)
         return 0;
     if (status < 0 || add_row(loop, stop, end) < 0)
         return -1;

@@ -50,10 +50,12 @@ hold(PyObject *owner, Py_buffer *buffer)
     return -1;
 }
 
-/* As view[start:start + size], without a slice and two ints: a new view's buffer and shape are its own. */
+/* As view[start:start + size], without a slice and two ints: a new view's buffer and shape are its own. The view is one
+   of bytes (see hold()), and 0 <= start <= start + size <= its length. */
 static PyObject *
 part_of(PyObject *view, Py_ssize_t start, Py_ssize_t size)
 {
+    assert(start >= 0 && size >= 0 && start <= PyMemoryView_GET_BUFFER(view)->len - size);
     PyObject *made = PyMemoryView_FromObject(view);
     if (made != NULL) {
         Py_buffer *part = PyMemoryView_GET_BUFFER(made);
@@ -412,12 +414,8 @@ read_record(Reader *r, const Shape *shape)
     PyObject *values[MAX_ATTRIBUTES];
     if (read_attributes(r, shape, values) < 0)
         return NULL;
-    PyObject *made;
-    if (!shape->is_plain) {
-        made = PyObject_Vectorcall((PyObject *)shape->cls, values, shape->attributes, NULL);
-        drop(values, shape->attributes);
-    }
-    else if ((made = shape->cls->tp_alloc(shape->cls, 0)) == NULL)
+    PyObject *made = shape->cls->tp_alloc(shape->cls, 0);
+    if (made == NULL)
         drop(values, shape->attributes);
     else
         for (int i = 0; i < shape->attributes; i++) /* its slots are empty, so nothing is overwritten */

@@ -133,8 +133,6 @@ node_init(Node *node, PyObject *from, Shape *shape, int nesting)
         PyErr_Format(PyExc_ValueError, "%s has no node %R", shape->cls->tp_name, from);
         return -1;
     }
-    if (node->attribute >= 0)
-        node->offset = shape->slots[node->attribute];
     node->object = Py_NewRef(object);
     if (PyTuple_GET_SIZE(inner)) {
         node->inner = PyMem_Calloc(PyTuple_GET_SIZE(inner), sizeof(Node));
@@ -182,6 +180,11 @@ shape_init(Shape *self, PyObject *names, PyObject *nodes)
         const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, i)); /* TypeError if it is no text */
         if (name == NULL || (self->slots[i] = slot_of(self->cls, name)) < 0)
             return -1;
+        for (int j = 0; j < i; j++)
+            if (self->slots[j] == self->slots[i]) {
+                PyErr_Format(PyExc_ValueError, "%s.%s is named twice", self->cls->tp_name, name);
+                return -1;
+            }
     }
     self->node.op = OP_STRUCTURE;
     self->node.attribute = -1;
@@ -205,9 +208,12 @@ shape_init(Shape *self, PyObject *names, PyObject *nodes)
         PyErr_SetString(PyExc_ValueError, "records are nested too deeply");
         return -1;
     }
-    self->is_plain = !PyType_IS_GC(self->cls) && !PyObject_HasAttrString((PyObject *)self->cls, "__post_init__") &&
-                     self->cls->tp_basicsize ==
-                         (Py_ssize_t)(sizeof(PyObject) + self->attributes * sizeof(PyObject *));
+    Py_ssize_t size = (Py_ssize_t)sizeof(PyObject) + self->attributes * (Py_ssize_t)sizeof(PyObject *);
+    if (PyType_IS_GC(self->cls) || PyObject_HasAttrString((PyObject *)self->cls, "__post_init__") ||
+        self->cls->tp_basicsize != size) {
+        PyErr_Format(PyExc_ValueError, "%s has more than its attributes", self->cls->tp_name);
+        return -1;
+    }
     if (count > 0)
         return 0;
     unsigned char header[HEADER_BYTES] = {0};

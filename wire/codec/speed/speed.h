@@ -49,7 +49,6 @@ typedef struct Node {
     Op op;
     int flags;
     int attribute;       /* its index among the attributes of its record; -1 if it has none */
-    Py_ssize_t offset;   /* where a record keeps the attribute */
     Py_ssize_t number;   /* CONSTANT, MEMBER: the code. TAIL: bytes needed. MANY, TABLE: bytes of the smallest element */
     PyObject *object;    /* owned. NUMBER: the unknown member. MEMBER: it. TAIL, SIZED: the default. STRUCTURE: a Shape */
     Py_ssize_t count;    /* of `inner` */
@@ -63,8 +62,7 @@ typedef struct {
     int32_t code;       /* of a command */
     int attributes;
     int depth;
-    int is_plain;       /* an instance is its attributes and nothing else, and nothing is called when it is made */
-    Py_ssize_t slots[MAX_ATTRIBUTES]; /* where an instance keeps the attributes */
+    Py_ssize_t slots[MAX_ATTRIBUTES]; /* where an instance keeps the attributes, which are all that it has */
     PyObject *only;     /* owned. The one value of a record without nodes, else NULL */
     PyObject *frame;    /* owned. The frame of that value, else NULL */
     Node node;          /* `inner` are the nodes of the record */

@@ -235,19 +235,19 @@ put_value(Writer *w, const Node *node, PyObject *value)
 
 /* The attribute of a node; a new reference, because it may be replaced while it is written. NULL: declined. */
 static PyObject *
-attribute_of(const Node *node, PyObject *record)
+attribute_of(const Shape *shape, const Node *node, PyObject *record)
 {
-    return Py_XNewRef(slot(record, node->offset));
+    return Py_XNewRef(slot(record, shape->slots[node->attribute]));
 }
 
 static int
-put_table(Writer *w, const Node *node, PyObject *record)
+put_table(Writer *w, const Shape *shape, const Node *node, PyObject *record)
 {
     PyObject *columns[MAX_ATTRIBUTES] = {NULL};
     int status = 0;
     Py_ssize_t rows = 0;
     for (Py_ssize_t i = 0; i < node->count && status == 0; i++) {
-        columns[i] = attribute_of(&node->inner[i], record);
+        columns[i] = attribute_of(shape, &node->inner[i], record);
         if (columns[i] == NULL || !PyTuple_CheckExact(columns[i]))
             status = DECLINED;
         else if (i == 0)
@@ -264,14 +264,14 @@ put_table(Writer *w, const Node *node, PyObject *record)
 
 /* Data with its total and, unless it is empty, the trailer. */
 static int
-put_with_trailer(Writer *w, const Node *node, PyObject *value, PyObject *record)
+put_with_trailer(Writer *w, const Shape *shape, const Node *node, PyObject *value, PyObject *record)
 {
     static const int widths[] = {[OP_INT8] = 1, [OP_INT32] = 4, [OP_INT64] = 8, [OP_FLAG] = 1};
     const Node *trailer = &node->inner[0];
     Py_ssize_t size = put_data(w, value, 2, 4 + widths[trailer->op]);
     if (size <= 0)
         return (int)size;
-    PyObject *behind = attribute_of(trailer, record);
+    PyObject *behind = attribute_of(shape, trailer, record);
     int status = behind == NULL ? DECLINED : put_value(w, trailer, behind);
     Py_XDECREF(behind);
     return status;
@@ -288,12 +288,12 @@ put_record(Writer *w, const Shape *shape, PyObject *record)
         if (node->op == OP_CONSTANT)
             status = put32(w, node->number);
         else if (node->op == OP_TABLE)
-            status = put_table(w, node, record);
+            status = put_table(w, shape, node, record);
         else {
-            PyObject *value = attribute_of(node, record);
+            PyObject *value = attribute_of(shape, node, record);
             if (value == NULL)
                 return DECLINED;
-            status = node->op == OP_SIZED && node->count ? put_with_trailer(w, node, value, record)
+            status = node->op == OP_SIZED && node->count ? put_with_trailer(w, shape, node, value, record)
                                                          : put_value(w, node, value);
             Py_DECREF(value);
         }
