@@ -35,7 +35,7 @@ GOAL: Final = 2.5
 GOAL_ONE_AT_A_TIME: Final = 3.0
 """Each append and each acknowledgement wakes one process more, and there is nothing to do it beside."""
 GOAL_WITH_RULES: Final = 3.0
-"""Of the first pipelined load: rules see each append."""
+"""For the first pipelined load. Rules see each append."""
 ONE_AT_A_TIME: Final = Load("appends of 100 bytes, one at a time", 2_000, 100, 1, GOAL_ONE_AT_A_TIME)
 PIPELINED: Final = (
     Load("appends of 100 bytes, as fast as they are taken", 30_000, 100, 1, GOAL),
@@ -78,13 +78,13 @@ def run(effort: Effort) -> Report:
             )
             if load is PIPELINED[0]:
                 said = f"{load.name}: time through a tap with rules, of direct"
-                ruled_figure = Figure(said, ratios[WITH_RULES], GOAL_WITH_RULES, at_most=True)
+                with_rules = Figure(said, ratios[WITH_RULES], GOAL_WITH_RULES, at_most=True)
             each_us = [times.median(name) / count * 1e6 for name in ports]
             rows.append((load.name, *(f"{us:.1f}" for us in each_us), *(f"{ratios[n]:.2f}" for n in list(ports)[1:])))
     heading = ("load", *(f"{name}, µs an append" for name in ports), "tap ×", "recording ×", "rules ×")
     report.tables.append((heading, rows))
     one, *others = (figure.value for figure in report.figures)
-    report.figures.append(ruled_figure)
+    report.figures.append(with_rules)
     report.says = (
         f"Appends one at a time take {one:.2f} times as long; pipelined ones at most {max(others):.2f} times, "
         "where sender, tap and store share the cores."

@@ -27,10 +27,10 @@ from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
-from segstore.server.net import Endpoint
 from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
 from segstore.wire import WIRE_VERSION
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

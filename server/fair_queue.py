@@ -26,6 +26,8 @@ TICK_S: Final = 0.008
 """How long queued jobs are served in one loop iteration; also the limit for reads."""
 
 _NOTICED_S: Final = TICK_S / 2
+"""A shorter time may be the sum of several loop iterations in which nothing was queued."""
+
 _CROWD: Final = 8
 
 
@@ -84,9 +86,9 @@ class FairQueue:
         """Closes the open slice; returns whether it took `SLICE_S` or more."""
         spent_s = self.now_s() - self._began_s
         self.until_s = inf
-        self._spent_s = all_s = self._spent_s + spent_s
-        if all_s > _NOTICED_S:  # a shorter time may be the sum of several iterations
-            self.is_busy = all_s >= TICK_S
+        self._spent_s = total_s = self._spent_s + spent_s
+        if total_s > _NOTICED_S:
+            self.is_busy = total_s >= TICK_S
             self._schedule()
         return spent_s >= SLICE_S
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from segstore.wire.endpoint import Endpoint as Endpoint  # noqa: PLC0414 — also found here, with the rest of addresses
+from segstore.wire.endpoint import Endpoint
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 

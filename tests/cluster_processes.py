@@ -20,9 +20,9 @@ from typing import Self
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import OutcomeUnknown
 from segstore.client.retry import Backoff
-from segstore.server.net import Endpoint
 from segstore.server.segments.remote import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
+from segstore.wire.endpoint import Endpoint
 
 __all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from segstore.cli.serving import announcement, pointers
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

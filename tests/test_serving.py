@@ -24,8 +24,8 @@ from segstore.cli.serving import announcement
 from segstore.cli.settings import ServeSettings, read_settings
 from segstore.server.controller import AutoScaling, ControllerConfig
 from segstore.server.controller.api import Permission
-from segstore.server.net import Endpoint
 from segstore.wire import Command, DataAppended, FrameDecoder, Hello, KeepAlive, encode
+from segstore.wire.endpoint import Endpoint
 from tests.processes import PATIENCE_S, refusal, started
 from tests.server.certificates import trusting, write_certificate
 from tests.server.support import append, create, read, set_up

@@ -21,10 +21,10 @@ from segstore.server.coordination import Configuration, CoordinationError
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.coordination.zookeeper.session import ZooKeeperSession
-from segstore.server.net import Endpoint
 from segstore.server.segments.remote import StoreConnection
 from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
+from segstore.wire.endpoint import Endpoint
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate

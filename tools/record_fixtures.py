@@ -166,10 +166,10 @@ def _recorder(path: Path, name: str) -> Any:
 
 def _segments_over_the_wire(host: str, port: int) -> Any:
     """What the controller asks of a store, asked over a connection."""
-    from segstore.server.net import Endpoint
     from segstore.server.segments import RemoteSegments
     from segstore.server.shared_folder import Owners
     from segstore.wire import WIRE_VERSION
+    from segstore.wire.endpoint import Endpoint
 
     class OneOwner(Owners):
         def of(self, container_id: int) -> Endpoint:

@@ -18,6 +18,8 @@ class Endpoint(NamedTuple):
     def parse(cls, text: str) -> Endpoint:
         """Reads host:port; the host may be in brackets. Raises ValueError."""
         host, _, port = text.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        if not host or "[" in host or "]" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
             raise ValueError(f"{text!r} is no HOST:PORT")
-        return cls(host.strip("[]"), int(port))
+        return cls(host, int(port))

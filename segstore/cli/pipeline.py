@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.replay import _Address, timeout_option
+from segstore.cli.replay import Address, timeout_option
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
 @_TRACES
 @_PARTS
 @_MASTER
-@click.option("--to", "target", type=_Address(), help="Replay the parts against this store, and compare its replies.")
+@click.option("--to", "target", type=Address(), help="Replay the parts against this store, and compare its replies.")
 @timeout_option("Time to wait for a reply.")
 def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
     """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.

@@ -33,13 +33,15 @@ _OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
-class _Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+    """An address as `HOST:PORT`; `:PORT` is one of this machine."""
+
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        from segstore.server.net import Endpoint
+        from segstore.wire.endpoint import Endpoint
 
         try:
             return Endpoint.parse(f"127.0.0.1{value}" if str(value).startswith(":") else value)
@@ -121,7 +123,7 @@ def ignore_option(help_text: str) -> Callable[[F], F]:
 
 @click.command()
 @_TRACE
-@click.option("--to", "target", type=_Address(), help="Send the requests to this store, and compare its replies.")
+@click.option("--to", "target", type=Address(), help="Send the requests to this store, and compare its replies.")
 @click.option(
     "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="As a server: address to listen on."
 )
@@ -154,7 +156,7 @@ def ignore_option(help_text: str) -> Callable[[F], F]:
     help="As a server, for requests that the trace cannot answer: reply with ErrorMessage, close the connection, or "
     "forward them to --upstream.",
 )
-@click.option("--upstream", type=_Address(), help="Store to which --missing pass forwards requests.")
+@click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
 @click.option(
     "--pace",
@@ -256,8 +258,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 
 @click.command("diff-stores")
 @_TRACE
-@click.argument("left", type=_Address())
-@click.argument("right", type=_Address())
+@click.argument("left", type=Address())
+@click.argument("right", type=Address())
 @timeout_option("Time to wait for a reply.")
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 def diff_stores(

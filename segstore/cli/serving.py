@@ -30,7 +30,8 @@ from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults, read_faults
-from segstore.server.net import Endpoint, address_text
+from segstore.server.net import address_text
+from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.traces import FileRecorder

@@ -22,8 +22,8 @@ from segstore.conformance.deviations import deviation_of
 from segstore.conformance.masking import TransientNames, mask, prints_a_buffer
 from segstore.conformance.report import Verdict, field_differences
 from segstore.conformance.servers import ADMIN
-from segstore.server.net import Endpoint
 from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe, lines, pieces, summary
 

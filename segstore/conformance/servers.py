@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 
 ADMIN: Final = "-admin"
 """Suffix of a set-up's name whose dialogues use the admin port."""

@@ -22,9 +22,9 @@ from segstore.server.controller.api import Authority, ControllerServer, Permissi
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Epoch, Fenced, JournalFailed
-from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
 from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

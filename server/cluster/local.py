@@ -22,10 +22,10 @@ from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings
-from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.server.store import ChunkPool, MemoryAccount
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import container_of
 
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)

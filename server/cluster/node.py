@@ -15,8 +15,8 @@ from segstore.server.controller import Controller
 from segstore.server.controller.state import State, image, recovered
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
-from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
+from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi

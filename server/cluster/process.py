@@ -34,10 +34,10 @@ from segstore.server.coordination import (
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 from segstore.server.durable import DataError, Durability
 from segstore.server.faults import Faults
-from segstore.server.net import Endpoint
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
 from segstore.server.store import Container
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -52,11 +52,6 @@ class Waits:
         self.paused_since = now_s
         self.closing_since: float | None = None
 
-    @property
-    def for_bytes(self) -> bool:
-        """Whether the connection waits for more bytes from the peer."""
-        return self.first_frame_since is not None or self.frame_since is not None or self.block_since is not None
-
     def received(
         self, now_s: float, *, frames: bool, partial: bool, block_open: bool = False, appends: bool = False
     ) -> None:

@@ -16,8 +16,8 @@ from segstore.server.control_api.routes import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
-from segstore.server.net import Endpoint
 from segstore.server.store import SegmentStore, StoreError
+from segstore.wire.endpoint import Endpoint
 
 _ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
 

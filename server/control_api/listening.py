@@ -30,8 +30,9 @@ from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.descriptors import shares
-from segstore.server.net import CannotListen, Endpoint, listening_on
+from segstore.server.net import CannotListen, listening_on
 from segstore.server.secret_file import read_secret
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from segstore.server.controller.controller import Controller, wall_clock_ms
 from segstore.server.controller.errors import ControllerError, NobodyOwns, SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig
 from segstore.server.controller.segment_admin import CONTROLLER_WRITER, REPLIES, Load, SegmentAdmin
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 
 __all__ = [
     "CONTROLLER_WRITER",

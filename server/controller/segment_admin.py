@@ -17,7 +17,6 @@ from uuid import UUID
 
 from segstore.server.controller.errors import SegmentStoreFailed
 from segstore.server.controller.policies import ScalingPolicy
-from segstore.server.net import Endpoint
 from segstore.server.store import EVENT_COUNT, NULL_VALUE
 from segstore.wire import (
     AppendBlockEnd,
@@ -47,6 +46,7 @@ from segstore.wire import (
     TruncateSegment,
     UpdateSegmentPolicy,
 )
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,9 @@ from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
-from segstore.server.net import Endpoint, listening_on
+from segstore.server.net import listening_on
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
+from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi

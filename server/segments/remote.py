@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 
 from segstore.server.controller import NobodyOwns, SegmentAdmin, SegmentStoreFailed
-from segstore.server.net import Endpoint
 from segstore.server.shared_folder import Owners
 from segstore.wire import Command, WireError, WrongHost
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import container_of
 from segstore.wire.protocol import ClientProtocol
 

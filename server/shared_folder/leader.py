@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from segstore.server.coordination import BadVersion, CoordinationSession, NodeExists, NoNode, follow
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

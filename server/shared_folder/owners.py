@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from segstore.server.coordination import CONTAINERS, CoordinationSession, LoadReport, container_path, follow, store_path
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 
 _LOOK_AGAIN_S: Final = 0.1
 

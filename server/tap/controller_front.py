@@ -22,8 +22,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from segstore.server.controller.api import Handler, InFlight, listen, new_server, sent_metadata, trailing_of
-from segstore.server.net import Endpoint, TlsFiles
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, SERVICE, messages
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from segstore.server.net import Endpoint
 from segstore.server.tap.inspection import Inspection
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkEvent, LinkState, after
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:

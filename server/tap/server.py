@@ -25,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
-from segstore.server.net import Endpoint, TlsFiles, listening_on, public_host
+from segstore.server.net import TlsFiles, listening_on, public_host
 from segstore.server.tap.link import Door, Link
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:

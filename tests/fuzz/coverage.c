@@ -78,7 +78,7 @@ mutate(unsigned char *data, Py_ssize_t size, uint64_t *seed)
             data[3] = (unsigned char)draw(seed, 256);
         }
     }
-    if (size >= HEADER_BYTES && draw(seed, 4)) /* the header is told the truth about what follows */
+    if (size >= HEADER_BYTES && draw(seed, 4)) /* usually make the header's length correct */
         put32(data + 4, (uint32_t)(size - HEADER_BYTES));
     return size;
 }

@@ -3,7 +3,7 @@
     python -m tests.fuzz.native [--runs N] [--seconds S] [--seed N] [--no-keep]
 
 gcc and what Python's headers need is all it takes. An input is a stream of frames. Nearly all are only run: C reads the
-first frame, writes the value again, and reads the stream; the sanitizers look on. Inputs that reach new edges of the C,
+first frame, writes the value again, and reads the stream under the sanitizers. Inputs that reach new edges of the C,
 and a few of the others, are compared: C reads the first frame from bytes, a bytearray and a view, writes the value
 again, also with one attribute replaced by something odd, and reads the stream through a frame decoder; whatever C
 answers, Python has to answer, too. Inputs that reach new edges are mutated further; a small set that reaches them all

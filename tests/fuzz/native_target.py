@@ -40,7 +40,7 @@ __all__ = ["run_alone", "run_input"]
 
 assert codec.SPEED is not None
 ASK = codec.SPEED._codec
-NOBODY = uuid.UUID(int=0)
+NIL_ID = uuid.UUID(int=0)
 LOOP, ACKS_LOOP = (
     codec.SPEED.frames(frozenset({AppendBlock.code}), joined=joined, in_rows=in_rows, most_elements=None)
     for joined, in_rows in ((WHOLE_APPENDS, None), (None, DataAppended))
@@ -60,12 +60,14 @@ def run_alone(data: bytes) -> None:
         ASK.encode(value)
     if data[-1:] < b"@":  # for a fourth of them, the same ones each time
         view = memoryview(data)
-        LOOP(view, 0, len(data), len(data), unread, [], 64, 4096, {data[8:24]: BlockWriter("a", NOBODY)}, False)
+        second = 16 + int.from_bytes(data[4:8], "big")
+        writers = {data[at : at + 16]: BlockWriter("a", NIL_ID) for at in (8, second)}
+        LOOP(view, 0, len(data), len(data), unread, [], 64, 4096, writers, False)
         ACKS_LOOP(view, 0, len(data), len(data), unread, [], 64, 4096, None, False)
 
 
 def unread(*_where: Any) -> None:
-    """In the place of Python's decoder."""
+    """Stands in for Python's decoder: returns None."""
 
 
 def run_input(data: bytes, chance: random.Random) -> None:

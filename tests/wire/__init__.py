@@ -1,4 +1,0 @@
-"""Tests of `wire`. Modules whose tests have another name:
-
-endpoint: server/test_net
-"""

@@ -20,8 +20,9 @@ import grpc
 from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, sent_metadata, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
-from segstore.server.net import Endpoint, TlsFiles
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
+from segstore.wire.endpoint import Endpoint
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"

@@ -29,8 +29,9 @@ from segstore.server.controller.pace import CALLER, units_of
 from segstore.server.controller.shares import Shares
 from segstore.server.descriptors import shares
 from segstore.server.durable import JournalFailed
-from segstore.server.net import AddressInUse, CannotListen, Endpoint, TlsFiles
+from segstore.server.net import AddressInUse, CannotListen, TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
+from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 

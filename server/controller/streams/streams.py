@@ -24,7 +24,7 @@ from segstore.server.controller.state import MARK_PREFIX, Core, Segment, Stream,
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.transactions import Transactions
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_low
 from segstore.wire.names import is_stream_name, split_segment_id
 from segstore.wire.schema import utf16

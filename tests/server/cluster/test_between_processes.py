@@ -17,8 +17,9 @@ from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSe
 from segstore.server.config import StoreSettings
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority, ForwardingServer
-from segstore.server.net import Endpoint, TlsFiles
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import SERVICE
+from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import CERTIFICATE, write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

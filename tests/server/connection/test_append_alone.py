@@ -16,6 +16,7 @@ from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.durable import Gate
 from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
+from segstore.server.store.attributes import SCALE_POLICY_RATE
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -243,9 +244,12 @@ async def test_requests_that_wait_keep_their_payloads_when_more_is_read_and_the_
     side.close()
 
 
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("reads", [1, 4])
-async def test_appends_before_the_one_that_memory_has_no_room_for_are_acknowledged(reads: int) -> None:
+async def test_appends_before_the_one_that_memory_has_no_room_for_are_acknowledged(reads: int, waits: bool) -> None:
     side = Side(Connection, None)
+    if waits:  # a tail read, which each append may wake
+        side.read(encode(ReadSegment(SEGMENT, 0, 100, "", 9)))
     memory = side.store.pool.memory
     memory.limit = memory.used + 1000
     side.transport.written = b""
@@ -253,10 +257,21 @@ async def test_appends_before_the_one_that_memory_has_no_room_for_are_acknowledg
     for at in range(0, 4, 4 // reads):
         side.read(*frames[at : at + 4 // reads])
     assert side.store.segment(SEGMENT).length == 30
-    acknowledged = FrameDecoder().feed(side.transport.written)
+    acknowledged = [each for each in FrameDecoder().feed(side.transport.written) if type(each) is DataAppended]
     assert acknowledged == [DataAppended(1, WRITERS[0], 1, -(1 << 63), 10), DataAppended(2, WRITERS[0], 2, 1, 30)]
+    assert side.service.counters.appends == 2
     assert side.transport.closed
     assert "the store is full" in side.connection.session.why
+    side.close()
+
+
+async def test_a_writer_whose_id_is_a_core_attribute_is_told_that_the_store_is_full() -> None:
+    side = Side(Connection, None)
+    side.read(encode(SetupAppend(3, SCALE_POLICY_RATE, SEGMENT, "")))
+    side.store.pool.memory.limit = side.store.pool.memory.used + 10
+    side.read(append(SCALE_POLICY_RATE, 1, bytes(1000)))
+    assert "the store is full" in side.connection.session.why
+    assert side.store.segment(SEGMENT).length == 0
     side.close()
 
 

@@ -34,7 +34,6 @@ def test_bytes_that_make_no_frame_do_not_prolong_the_first() -> None:
 
 def test_an_idle_connection_that_has_sent_a_frame_has_no_deadline() -> None:
     assert due(fresh()) is None
-    assert not fresh().for_bytes
 
 
 def test_trickled_bytes_do_not_prolong_a_frame() -> None:

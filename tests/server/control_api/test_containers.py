@@ -13,7 +13,7 @@ import pytest
 from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.control_api.routes import containers
-from segstore.server.net import Endpoint
+from segstore.wire.endpoint import Endpoint
 from tests.server.control_api.support import asking, client_of, refusal
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")

@@ -10,11 +10,11 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.controller import CONTROLLER_WRITER, ScalingPolicy, SegmentStoreFailed
 from segstore.server.controller.api import Authority, Permission
-from segstore.server.net import Endpoint
 from segstore.server.segments import RemoteSegments
 from segstore.server.segments.remote import StoreConnection
 from segstore.server.shared_folder import Owners
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, encode
+from segstore.wire.endpoint import Endpoint
 
 SEGMENT = "scope/_MARKstream/0.#epoch.0"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from segstore.server.net import Endpoint
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkState
+from segstore.wire.endpoint import Endpoint
 from tests.server.support import until
 from tests.server.tap.fake_transport import FakeTransport
 

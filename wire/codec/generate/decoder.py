@@ -242,7 +242,7 @@ class Reader:
         """A long list becomes `Elements`; after this, source is written for a short one."""
         source = self.source
         lazily = source.constant(Elements, "ELEMENTS")
-        walk = self._function(elements)
+        walk = self._elements_function(elements)
         rows = source.fresh("l")
         source.line(f"if {count} > {EAGER_ELEMENTS}:")
         source.depth += 1
@@ -253,7 +253,7 @@ class Reader:
             source.line(f"{passed}, {behind} = {source.constant(pass_texts, 'PASS_TEXTS')}(b, o, e, {count})")
             self.refuse(f"{passed} != {count}")
         else:
-            source.line(f"{behind} = {self._function(elements, passing=True)}(b, o, e, {count})")
+            source.line(f"{behind} = {self._elements_function(elements, passing=True)}(b, o, e, {count})")
         source.line(f"{rows} = {lazily}({bound}, {count}, {behind})")
         source.line(f"o = {behind}")
         for index, target in enumerate(targets):
@@ -262,10 +262,10 @@ class Reader:
         source.line("else:")
         source.depth += 1
 
-    def _function(self, elements: tuple[low.Node, ...], *, passing: bool = False) -> str:
+    def _elements_function(self, elements: tuple[low.Node, ...], *, passing: bool = False) -> str:
         """The name of a generator function that yields each element, or row, with the position behind it.
 
-        passing: of a function that goes past the elements, checks them and makes nothing of them.
+        passing: instead of a function that skips and checks the elements and returns the position behind them.
         """
         outer, passes = self.source, self.passing
         self.source, self.passing = Source(), passing
@@ -315,5 +315,5 @@ def walker_source(elements: tuple[low.Node, ...]) -> tuple[str, dict[str, Any]]:
     that begins at `o`, with the position behind it.
     """
     source = Source()
-    name = Reader(source)._function(elements)
+    name = Reader(source)._elements_function(elements)
     return "\n".join([*source.functions, f"walk = {name}"]), source.constants

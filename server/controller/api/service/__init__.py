@@ -21,8 +21,8 @@ from segstore.server.controller.api.service.streams import StreamService
 from segstore.server.controller.api.service.tables import TableService
 from segstore.server.controller.api.service.transactions import TransactionService
 from segstore.server.controller.controller import Controller
-from segstore.server.net import Endpoint
 from segstore.wire.controller_api import METHODS
+from segstore.wire.endpoint import Endpoint
 
 __all__ = ["Caller", "Served", "serve"]
 

@@ -9,8 +9,8 @@ from segstore.server.controller.api.resources import SCOPES, permission_to_write
 from segstore.server.controller.api.service.caller import READ, UPDATE, Caller, Service
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import Malformed
-from segstore.server.net import Endpoint
 from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
 
 _BUCKETS: Final[Mapping[int, int]] = {
     m.ControllerToBucketMappingRequest.RetentionService: 1,

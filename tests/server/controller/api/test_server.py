@@ -22,9 +22,10 @@ from segstore.server.controller import Controller, ControllerConfig, ControllerS
 from segstore.server.controller.api import server as serving
 from segstore.server.controller.state import TransactionStatus
 from segstore.server.controller.state import operations as op
-from segstore.server.net import Endpoint, TlsFiles
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
 from tests.server.controller.calls import Client
 from tests.server.controller.fake_store import FakeStore
 from tests.server.support import PATIENCE_S

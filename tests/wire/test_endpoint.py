@@ -1,0 +1,27 @@
+"""Addresses of servers as text."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from segstore.wire.endpoint import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [("a:1", Endpoint("a", 1)), ("[::1]:65535", Endpoint("::1", 65535)), ("127.0.0.1:0", Endpoint("127.0.0.1", 0))],
+)
+def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: Endpoint) -> None:
+    assert Endpoint.parse(text) == endpoint
+    assert str(endpoint) == text
+    assert pickle.loads(pickle.dumps(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", ":1", "a:", "a:x", "a:-1", "a:65536", "a:²", "[]:80", "[::1:80", "a]:1", "[[x]]:2"]
+)
+def test_a_text_without_host_or_port_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no HOST:PORT$"):
+        Endpoint.parse(text)
