@@ -62,6 +62,11 @@ class Loop:
         return timer
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is scheduled for the next iteration."""
+        return not self._soon
+
+    @property
     def has_timers(self) -> bool:
         return any(not each.is_cancelled for each in self._timers)
 
@@ -157,6 +162,7 @@ class Socket(asyncio.Transport):
         written: the buffers that were written, in order.
         unread: size of what the peer has not read.
         calls: what else was asked of it, in order.
+        closes_late: whether it is not closing yet when it was told to close, like uvloop's under TLS.
     """
 
     def __init__(self, loop: Loop, **extra: Any) -> None:
@@ -166,7 +172,7 @@ class Socket(asyncio.Transport):
         self.written: list[bytes] = []
         self.unread = 0
         self.high = 0
-        self.is_stuck = self.is_full = False
+        self.is_stuck = self.is_full = self.closes_late = False
         self.reads = True
         self.calls: list[str] = []
         self._loop = loop
@@ -178,7 +184,7 @@ class Socket(asyncio.Transport):
         return self.unread
 
     def is_closing(self) -> bool:
-        return "close" in self.calls or "abort" in self.calls
+        return "abort" in self.calls or ("close" in self.calls and not self.closes_late)
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -210,10 +216,9 @@ class Socket(asyncio.Transport):
             self.lose()
 
     def close(self) -> None:
-        if not self.is_closing():
-            self.calls.append("close")
-            if not self.unread:
-                self.lose()
+        self.calls.append("close")
+        if not self.unread:
+            self.lose()
 
     def abort(self) -> None:
         self.calls.append("abort")
@@ -301,7 +306,7 @@ class Room:
     def connect(self, *, admin: bool = False, **extra: Any) -> Line:
         """A peer has connected. extra: facts of its socket."""
         socket = Socket(self.loop, **extra)
-        connection = socket.protocol = Connection(self.hub, admin=admin)
+        connection = socket.protocol = Connection(self.hub, admin=True) if admin else Connection(self.hub)
         connection.connection_made(socket)
         return Line(connection, socket)
 

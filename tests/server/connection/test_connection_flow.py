@@ -77,6 +77,7 @@ def test_a_connection_that_has_executed_all_of_a_read_needs_no_other_slice(monke
     line = room.connect()
     line.send(PONG)
     assert len(room.queue) == 0
+    assert room.loop.is_idle
     assert line.socket.reads
     room.run()
     assert "resume" not in line.socket.calls
@@ -178,6 +179,20 @@ def test_the_account_of_a_peer_falls_when_it_has_caught_up(monkeypatch: pytest.M
     assert account(room, line) == 0
 
 
+def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = idle(room)
+    line.socket.is_stuck = True
+    line.send(PONG)
+    assert account(room, line) == 8
+    room.loop.sweep()
+    assert account(room, line) == 8
+    line.socket.peer_reads()
+    room.loop.sweep()
+    assert account(room, line) == 0
+    assert not room.loop.has_timers
+
+
 def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -225,7 +240,6 @@ def test_a_peer_that_reads_nothing_has_a_deadline_from_the_moment_it_was_behind(
     room = Room(monkeypatch, stalled_peer_timeout_s=60)
     line = idle(room)
     line.connection.pause_writing()  # a transport may say so at any time
-    line.send(PART)
     room.loop.sweep(59.5)
     assert line.socket.calls == []
     room.loop.sweep(0.5)
@@ -286,6 +300,21 @@ def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caug
     assert account(room, line) == 0
 
 
+def test_reads_that_are_answered_late_are_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    writer, line = filled(room, 0), room.connect()
+    line.send(*[read(0, 10, request_id=each) for each in range(200)])
+    line.connection.pause_writing()
+    writer.send(append(2))
+    assert len(line.session.woken) == 200
+    room.slow_down()
+    line.connection.resume_writing()
+    room.loop.iterate()
+    assert 0 < len(line.session.woken) < 200
+    room.run()
+    assert [each.request_id for each in line.answers() if isinstance(each, SegmentRead)] == list(range(200))
+
+
 def test_reads_that_are_woken_while_much_output_is_queued_are_answered_in_later_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -300,7 +329,7 @@ def test_reads_that_are_woken_while_much_output_is_queued_are_answered_in_later_
 
 
 def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection_only(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = Room(monkeypatch)
     writer, line = filled(room, 0), room.connect()
@@ -311,6 +340,7 @@ def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection
     room.run()
     assert line.socket.calls[-1] == "close"
     assert room.counters.internal_errors == 1
+    assert "ZeroDivisionError" in caplog.text
     writer.send(PONG)
     assert writer.answers()[-1] == PONG
 
@@ -381,13 +411,12 @@ def test_the_time_in_which_requests_wait_for_a_slice_is_not_that_of_the_frame_be
 ) -> None:
     room = Room(monkeypatch)
     line = room.connect()
-    line.send(HELLO, PART)
-    room.queue.is_busy = True
-    room.loop.now_s += 10
-    line.send(encode(PONG)[5:], PART)
-    line.waits.block_since = 0.0  # as if a block were open
+    room.slow_down()
+    line.send(*[INFO] * 200, PART)
+    assert line.waits.frame_since == room.loop.now_s
     room.loop.now_s += 10
     room.run()
+    assert room.counters.requests == 200
     assert line.waits.frame_since == room.loop.now_s
 
 
@@ -611,6 +640,25 @@ def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(monkey
     room.faults.release("rule")
     assert line.socket.calls == ["close"]
     assert room.counters.internal_errors == 1
+
+
+@pytest.mark.parametrize("by_rule", [False, True])
+def test_containers_that_the_store_has_lost_are_removed_before_a_request_is_executed(
+    monkeypatch: pytest.MonkeyPatch, by_rule: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    line = room.connect()
+    if by_rule:
+        room.faults.add("type = CREATE_SEGMENT", do="hold", name="rule")
+        line.send(create())
+    found: list[bool] = []
+    room.hub.fence = lambda: found.append(exists(room))
+    if by_rule:
+        room.faults.release("rule")
+    else:
+        line.send(create())
+    assert found == [False]
+    assert exists(room)
 
 
 def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,8 @@ def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes
 
 def test_connections_and_their_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch)
-    first, second = room.connect(), room.connect()
-    assert (room.counters.connections, room.counters.connections_open) == (2, 2)
+    first, second, _ = room.connect(), room.connect(), room.connect()
+    assert (room.counters.connections, room.counters.connections_open) == (3, 3)
     sizes = [first.send(HELLO), first.send(create(), PONG), second.send(HELLO)]
     assert first.connection.bytes_in == sizes[0] + sizes[1]
     assert second.connection.bytes_in == sizes[2]
@@ -70,8 +70,8 @@ def test_connections_and_their_bytes_are_counted(monkeypatch: pytest.MonkeyPatch
     assert room.counters.bytes_out == len(first.written) + len(second.written)
     second.socket.lose()
     room.run()
-    assert (room.counters.connections, room.counters.connections_open) == (2, 1)
-    assert room.hub.connections == {first.connection}
+    assert (room.counters.connections, room.counters.connections_open) == (3, 2)
+    assert len(room.hub.connections) == 2
 
 
 @pytest.mark.parametrize("admin", [False, True])
@@ -151,11 +151,13 @@ def test_a_lost_connection_is_recorded_as_ended_by_its_peer_with_the_error(
 def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch, record=True)
     line = room.connect()
-    line.socket.lose()
-    room.run()
-    assert not line.connection.advance()
+    line.connection.connection_lost(None)
     assert room.log.calls == [(1, "closed")]
     assert not room.hub.connections
+    assert len(room.queue) == 0
+    assert room.loop.is_idle
+    assert not line.connection.advance()
+    assert room.log.calls == [(1, "closed")]
 
 
 def test_a_lost_connection_has_no_account_and_its_lent_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,6 +339,37 @@ def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_
     assert not room.hub.connections
 
 
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
+    monkeypatch: pytest.MonkeyPatch, is_pending: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    room.queue.is_busy = is_pending
+    line.send(PONG, create())
+    assert line.connection.eof_received() is is_pending
+    room.run()
+    assert line.socket.calls == []
+    room.faults.release("reply")
+    assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"]
+
+
+def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_no_other_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line, other = room.connect(), room.connect()
+    room.queue.is_busy = True
+    line.send(PONG)
+    other.send(Hello(18, 18))
+    line.connection.eof_received()
+    for each in (line, other):
+        assert not each.connection.advance()
+        assert each.socket.calls == ["close"]
+
+
 @pytest.mark.parametrize("is_tls", [False, True])
 def test_a_peer_that_ends_its_side_gets_the_replies_that_wait_for_the_disk_except_under_tls(
     monkeypatch: pytest.MonkeyPatch, is_tls: bool
@@ -393,6 +426,34 @@ def test_a_connection_that_closes_has_a_deadline_from_its_closing(monkeypatch: p
     line.connection.end("once more")
     room.loop.sweep(0.5)
     assert line.socket.calls == ["close", "abort"]
+
+
+def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    room.disk.behind()
+    line.send(PONG)
+    room.queue.is_busy = True
+    line.send(create())
+    line.connection.end("it is to go", Ending.FLUSHED)
+    room.run()
+    assert (line.socket.calls, line.socket.reads) == ([], False)
+    room.disk.commit()
+    assert line.answers() == [PONG]
+    assert not exists(room)
+
+
+def test_a_connection_whose_transport_closes_late_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.socket.closes_late = True
+    line.connection.end("it is to go")
+    line.connection.end("once more")
+    line.connection.flush()
+    assert line.socket.calls == ["close"]
+    assert [text for _, text in warnings(caplog)] == [f"connection from {PEER} closed: it is to go"]
 
 
 @pytest.mark.parametrize("is_closing", [False, True])
@@ -466,6 +527,21 @@ def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(monkeypatch: p
     assert line.session.out == []
     assert not line.connection.advance()
     assert "resume" not in line.socket.calls
+
+
+def test_requests_that_are_pending_when_a_transport_closes_by_itself_are_executed_once_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(create())
+    line.socket.calls.append("abort")
+    assert not line.connection.advance()
+    assert not exists(room)
+    line.connection.connection_lost(None)
+    assert exists(room)
+    assert line.answers() == []
 
 
 def test_a_malformed_frame_is_logged_and_recorded_with_what_was_wrong(
