@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if not left:
             transport.resume_reading()
-        return left or bool(session.woken)
+        return left
 
     def _in_slice(self, execute: Callable[..., None], *given: Any) -> None:
         """Executes something in a slice of its own."""
