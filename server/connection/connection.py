@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
     session: Session
     _execution: Execution
     _lane: LaneHost | None
+    _lost_by: Exception | None
     _output: Output
 
     def __init__(self, hub: ConnectionHub[Connection], *, admin: bool = False) -> None:
@@ -98,7 +99,6 @@ class Connection(asyncio.BufferedProtocol):
         self.admin = admin
         self.bytes_in = self.bytes_out = 0
         self.waits = Waits(self._loop.time())
-        self._lost_by: Exception | None = None
         self.transport: asyncio.Transport | None = None
         self._recorder = hub.recorder
         self._number = 0
@@ -179,8 +179,6 @@ class Connection(asyncio.BufferedProtocol):
             why = session.why or self._problem or (str(self._lost_by) if self._lost_by is not None else "")
             ours = bool(session.why or self._problem)
             self._recorder.closed(self._number, Direction(ours), **({"reason": why} if why else {}))
-        if self._lane is not None:
-            self._lane.drop_waiting()
         self.received.drop()
         self._tell(0)
         self._take(ConnectionEvent.FINISHED)
@@ -217,9 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             left
             or received.has_part
-            or self.held_bytes
             or session.reads
-            or session.out_bytes
             or self._lane is not None
             or (held is not None and held.bytes > _SMALL_BYTES)
         ):
@@ -349,7 +345,6 @@ class Connection(asyncio.BufferedProtocol):
             return False
         left = received.is_pending()
         if not left:
-            self._execution.settle()
             received.release()
             if self._state is ConnectionState.HALF_CLOSED:
                 self.end("", Ending.FLUSHED)
@@ -359,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if not left:
             transport.resume_reading()
-        return left or bool(session.woken)
+        return left
 
     def _in_slice(self, execute: Callable[..., None], *given: Any) -> None:
         """Executes something in a slice of its own."""
@@ -382,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
     def _reset(self, why: str) -> None:
         """Writes what has passed the lane, and resets the connection."""
         if self.transport is None:
-            self.session.end(why, Ending.FLUSHED)
+            self.session.end(why)
             return
         self.write()
         end_by_reset(self.transport)

@@ -1,4 +1,7 @@
 """Tests of `server/connection`. Modules whose tests have another name:
 
 refusals, requests: test_session, test_service
+
+Most tests of connections use real sockets. `test_connection_life` and `test_connection_flow` drive the loop, the
+transport and the disk by hand (`driven`).
 """

@@ -1,0 +1,712 @@
+"""What flows through a connection: when it reads, executes, writes and waits, and what it tells the hub it holds.
+
+Everything is driven by hand: see `driven`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from segstore.server.connection.deadlines import Missed
+from segstore.wire import (
+    AppendBlock,
+    DataAppended,
+    GetStreamSegmentInfo,
+    KeepAlive,
+    SegmentCreated,
+    SegmentRead,
+    StreamSegmentInfo,
+    encode,
+)
+from tests.server.connection.driven import Line, Probe, Room, exists, idle
+from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
+
+PONG = KeepAlive()
+INFO = GetStreamSegmentInfo(1, SEGMENT, "")
+PART = encode(PONG)[:5]
+WAITING_READ_BYTES = 1024
+
+
+def filled(room: Room, size: int) -> Line:
+    """A segment with `size` bytes, and the connection that has written them."""
+    line = room.connect()
+    line.send(create(), set_up(), append(1, bytes(size)))
+    if room.hub.gate is not None:
+        room.disk.commit()
+    assert len(line.answers()) == 3
+    return line
+
+
+def account(room: Room, line: Line) -> int:
+    """What is held for the only peer that anything is held for."""
+    assert line.connection.held_bytes == room.hub.outstanding_bytes
+    return room.hub.outstanding_bytes
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def test_reads_are_small_while_many_jobs_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    assert len(line.connection.get_buffer(-1)) == 1024 * 1024
+    room.queue.is_crowded = True
+    assert len(line.connection.get_buffer(-1)) == 64 * 1024
+
+
+def test_what_was_read_while_the_loop_is_busy_waits_for_its_slice_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.queue.is_busy = True
+    sizes = [line.send(PONG, create())]
+    assert (line.answers(), line.socket.reads) == ([], False)
+    assert account(room, line) == sizes[0]
+    sizes.append(line.send(INFO))  # it was read before reading was paused
+    room.hub.buffers.view[:100] = bytes(100)
+    room.run()
+    assert [type(each) for each in line.answers()] == [KeepAlive, SegmentCreated, StreamSegmentInfo]
+    assert line.socket.reads
+    assert account(room, line) == 0
+    assert line.connection.bytes_in == sum(sizes)
+
+
+def test_a_connection_that_has_executed_all_of_a_read_needs_no_other_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.send(PONG)
+    assert len(room.queue) == 0
+    assert room.loop.is_idle
+    assert line.socket.reads
+    room.run()
+    assert "resume" not in line.socket.calls
+
+
+def test_a_connection_with_more_requests_than_its_slice_is_read_again_when_all_are_executed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.slow_down()
+    line.send(*[INFO] * 200)
+    executed = room.counters.requests
+    assert 0 < executed < 100
+    assert not line.socket.reads
+    room.loop.iterate()
+    assert executed < room.counters.requests < 200
+    assert not line.socket.reads
+    room.run()
+    assert room.counters.requests == len(line.answers()) == 200
+    assert line.socket.calls == ["resume"]
+
+
+def test_the_rest_of_what_a_lent_buffer_holds_is_executed_and_the_buffer_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line, lent = room.connect(), room.hub.buffers.buffer
+    room.queue.is_busy = True
+    line.send(PONG, *[INFO] * 4_000)
+    assert room.hub.buffers.buffer is not lent
+    room.run()
+    assert room.counters.requests == 4_000
+    assert room.hub.buffers.lend()
+    assert room.hub.buffers.buffer is lent
+
+
+@pytest.mark.parametrize("is_heavy", [True, False])
+def test_a_connection_that_used_up_its_slices_is_served_behind_light_jobs(
+    monkeypatch: pytest.MonkeyPatch, is_heavy: bool
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    if is_heavy:
+        room.slow_down()
+    line.send(*[INFO] * 20)
+    room.run()
+    room.speed_up()
+    for _ in range(2 if is_heavy else 0):
+        room.slow_down()
+        line.send(*[INFO] * 200)
+        room.run()
+        room.speed_up()
+    line.connection.pause_writing()
+    line.send(*[INFO] * 20)
+    executed, probe = room.counters.requests, Probe(room)
+    line.connection.resume_writing()
+    room.queue.add(probe)
+    room.run()
+    assert probe.before == [executed if is_heavy else executed + 20]
+
+
+# --- a peer that does not read ----------------------------------------------------------------------------------
+
+
+def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=100)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(*[PONG] * 12)
+    assert (line.socket.reads, line.session.full) == (True, False)
+    line.send(PONG)
+    assert (line.socket.reads, line.session.full) == (False, True)
+    assert account(room, line) == 13 * 8
+    line.send(create())
+    room.run()
+    assert not exists(room)
+    assert not line.connection.advance()
+    line.socket.peer_reads(20)
+    room.run()
+    assert not exists(room)
+    line.socket.peer_reads(70)
+    assert not line.session.full
+    assert account(room, line) == 13 * 8 + len(encode(create())), "it is looked at in the next slice"
+    room.run()
+    assert exists(room)
+    assert line.socket.reads
+    assert account(room, line) == 14 + len(encode(SegmentCreated(1, SEGMENT)))
+
+
+def test_the_account_of_a_peer_falls_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=100)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(*[PONG] * 13)
+    assert account(room, line) == 13 * 8
+    line.socket.peer_reads()
+    room.run()
+    assert account(room, line) == 0
+
+
+def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = idle(room)
+    line.socket.is_stuck = True
+    line.send(PONG)
+    assert account(room, line) == 8
+    room.loop.sweep()
+    assert account(room, line) == 8
+    line.socket.peer_reads()
+    room.loop.sweep()
+    assert account(room, line) == 0
+    assert not room.loop.has_timers
+
+
+def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=1024 * 1024)
+    line = filled(room, 600_000)
+    line.socket.is_stuck = True
+    before = room.counters.requests
+    line.send(*[read(0, 600_000)] * 10)
+    assert room.counters.requests == before + 2
+    assert line.session.full
+    assert account(room, line) > 1_200_000
+    line.socket.peer_reads()
+    room.run()
+    assert room.counters.requests == before + 10
+    assert len(line.answers()) == 10
+
+
+def test_what_is_held_is_reported_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=1 << 30, total_outstanding_bytes=3_000_000)
+    line = filled(room, 600_000)
+    line.socket.is_stuck = True
+    before = room.counters.requests
+    line.send(*[read(0, 600_000)] * 10)
+    assert line.session.full or line.session.ended
+    assert room.counters.requests < before + 10
+
+
+def test_a_share_of_the_hub_bounds_what_waits_for_a_peer_until_it_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=1_000)
+    line = room.connect()
+    assert line.socket.high == 1_000
+    line.socket.is_stuck = True
+    line.send(*[PONG] * 10)
+    line.connection.shrink(79)
+    assert line.socket.high == 79
+    line.send(PONG)
+    assert line.session.full
+    line.socket.peer_reads()
+    assert line.socket.high == 1_000
+
+
+def test_a_peer_that_reads_nothing_has_a_deadline_from_the_moment_it_was_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, stalled_peer_timeout_s=60)
+    line = idle(room)
+    line.connection.pause_writing()  # a transport may say so at any time
+    room.loop.sweep(59.5)
+    assert line.socket.calls == []
+    room.loop.sweep(0.5)
+    assert line.socket.calls == ["abort"]
+    assert "cut: it read none of its replies for 60 s" in caplog.text
+    assert room.counters.deadlines_missed == 1
+
+
+def test_a_peer_that_reads_slowly_has_its_time_again_and_is_cut_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=100, stalled_peer_timeout_s=60)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(*[PONG] * 20)
+    assert line.session.full
+    line.socket.peer_reads(1)
+    room.loop.sweep(60)
+    assert (line.socket.calls, room.counters.deadlines_missed) == ([], 0)
+    room.loop.sweep(59.5)
+    assert line.socket.calls == []
+    room.loop.sweep(0.5)
+    assert (line.socket.calls, room.counters.deadlines_missed) == (["abort"], 1)
+
+
+def test_the_time_of_a_frame_stands_still_while_its_peer_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.send(HELLO, PART)
+    since = line.waits.frame_since
+    assert since is not None
+    room.loop.now_s += 10
+    line.connection.pause_writing()
+    room.loop.now_s += 30
+    line.connection.resume_writing()
+    assert line.waits.frame_since == since + 30
+
+
+def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=100)
+    writer = filled(room, 0)
+    line = room.connect()
+    line.send(read(0, 10), read(0, 10, request_id=5))
+    assert account(room, line) == 2 * WAITING_READ_BYTES
+    line.socket.is_stuck = True
+    line.send(*[PONG] * 13)
+    writer.send(append(2))
+    assert len(line.session.woken) == 2
+    room.run()
+    assert len(line.answers()) == 13
+    line.socket.peer_reads()
+    room.run()
+    answers = line.answers()
+    assert [(each.request_id, bytes(each.data)) for each in answers if isinstance(each, SegmentRead)] == [
+        (4, b"data"),
+        (5, b"data"),
+    ]
+    assert account(room, line) == 0
+
+
+def test_reads_that_are_answered_late_are_answered_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    writer, line = filled(room, 0), room.connect()
+    line.send(*[read(0, 10, request_id=each) for each in range(200)])
+    line.connection.pause_writing()
+    writer.send(append(2))
+    assert len(line.session.woken) == 200
+    room.slow_down()
+    line.connection.resume_writing()
+    room.loop.iterate()
+    assert 0 < len(line.session.woken) < 200
+    room.run()
+    assert [each.request_id for each in line.answers() if isinstance(each, SegmentRead)] == list(range(200))
+
+
+def test_reads_that_are_woken_while_much_output_is_queued_are_answered_in_later_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    writer, line = filled(room, 0), room.connect()
+    line.send(*[read(0, 700_000, request_id=each) for each in range(5)])
+    writer.send(append(2, bytes(600_000)))
+    assert len(line.session.woken) == 3
+    room.run()
+    assert [each.request_id for each in line.answers() if isinstance(each, SegmentRead)] == list(range(5))
+    assert not line.session.woken
+
+
+def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch)
+    writer, line = filled(room, 0), room.connect()
+    line.send(*[read(0, 700_000, request_id=each) for each in range(3)])
+    writer.send(append(2, bytes(600_000)))
+    assert len(line.session.woken) == 1
+    monkeypatch.setattr(room.service.store, "read", lambda *_, **__: 1 // 0)
+    room.run()
+    assert line.socket.calls[-1] == "close"
+    assert room.counters.internal_errors == 1
+    assert "ZeroDivisionError" in caplog.text
+    writer.send(PONG)
+    assert writer.answers()[-1] == PONG
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def test_an_incomplete_frame_is_counted_and_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, frame_timeout_s=60)
+    line = idle(room)
+    line.send(PART)
+    assert account(room, line) == len(PART)
+    room.loop.sweep(59.5)
+    assert line.socket.calls == []
+    room.loop.sweep(0.5)
+    assert line.socket.calls == ["close"]
+    assert room.hub.outstanding_bytes == 0
+    assert room.counters.deadlines_missed == 1
+
+
+def test_the_account_of_a_frame_ends_with_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.send(PART)
+    line.send(encode(PONG)[5:])
+    assert line.answers() == [PONG]
+    assert account(room, line) == 0
+
+
+def test_an_append_block_without_bytes_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, frame_timeout_s=60)
+    line = filled(room, 0)
+    room.loop.sweep()
+    assert not room.loop.has_timers
+    line.send(AppendBlock(WRITER, b""))
+    assert account(room, line) == 0
+    room.loop.sweep(59.5)
+    assert line.socket.calls == []
+    room.loop.sweep(0.5)
+    assert line.socket.calls == ["close"]
+
+
+@pytest.mark.parametrize("missed", [Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK])
+def test_bytes_are_not_missed_while_the_store_does_not_read(monkeypatch: pytest.MonkeyPatch, missed: Missed) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=10)
+    line, full = room.connect(), room.connect()
+    room.queue.is_busy = True
+    line.send(create())
+    line.connection.missed(missed, room.loop.now_s)
+    assert not line.session.ended, "it is pending"
+    full.socket.is_stuck = True
+    room.queue.is_busy = False
+    full.send(HELLO)
+    full.connection.missed(missed, room.loop.now_s)
+    assert not full.session.ended, "its peer does not read"
+    assert room.counters.deadlines_missed == 0
+    room.run()
+    line.connection.missed(missed, room.loop.now_s)
+    assert line.socket.calls[-1] == "close"
+    full.socket.peer_reads()
+    full.connection.missed(missed, room.loop.now_s)
+    assert full.socket.calls[-1] == "close"
+    assert room.counters.deadlines_missed == 2
+
+
+def test_the_time_in_which_requests_wait_for_a_slice_is_not_that_of_the_frame_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.slow_down()
+    line.send(*[INFO] * 200, PART)
+    assert line.waits.frame_since == room.loop.now_s
+    room.loop.now_s += 10
+    room.run()
+    assert room.counters.requests == 200
+    assert line.waits.frame_since == room.loop.now_s
+
+
+# --- replies that wait for the disk -----------------------------------------------------------------------------
+
+
+def test_replies_leave_with_the_commits_that_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True, record=True)
+    line = room.connect()
+    line.send(PONG)
+    assert line.answers() == [PONG]
+    assert line.connection.release(9) == 0, "nothing is held"
+    for _ in range(3):
+        room.disk.behind()
+        line.send(PONG)
+    assert line.answers() == []
+    assert line.connection.bytes_out == room.counters.bytes_out == 4 * 8
+    for each in (1, 2, 3):
+        room.disk.commit(each)
+        assert line.answers() == [PONG]
+    assert room.log.bytes[1, "out"] == encode(PONG) * 4
+    assert line.connection.release(9) == 0
+    assert len(room.queue) == 0, "it was not behind"
+
+
+def test_a_commit_for_another_does_not_change_the_time_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    line.send(HELLO)
+    room.disk.behind()
+    line.send(PONG, PART)
+    since = line.waits.frame_since
+    room.loop.now_s += 10
+    room.disk.commit()
+    assert line.answers() == [HELLO, PONG]
+    assert line.waits.frame_since == since
+
+
+def test_large_replies_that_wait_for_the_disk_are_counted_until_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = filled(room, 100_000)
+    room.disk.behind()
+    line.send(read(0, 16_000))
+    assert account(room, line) == 0, "so few are not worth it"
+    line.send(read(0, 50_000))
+    assert account(room, line) == line.connection.bytes_out - len(line.written) > 66_000
+    room.disk.commit()
+    assert len(line.answers()) == 2
+    assert account(room, line) == 0
+    assert max(map(len, line.socket.written)) == 50_000, "payloads are not copied"
+
+
+def test_a_peer_with_too_many_replies_held_is_not_read_until_enough_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True, connection_outstanding_bytes=30)
+    line = room.connect()
+    line.send(HELLO)
+    assert line.answers() == [HELLO]
+    for _ in range(4):
+        room.disk.behind()
+        line.send(PONG)
+    assert line.socket.reads
+    room.disk.behind()
+    line.send(create(), PART)
+    room.loop.now_s += 10
+    room.run()
+    assert not exists(room)
+    assert not line.socket.reads
+    assert list(room.disk.stalled) == [line.connection]
+    room.disk.commit(1)
+    room.run()
+    assert exists(room), "three replies are no more than is allowed"
+    assert room.disk.stalled == {}
+    assert line.socket.reads
+    assert line.waits.frame_since == room.loop.now_s
+    room.disk.commit()
+    assert line.answers() == [PONG] * 4 + [SegmentCreated(1, SEGMENT)]
+
+
+def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    line.send(HELLO)
+    room.disk.behind()
+    line.send(PONG)
+    room.disk.is_full = True
+    line.send(create(), PART)
+    line.waits.frame_since = 0.0  # as if the part had come before
+    room.disk.commit()
+    room.run()
+    assert line.answers() == [HELLO, PONG]
+    assert not exists(room)
+    assert not line.socket.reads
+    room.loop.now_s += 10
+    room.disk.has_room()
+    assert line.waits.frame_since == room.loop.now_s
+    assert room.disk.stalled == {}
+    room.run()
+    assert exists(room)
+    assert line.socket.reads
+
+
+def test_a_full_disk_pauses_nothing_for_a_connection_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    room.disk.is_full = True
+    line.socket.calls.append("close")
+    line.send(create())
+    assert room.disk.stalled == {}
+    assert line.socket.reads
+
+
+def test_what_is_held_for_a_connection_that_is_cut_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    line.send(HELLO)
+    room.disk.behind()
+    line.send(PONG)
+    line.connection.cut("enough")
+    assert line.connection.release(1) == 0
+    room.run()
+    room.disk.commit()
+    assert line.answers() == [HELLO]
+
+
+def test_a_disk_that_fails_ends_connections_at_once_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, disk=True, record=True)
+    line = room.connect()
+    line.send(HELLO)
+    room.disk.behind()
+    line.send(create())
+    room.disk.is_full = True
+    line.send(PONG)
+    assert list(room.disk.stalled) == [line.connection]
+    room.disk.fail("the disk is gone")
+    assert line.socket.calls == ["close"]
+    assert room.disk.stalled == {}
+    assert line.answers() == [HELLO]
+    room.run()
+    assert room.log.ended[1][1] == {"reason": "the disk is gone"}
+    assert "closed: the disk is gone" in caplog.text
+
+
+def test_a_commit_closes_a_connection_that_has_ended_once_all_replies_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    line.send(HELLO)
+    for _ in range(2):
+        room.disk.behind()
+        line.send(PONG)
+    line.connection.eof_received()
+    room.disk.commit(1)
+    assert (line.answers(), line.socket.calls) == ([HELLO, PONG], [])
+    room.disk.commit(2)
+    assert (line.answers(), line.socket.calls) == ([PONG], ["close"])
+
+
+# --- rules ------------------------------------------------------------------------------------------------------
+
+
+def with_rule(monkeypatch: pytest.MonkeyPatch, do: Any, **limits: Any) -> tuple[Room, Line]:
+    """A connection, and a rule named `rule` on GetStreamSegmentInfo."""
+    room = Room(monkeypatch, rules=True, **limits)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do=do, name="rule")
+    line = room.connect()
+    line.send(create())
+    assert len(line.answers()) == 1
+    return room, line
+
+
+def test_a_request_that_a_rule_holds_pauses_reading_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, line = with_rule(monkeypatch, "hold")
+    line.send(INFO)
+    assert not line.socket.reads
+    assert account(room, line) >= 1024
+    room.run()
+    assert not line.connection.advance()
+    assert not line.socket.reads
+    room.faults.release("rule")
+    assert [type(each) for each in line.answers()] == [StreamSegmentInfo], "it does not wait for a slice"
+    room.run()
+    assert line.socket.reads
+    assert account(room, line) == 0
+
+
+def test_requests_behind_one_that_a_rule_holds_are_executed_in_order_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, line = with_rule(monkeypatch, "hold")
+    line.send(PONG, INFO, PONG, PONG)
+    room.run()
+    assert line.answers() == [PONG]
+    room.faults.release("rule")
+    room.run()
+    assert [type(each) for each in line.answers()] == [StreamSegmentInfo, KeepAlive, KeepAlive]
+    assert line.socket.reads
+
+
+@pytest.mark.parametrize("is_request", [True, False])
+def test_the_time_of_a_frame_starts_again_behind_a_request_that_waited_and_not_behind_a_reply(
+    monkeypatch: pytest.MonkeyPatch, is_request: bool
+) -> None:
+    room, line = with_rule(monkeypatch, "hold" if is_request else "hold after")
+    if is_request:
+        line.send(INFO)
+        line.waits.frame_since = room.loop.now_s  # as if a frame's first bytes had come before
+    else:
+        line.send(INFO, PART)
+    since = line.waits.frame_since
+    assert since == room.loop.now_s
+    room.loop.now_s += 10
+    room.faults.release("rule")
+    assert line.waits.frame_since == (since + 10 if is_request else since)
+
+
+def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, line = with_rule(monkeypatch, "hold")
+    line.send(INFO)
+    monkeypatch.setattr(room.service.store, "segment_info", lambda *_, **__: 1 // 0)
+    room.faults.release("rule")
+    assert line.socket.calls == ["close"]
+    assert room.counters.internal_errors == 1
+
+
+@pytest.mark.parametrize("by_rule", [False, True])
+def test_containers_that_the_store_has_lost_are_removed_before_a_request_is_executed(
+    monkeypatch: pytest.MonkeyPatch, by_rule: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    line = room.connect()
+    if by_rule:
+        room.faults.add("type = CREATE_SEGMENT", do="hold", name="rule")
+        line.send(create())
+    found: list[bool] = []
+    room.hub.fence = lambda: found.append(exists(room))
+    if by_rule:
+        room.faults.release("rule")
+    else:
+        line.send(create())
+    assert found == [False]
+    assert exists(room)
+
+
+def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True)
+    writer, reader = filled(room, 0), room.connect()
+    room.faults.add("type = APPEND_BLOCK_END", do="hold", name="rule")
+    writer.send(append(2))
+    reader.send(read(0, 10))
+    assert reader.answers() == []
+    room.faults.release("rule")
+    assert [type(each) for each in writer.answers()] == [DataAppended]
+    assert [type(each) for each in reader.answers()] == [SegmentRead]
+
+
+def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, line = with_rule(monkeypatch, "hold after", connection_outstanding_bytes=3_000)
+    line.send(INFO, INFO)
+    assert line.socket.reads
+    line.send(INFO)
+    assert not line.socket.reads
+    assert account(room, line) > 3_000
+    room.faults.release("rule")
+    room.run()
+    assert line.socket.reads
+    assert len(line.answers()) == 3
+    assert account(room, line) == 0
+
+
+def test_large_replies_that_have_passed_a_lane_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True)
+    line = filled(room, 50_000)
+    line.socket.written.clear()
+    line.send(PONG, read(0, 50_000), PONG)
+    assert [len(each) > 50_000 for each in line.socket.written] == [False, True, False]
+    assert line.connection.bytes_out == room.counters.bytes_out
+    assert [each.type_name for each in room.faults.observer.requests(stage="replied")][-3:] == [  # type: ignore[union-attr]
+        "KEEP_ALIVE",
+        "READ_SEGMENT",
+        "KEEP_ALIVE",
+    ]
+
+
+def test_a_reply_of_a_read_that_waited_passes_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True)
+    writer, reader = filled(room, 0), room.connect()
+    reader.send(read(0, 10))
+    assert account(room, reader) == WAITING_READ_BYTES
+    writer.send(append(2))
+    assert [type(each) for each in reader.answers()] == [SegmentRead]
+    assert account(room, reader) == 0
+    assert reader.connection.bytes_out == len(reader.written)

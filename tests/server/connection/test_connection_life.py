@@ -1,0 +1,689 @@
+"""A connection from its first byte to its last: how it is opened, refused, lost, closed, cut, and what that leaves.
+
+Everything is driven by hand: see `driven`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from segstore.server.connection import Ending
+from segstore.server.connection.deadlines import Missed
+from segstore.wire import (
+    CreateTransientSegment,
+    FlushToStorage,
+    GetStreamSegmentInfo,
+    Hello,
+    KeepAlive,
+    NoSuchSegment,
+    SegmentCreated,
+    SegmentRead,
+    StorageFlushed,
+    encode,
+)
+from segstore.wire.trace import Direction
+from tests.server.connection.driven import Line, Probe, Room, exists, idle
+from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
+
+PONG = KeepAlive()
+INFO = GetStreamSegmentInfo(1, SEGMENT, "")
+MALFORMED = b"\0\0\0\0\0\0\0\0"
+PEER, STORE = "10.0.0.1:5000", "10.0.0.2:12345"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """What was logged of connections: the peer, if it is a fact of the record, and the message."""
+    return [
+        (getattr(each, "peer", ""), each.getMessage()) for each in caplog.records if each.levelno == logging.WARNING
+    ]
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, record=True)
+    first, second = room.connect(), room.connect(admin=True, peername="/run/peer")
+    assert [first.session.peer, second.session.peer] == [PEER, "/run/peer"]
+    assert room.log.begun == [{"peer": PEER, "store": STORE}, {"peer": "/run/peer", "store": STORE, "port": "admin"}]
+    first.send(PONG)
+    second.send(HELLO)
+    first.send(PONG)
+    pong, hello = encode(PONG), encode(HELLO)
+    assert room.log.bytes == {(1, "in"): 2 * pong, (1, "out"): 2 * pong, (2, "in"): hello, (2, "out"): hello}
+
+
+def test_connections_and_their_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    first, second, _ = room.connect(), room.connect(), room.connect()
+    assert (room.counters.connections, room.counters.connections_open) == (3, 3)
+    sizes = [first.send(HELLO), first.send(create(), PONG), second.send(HELLO)]
+    assert first.connection.bytes_in == sizes[0] + sizes[1]
+    assert second.connection.bytes_in == sizes[2]
+    assert room.counters.bytes_in == sum(sizes)
+    assert first.connection.bytes_out == len(first.written) > second.connection.bytes_out == len(second.written) > 0
+    assert room.counters.bytes_out == len(first.written) + len(second.written)
+    second.socket.lose()
+    room.run()
+    assert (room.counters.connections, room.counters.connections_open) == (3, 2)
+    assert len(room.hub.connections) == 2
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_connection_serves_the_requests_of_its_port(monkeypatch: pytest.MonkeyPatch, admin: bool) -> None:
+    room = Room(monkeypatch)
+    line = room.connect(admin=admin)
+    assert (line.connection.admin, line.session.admin) == (admin, admin)
+    line.send(FlushToStorage(0, "", 5))
+    assert line.answers() == ([StorageFlushed(5)] if admin else [])
+    assert line.session.ended is not admin
+
+
+@pytest.mark.parametrize("why", ["the store shuts down", "the disk is gone", "1 are open"])
+def test_a_refused_connection_is_cut_counted_logged_and_recorded_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    room = Room(monkeypatch, record=True, disk=True, max_connections=1 if why == "1 are open" else 2)
+    served = room.connect()
+    served.send(INFO)  # so it does not make way for another
+    if why == "the disk is gone":
+        room.disk.failure = why
+    room.hub.closing = why == "the store shuts down"
+    refused = room.connect()
+    assert refused.socket.calls == ["abort"]
+    assert room.hub.connections == {served.connection}
+    room.run()
+    assert room.log.ended == {2: (Direction.REPLY, {"reason": why})}
+    counters = room.counters
+    assert (counters.connections, counters.connections_open, counters.connections_refused) == (2, 1, 1)
+    assert [text for _, text in warnings(caplog)] == [f"connection from {PEER} refused: {why}"]
+
+
+def test_a_refused_connection_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    idle(room)
+    room.disk.failure = "the disk is gone"
+    room.connect()
+    assert not room.loop.has_timers
+
+
+def test_the_first_frame_has_its_time_from_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, first_frame_timeout_s=30)
+    line = room.connect()
+    room.loop.sweep(29)
+    assert line.socket.calls == []
+    room.loop.sweep(1)
+    assert line.socket.calls == ["close"]
+
+
+def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True, number=3)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do="NoSuchSegment")
+    first, second = room.connect(), room.connect()
+    second.send(create(), INFO)
+    assert second.answers() == [SegmentCreated(1, SEGMENT), NoSuchSegment(1, SEGMENT, "", -1)]
+    observer = room.faults.observer
+    assert observer is not None
+    assert [(each.store, each.connection) for each in observer.requests()] == [(3, 2)] * 2
+    assert (first.connection.number, second.connection.number) == (1, 2)
+
+
+# --- lost -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [None, ConnectionResetError("reset by the peer")])
+def test_a_lost_connection_is_recorded_as_ended_by_its_peer_with_the_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    room = Room(monkeypatch, record=True)
+    room.connect()
+    line = room.connect()
+    line.socket.lose(error)
+    room.run()
+    assert room.log.ended == {2: (Direction.REQUEST, {} if error is None else {"reason": "reset by the peer"})}
+
+
+def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.connection.connection_lost(None)
+    assert room.log.calls == [(1, "closed")]
+    assert not room.hub.connections
+    assert len(room.queue) == 0
+    assert room.loop.is_idle
+    assert not line.connection.advance()
+    assert room.log.calls == [(1, "closed")]
+
+
+def test_a_lost_connection_has_no_account_and_its_lent_buffer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line, lent = room.connect(), room.hub.buffers.buffer
+    room.queue.is_busy = True
+    line.send(PONG, *[INFO] * 4_000)
+    assert room.hub.buffers.buffer is not lent, "so many bytes are not copied"
+    assert room.hub.outstanding_bytes > 128 * 1024
+    line.connection.connection_lost(None)
+    assert room.counters.requests == 4_000
+    assert room.hub.outstanding_bytes == line.connection.held_bytes == 0
+    assert room.hub.buffers.lend()
+    assert room.hub.buffers.buffer is lent
+
+
+def test_a_connection_gives_back_no_buffer_that_another_one_has_borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    small, large, lent = room.connect(), room.connect(), room.hub.buffers.buffer
+    small.send(PONG)
+    room.queue.is_busy = True
+    large.send(PONG, *[INFO] * 4_000)
+    assert room.hub.buffers.buffer is not lent
+    small.connection.connection_lost(None)
+    while room.hub.buffers.lend():
+        assert room.hub.buffers.buffer is not lent, "it holds the requests of the other one"
+
+
+def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=10)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(HELLO)
+    assert line.session.full
+    line.send(create())
+    room.run()
+    assert not exists(room)
+    line.socket.lose()
+    room.run()
+    assert exists(room)
+
+
+def test_requests_of_a_lost_connection_are_executed_although_the_disk_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    room.disk.is_full = True
+    line.send(create())
+    room.run()
+    assert not exists(room)
+    assert list(room.disk.stalled) == [line.connection]
+    line.socket.lose()
+    room.run()
+    assert exists(room)
+    assert room.disk.stalled == {}
+    assert not room.hub.connections
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_requests_of_a_lost_connection_behind_one_that_a_rule_holds_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = KEEP_ALIVE", do="hold", name="held")
+    line = room.connect()
+    room.queue.is_busy = not is_held  # then the rule is asked after the loss
+    line.send(PONG, create()) if is_held else line.send(create(), PONG)
+    assert room.faults.held("held") == is_held
+    line.connection.connection_lost(None)
+    assert exists(room) is not is_held
+    assert room.faults.held("held") == 0
+    assert not room.hub.connections
+
+
+def lost_with_requests(room: Room) -> Line:
+    """A lost connection with more requests than a slice can execute."""
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(HELLO)
+    line.send(*[INFO] * 200)
+    room.run()
+    assert room.counters.requests == 0
+    room.slow_down()
+    line.connection.connection_lost(None)
+    return line
+
+
+def test_the_end_of_a_lost_connection_takes_as_many_slices_as_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=10)
+    line = lost_with_requests(room)
+    first = room.counters.requests
+    assert 0 < first < 100
+    assert room.hub.connections == {line.connection}
+    room.loop.iterate()
+    assert first < room.counters.requests < 200
+    room.run()
+    assert room.counters.requests == 200
+    assert not room.hub.connections
+
+
+def test_a_lost_connection_that_takes_long_to_end_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, connection_outstanding_bytes=10)
+    lost_with_requests(room)
+    executed, probe = room.counters.requests, Probe(room)
+    room.queue.add(probe)
+    room.run()
+    assert probe.before == [executed]
+
+
+def test_the_reads_of_a_lost_connection_are_dropped_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.send(create(), *[read(request_id=each) for each in range(200)])
+    assert len(room.service.store.waiters) == 200
+    room.slow_down()
+    line.connection.connection_lost(None)
+    assert 0 < len(room.service.store.waiters) < 200
+    assert not room.log.ended
+    room.run()
+    assert len(room.service.store.waiters) == 0
+    assert room.log.ended
+    assert not room.hub.connections
+
+
+def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    owner, reader = room.connect(), room.connect()
+    owner.send(create(), CreateTransientSegment(5, WRITER, SEGMENT, ""))
+    (_, created) = owner.answers()
+    assert isinstance(created, SegmentCreated)
+    reader.send(type(read())(created.segment, 0, 8, "", 6))
+    assert reader.answers() == []
+    owner.connection.connection_lost(None)
+    assert [type(each) for each in reader.answers()] == [SegmentRead]
+
+
+# --- closed -----------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_ends_its_side_is_closed_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.send(PONG)
+    assert not line.connection.eof_received(), "the transport need not stay open"
+    assert line.socket.calls == ["close"]
+    room.run()
+    assert room.log.ended == {1: (Direction.REQUEST, {})}
+    assert warnings(caplog) == []
+
+
+def test_a_peer_that_ends_its_side_gets_the_reply_that_was_to_be_written_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.send(create(), read())
+    line.answers()
+    room.clock.advance(room.service.settings.long_poll_s)  # the read is answered, empty, in the next iteration
+    assert line.answers() == []
+    line.connection.eof_received()
+    assert [type(each) for each in line.answers()] == [SegmentRead]
+
+
+def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(PONG, create())
+    assert line.connection.eof_received(), "the transport is needed for the replies"
+    assert line.socket.calls == []
+    room.run()
+    assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"], "it is not read again"
+    assert not room.hub.connections
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_a_peer_that_ends_its_side_gets_the_replies_that_a_rule_delays(
+    monkeypatch: pytest.MonkeyPatch, is_pending: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    room.queue.is_busy = is_pending
+    line.send(PONG, create())
+    assert line.connection.eof_received() is is_pending
+    room.run()
+    assert line.socket.calls == []
+    room.faults.release("reply")
+    assert line.answers() == [PONG, SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"]
+
+
+def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_no_other_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line, other = room.connect(), room.connect()
+    room.queue.is_busy = True
+    line.send(PONG)
+    other.send(Hello(18, 18))
+    line.connection.eof_received()
+    for each in (line, other):
+        assert not each.connection.advance()
+        assert each.socket.calls == ["close"]
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_peer_that_ends_its_side_gets_the_replies_that_wait_for_the_disk_except_under_tls(
+    monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect(**({"sslcontext": object()} if is_tls else {}))
+    line.send(PONG)
+    room.disk.behind()
+    line.send(PONG, PONG)
+    assert line.connection.eof_received() is not is_tls
+    assert line.socket.calls == []
+    room.disk.commit()
+    assert line.answers() == [PONG] * 3
+    assert line.socket.calls == ["close"]
+
+
+def test_a_peer_that_ends_its_side_while_nothing_is_held_needs_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    line.send(PONG)
+    assert line.connection.eof_received() is False
+
+
+def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_and_has_a_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True, disk=True, linger_s=5)
+    line = idle(room)
+    room.disk.behind()
+    line.send(PONG)
+    line.connection.end("it is to go", Ending.FLUSHED)
+    assert (line.socket.calls, line.socket.reads) == ([], False)
+    room.loop.sweep(4.5)
+    assert line.socket.calls == []
+    room.loop.sweep(0.5)
+    assert line.socket.calls == ["abort"]
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "it is to go"})}
+    assert warnings(caplog) == [(PEER, f"connection from {PEER} cut: it did not read its last replies in 5 s")]
+    assert room.counters.deadlines_missed == 1
+    room.disk.commit()
+    assert line.answers() == []
+
+
+def test_a_connection_that_closes_has_a_deadline_from_its_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, linger_s=5)
+    line = room.connect()
+    line.send(HELLO)
+    line.socket.is_stuck = True
+    line.send(PONG)
+    room.loop.sweep(100)
+    line.connection.end("enough")
+    room.loop.sweep(4.5)
+    assert line.socket.calls == ["close"]
+    line.connection.end("once more")
+    room.loop.sweep(0.5)
+    assert line.socket.calls == ["close", "abort"]
+
+
+def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    line = room.connect()
+    room.disk.behind()
+    line.send(PONG)
+    room.queue.is_busy = True
+    line.send(create())
+    line.connection.end("it is to go", Ending.FLUSHED)
+    room.run()
+    assert (line.socket.calls, line.socket.reads) == ([], False)
+    room.disk.commit()
+    assert line.answers() == [PONG]
+    assert not exists(room)
+
+
+def test_a_connection_whose_transport_closes_late_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.socket.closes_late = True
+    line.connection.end("it is to go")
+    line.connection.end("once more")
+    line.connection.flush()
+    assert line.socket.calls == ["close"]
+    assert [text for _, text in warnings(caplog)] == [f"connection from {PEER} closed: it is to go"]
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_why_a_connection_is_closed_is_logged_with_its_peer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_closing: bool
+) -> None:
+    caplog.set_level(logging.INFO, "segstore")
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.send(HELLO)
+    room.hub.closing = is_closing
+    line.connection.end("it is to go")
+    room.run()
+    (record,) = caplog.records
+    assert record.getMessage() == f"connection from {PEER} closed: it is to go"
+    assert record.levelno == (logging.INFO if is_closing else logging.WARNING)
+    assert vars(record)["peer"] == PEER
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "it is to go"})}
+
+
+@pytest.mark.parametrize(("ending", "replies"), [(Ending.FLUSHED, 1), (Ending.DROPPED, 0)])
+def test_a_connection_that_is_ended_writes_what_is_queued_or_drops_it(
+    monkeypatch: pytest.MonkeyPatch, ending: Ending, replies: int
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.session.reply(PONG)
+    line.connection.end("it is to go", ending)
+    assert line.answers() == [PONG] * replies
+    assert (line.session.out, line.socket.calls) == ([], ["close"])
+
+
+def test_what_is_pending_has_no_account_when_its_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(HELLO)
+    room.queue.is_busy = True
+    line.send(create())
+    assert room.hub.outstanding_bytes == len(encode(HELLO)) + len(encode(create()))
+    line.connection.end("enough")
+    assert room.hub.outstanding_bytes == len(encode(HELLO))
+    line.socket.peer_reads()
+    room.run()
+    assert not exists(room)
+    assert room.hub.outstanding_bytes == 0
+
+
+def test_bytes_behind_the_end_are_recorded_and_counted_and_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.socket.is_stuck = True
+    sizes = [line.send(Hello(18, 18)), line.send(create())]
+    assert room.counters.bytes_in == sum(sizes)
+    assert room.log.bytes[1, "in"].endswith(encode(create()))
+    line.socket.peer_reads()
+    room.run()
+    assert line.answers() == [HELLO]
+    assert not exists(room)
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "it speaks wire versions 18 to 18, this store 5 to 17"})}
+
+
+def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+    line, writer = room.connect(), room.connect()
+    writer.send(create(), set_up())
+    line.send(read())
+    line.socket.calls.append("abort")  # it has found out that the peer is gone, and has not told yet
+    writer.send(append(1))
+    assert line.answers() == []
+    assert line.session.out == []
+    assert not line.connection.advance()
+    assert "resume" not in line.socket.calls
+
+
+def test_requests_that_are_pending_when_a_transport_closes_by_itself_are_executed_once_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(create())
+    line.socket.calls.append("abort")
+    assert not line.connection.advance()
+    assert not exists(room)
+    line.connection.connection_lost(None)
+    assert exists(room)
+    assert line.answers() == []
+
+
+def test_a_malformed_frame_is_logged_and_recorded_with_what_was_wrong(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.send(PONG, MALFORMED)
+    assert line.answers() == [PONG]
+    assert line.socket.calls == ["close"]
+    room.run()
+    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    by, facts = room.log.ended[1]
+    assert by is Direction.REPLY
+    assert facts["reason"].startswith("it broke the protocol: ")
+    assert record.getMessage() == f"connection from {PEER} closed: {facts['reason']}"
+    assert vars(record)["peer"] == PEER
+    assert (vars(record)["code"], vars(record)["offset"]) == (0, 0)
+
+
+def test_a_malformed_frame_behind_a_request_that_ends_the_connection_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.send(Hello(18, 18), MALFORMED)
+    room.run()
+    why = "it speaks wire versions 18 to 18, this store 5 to 17"
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": why})}
+    assert [text for _, text in warnings(caplog)] == [f"connection from {PEER} closed: {why}"]
+
+
+def test_an_unexpected_error_is_logged_and_closes_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    monkeypatch.setattr(room.service.store, "create_segment", lambda *_, **__: 1 // 0)
+    line.send(create())
+    assert line.socket.calls == ["close"]
+    assert room.counters.internal_errors == 1
+    assert "ZeroDivisionError" in caplog.text
+    room.run()
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "unexpected error in a request"})}
+
+
+# --- cut --------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_cut_is_recorded_and_logged_with_the_reason_and_has_no_account(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    line.socket.is_stuck = True
+    line.send(PONG)
+    assert room.hub.outstanding_bytes == len(encode(PONG))
+    line.connection.cut("the hub needs its memory")
+    assert (line.socket.calls, line.connection.transport) == (["abort"], None)
+    assert room.hub.outstanding_bytes == line.connection.held_bytes == 0
+    line.connection.cut("once more")
+    line.connection.missed(Missed.CLOSING, room.loop.now_s)
+    line.connection.shrink(1)
+    line.connection.look_up()
+    line.connection.pause_writing()
+    room.run()
+    assert line.socket.calls == ["abort"]
+    assert line.socket.high > 1
+    assert not line.session.full
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "the hub needs its memory"})}
+    assert warnings(caplog)[0] == (PEER, f"connection from {PEER} cut: the hub needs its memory")
+    assert (room.hub.outstanding_bytes, room.counters.deadlines_missed) == (0, 0)
+
+
+def test_requests_of_a_connection_that_is_cut_are_not_executed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(monkeypatch, record=True)
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(create())
+    line.connection.abort()
+    line.connection.abort()
+    room.run()
+    assert not exists(room)
+    assert line.socket.calls == ["abort"]
+    assert room.log.ended == {1: (Direction.REQUEST, {})}
+    assert warnings(caplog) == []
+
+
+def test_a_rule_that_resets_a_connection_lets_earlier_replies_leave_and_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch, rules=True, record=True)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"close": "before", "reset": True}, name="cut")
+    line = room.connect()
+    line.send(create(), INFO, PONG)
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["abort"]
+    assert line.socket.socket.options == [(socket.SOL_SOCKET, socket.SO_LINGER)]
+    room.run()
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "fault 'cut': close before"})}
+
+
+def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True, record=True)
+    room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"close": "before", "reset": True}, name="cut")
+    line = room.connect()
+    room.queue.is_busy = True
+    line.send(INFO, create())
+    line.connection.connection_lost(None)
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "fault 'cut': close before"})}
+    assert not exists(room)
+
+
+# --- rules and the end ------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    line.send(create())
+    line.connection.end("it is to go", Ending.FLUSHED)
+    assert line.socket.calls == []
+    line.send(PONG)
+    room.faults.release("reply")
+    assert line.answers() == [SegmentCreated(1, SEGMENT)]
+    assert line.socket.calls == ["close"]
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_connection_that_is_dropped_or_whose_store_closes_waits_for_no_delayed_reply(
+    monkeypatch: pytest.MonkeyPatch, is_closing: bool
+) -> None:
+    room = Room(monkeypatch, rules=True)
+    room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
+    line = room.connect()
+    line.send(create())
+    room.hub.closing = is_closing
+    line.connection.end("it is to go", Ending.FLUSHED if is_closing else Ending.DROPPED)
+    assert line.socket.calls == ["close"]
+    assert line.answers() == []
+    room.run()
+    assert room.faults.held("reply") == 0
