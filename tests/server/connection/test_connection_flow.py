@@ -673,6 +673,19 @@ def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: py
     assert [type(each) for each in reader.answers()] == [SegmentRead]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_rules_see_each_append_of_a_read_of_nothing_else(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    room = Room(monkeypatch, rules=True)
+    line = filled(room, 1)
+    room.faults.add("type = APPEND_BLOCK_END", do="hold", name="rule")
+    line.send(*(append(number, b"x") for number in range(2, 2 + count)))
+    for done in range(count):
+        assert len(line.answers()) == min(done, 1)
+        assert room.faults.release("rule") == 1
+        room.run()
+    assert [type(each) for each in line.answers()] == [DataAppended]
+
+
 def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     room, line = with_rule(monkeypatch, "hold after", connection_outstanding_bytes=3_000)
     line.send(INFO, INFO)
