@@ -19,6 +19,7 @@ from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache
 from segstore.server.durable.committer import BATCH, records
 from segstore.server.durable.data_directory import (
+    MANIFEST_FILE,
     DataDirectory,
     DirectoryDamaged,
     DirectoryUnusable,
@@ -26,7 +27,8 @@ from segstore.server.durable.data_directory import (
     snapshot_name,
 )
 from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import Group, JournalDamaged, file_names, read_journal
+from segstore.server.durable.journal import Group, JournalDamaged, JournalReader, file_name
+from segstore.server.durable.sqlite_journal import SqliteReader
 from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
 from segstore.wire.names import container_of, is_index
 
@@ -52,15 +54,38 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
     return snapshot.read(data, directory.path, cache)
 
 
-def groups_of(path: Path, entry: JournalFile, before: int, copied_to: Path | None = None) -> Iterator[Group]:
-    """Yields the valid groups of a journal, which follow batch `before`; `read_journal` says more."""
-    for group in read_journal(path, entry.base_crc, copied_to):
-        if entry.last is not None and group.first > entry.last:
-            return
+def reader_of(directory: DataDirectory, entry: JournalFile, copied_to: Path | None = None) -> JournalReader:
+    """Returns a reader of a journal in the manifest. copied_to: as for `SqliteReader`."""
+    if entry.format == 1:
+        return SqliteReader(directory.path, entry.number, entry.base_crc, copied_to)
+    return JournalReader(directory.path / file_name(entry.number), entry.base_crc)
+
+
+def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
+    """Yields the groups of a journal, which must follow batch `before`, up to its last valid one.
+
+    Raises `JournalDamaged`, `OSError`.
+    """
+    for group in reader:
         if group.first != before + 1:
-            raise JournalDamaged(path, f"batch {before} is followed by batch {group.first}")
+            raise JournalDamaged(reader.path, f"batch {before} is followed by batch {group.first}")
         before = group.last
         yield group
+        if entry.last is not None and before >= entry.last:
+            return
+    if entry.last is not None and before < entry.last:
+        raise JournalDamaged(reader.path, f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
+
+
+def missing(directory: DataDirectory, end: JournalReader | None, last: int) -> tuple[Path, str] | None:
+    """Returns the file that lacks committed batches, and what is wrong with it; None if all are there.
+
+    end: the journal that ends with batch `last`, the last one that was read; None without journals.
+    """
+    if last >= directory.committed:
+        return None
+    file, place = (directory.path / MANIFEST_FILE, "") if end is None else (end.path, f" at byte {end.end}")
+    return file, f"it ends{place} with batch {last}, and batch {directory.committed} was committed"
 
 
 class Recovery:
@@ -120,11 +145,14 @@ class Recovery:
             raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
         self._images = {}
         appended: dict[int, dict[str, None]] = {each: {} for each in containers}
+        end: JournalReader | None = None
         for entry in directory.manifest.journals:
-            path = directory.path / file_names(entry.number)[0]
+            reader, before = reader_of(directory, entry), self.last
             try:
-                for group in groups_of(path, entry, self.last):
+                for group in groups_of(reader, entry, before):
                     self._replay(group, containers, starts, appended)
+                if end is None or self.last > before or reader.stray is not None:
+                    end = reader  # the next journal is created early, so the newest one may be empty
             except FileNotFoundError as error:
                 raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
             except OSError as error:
@@ -132,15 +160,10 @@ class Recovery:
             except JournalDamaged as error:
                 raise DirectoryDamaged(directory.path, error.path, error.what) from error
             except _OPEN_ERRORS as error:
-                raise DirectoryDamaged(directory.path, path, f"{type(error).__name__}: {error}") from error
+                raise DirectoryDamaged(directory.path, reader.path, f"{type(error).__name__}: {error}") from error
             self.journals.append((entry, self.last))
-        if self.last < directory.committed:
-            newest = directory.manifest.journals[-1].number if directory.manifest.journals else 0
-            raise DirectoryDamaged(
-                directory.path,
-                directory.path / file_names(newest)[1],
-                f"it ends with batch {self.last}, and batch {directory.committed} was committed",
-            )
+        if (lacking := missing(directory, end, self.last)) is not None:
+            raise DirectoryDamaged(directory.path, *lacking)
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])

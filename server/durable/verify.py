@@ -13,8 +13,8 @@ from typing import NamedTuple
 from segstore.server.durable import chunk_files
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.data_directory import DataDirectory, DirectoryDamaged, DirectoryForeign, snapshot_name
-from segstore.server.durable.journal import JournalDamaged, file_names, padding_fault
-from segstore.server.durable.recovery import groups_of, read_snapshot
+from segstore.server.durable.journal import JournalDamaged
+from segstore.server.durable.recovery import groups_of, missing, read_snapshot, reader_of
 from segstore.server.store import DataDamaged
 
 
@@ -65,27 +65,26 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
                 chunk_files.check(each)
             except DataDamaged as error:
                 faults.append(str(error).partition("; ")[0])
-    batch = directory.manifest.batch
+    batch, end = directory.manifest.batch, None
     for entry in directory.manifest.journals:
         files += 1
-        base = directory.path / file_names(entry.number)[0]
-        try:
-            with TemporaryDirectory(prefix="segstore-verify-") as folder:
-                for group in groups_of(base, entry, batch, Path(folder)):
+        with TemporaryDirectory(prefix="segstore-verify-") as folder:
+            reader, before = reader_of(directory, entry, Path(folder)), batch
+            try:
+                for group in groups_of(reader, entry, before):
                     batch = group.last
-            log = directory.path / file_names(entry.number)[1]
-            at = padding_fault(log)
-            if at is not None:
-                faults.append(
-                    f"{log} has bytes behind its last group, from byte {at} on: what a loss of power left of a write, "
-                    "or damage to what is not used yet; nothing that was acknowledged is in them"
-                )
-        except JournalDamaged as error:
-            faults.append(str(error))
-        except OSError as error:
-            faults.append(f"{base} cannot be read: {error.strerror or error}")
-    if batch < directory.committed:
-        faults.append(
-            f"the journals in {directory.path} end with batch {batch}, and batch {directory.committed} was committed"
-        )
+            except JournalDamaged as error:
+                faults.append(str(error))
+            except OSError as error:
+                faults.append(f"{error.filename or reader.path} cannot be read: {error.strerror or error}")
+        if end is None or batch > before or reader.stray is not None:
+            end = reader
+        if reader.stray is not None:
+            faults.append(
+                f"{reader.path} has bytes in no group, from byte {reader.stray} on: what a loss of power left of a "
+                "write, or damage to what is not used; nothing that was acknowledged is in them"
+            )
+    if (lacking := missing(directory, end, batch)) is not None:
+        file, what = lacking
+        faults.append(f"{file} is damaged: {what}")
     return Verified(faults, files, segments, batch)
