@@ -204,6 +204,7 @@ class DataDirectory:
         self.path = path
         self.files = files
         self.manifest = Manifest("", 0, ())
+        self._format = FORMAT
         self.committed = 0
         self._folder = -1
         self._lock = -1
@@ -354,6 +355,7 @@ class DataDirectory:
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
         if not 1 <= version <= FORMAT:
             raise DirectoryNewer(self.path, version)
+        self._format = version
         try:
             self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
@@ -384,7 +386,8 @@ class DataDirectory:
         self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
     def put(self, manifest: Manifest) -> None:
-        """Puts a manifest in force. Raises `OSError`."""
+        """Puts a manifest in force, in the current format. Raises `OSError`."""
+        self._format = FORMAT
         self._put(manifest)
         self.manifest = manifest
 
@@ -396,7 +399,7 @@ class DataDirectory:
         files, new = self.files, self.path / _NEW_MANIFEST
         self.check_place()
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
-        version = str(FORMAT).encode()
+        version = str(self._format).encode()
         files.remove(new)
         files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         files.replace(new, self.path / MANIFEST_FILE)
