@@ -1,4 +1,4 @@
-"""Journals in the format of version 0.1, which are read and never written: a group is a row of an SQLite database.
+"""Journals of directories in format 1, which are read and never written: a group is a row of an SQLite database.
 
 The database file stays as it was created, with the CRC recorded in the manifest. Its write-ahead log, whose frames
 SQLite checksums, has the rows. It was filled with zeros before use.
