@@ -85,7 +85,7 @@ class JournalWriter:
         self.base_crc = crc32(header)
         descriptor = files.create(path)
         try:
-            files.write(descriptor, _padded(header + self.base_crc.to_bytes(_CRC_BYTES)))
+            files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
             for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
                 files.write(descriptor, ZEROS[: filled_bytes - at])
             files.sync(descriptor)
@@ -103,8 +103,7 @@ class JournalWriter:
         """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        crc = crc32(payload, crc32(head)).to_bytes(_CRC_BYTES)
-        data = _padded(head + crc + payload)
+        data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
         self._files.write_at(self._descriptor, data, self._end)
         self._end += len(data)
 
@@ -182,5 +181,6 @@ def _pages(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _padded(data: bytes) -> bytes:
-    return data.ljust(_pages(len(data)), b"\0")
+def _padded(*parts: bytes) -> bytes:
+    size = sum(map(len, parts))
+    return b"".join((*parts, bytes(_pages(size) - size)))
