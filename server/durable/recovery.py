@@ -276,25 +276,32 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
             except DataDamaged as error:
                 faults.append(str(error).partition("; ")[0])
     batch, end = directory.manifest.batch, None
+    stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
         files += 1
+        fault = ""
         with TemporaryDirectory(prefix="segstore-verify-") as folder:
             reader, before = reader_of(directory, entry, Path(folder)), batch
             try:
                 for group in groups_of(reader, entry, before):
                     batch = group.last
             except JournalDamaged as error:
-                faults.append(str(error))
+                fault = str(error)
             except OSError as error:
-                faults.append(f"{error.filename or reader.path} cannot be read: {error.strerror or error}")
-        if end is None or batch > before or reader.stray is not None:
+                fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
+        if fault or end is None or batch > before or reader.stray is not None:
             end = reader
-        if reader.stray is not None:
-            faults.append(
-                f"{reader.path} has bytes in no group, from byte {reader.stray} on: what a loss of power left of a "
-                "write, or damage to what is not used; nothing that was acknowledged is in them"
-            )
-    if (lacking := missing(directory, end, batch)) is not None:
-        file, what = lacking
-        faults.append(f"{file} is damaged: {what}")
+        if fault:
+            faults.append(fault)
+        elif reader.stray is not None:
+            stray.append(reader)
+    lacking = missing(directory, end, batch)
+    faults += [
+        f"{each.path} has bytes in no group, from byte {each.stray} on: what a loss of power left of a write, or "
+        "damage to what is not used; nothing that was acknowledged is in them"
+        for each in stray
+        if lacking is None or each is not end
+    ]
+    if lacking is not None:
+        faults.append(f"{lacking[0]} is damaged: {lacking[1]}")
     return Verified(faults, files, segments, batch)
