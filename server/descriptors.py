@@ -6,8 +6,6 @@ however many, never take the descriptors that a data directory needs.
 
 from __future__ import annotations
 
-import errno
-import os
 import resource
 import sys
 from typing import Final, NamedTuple
@@ -49,17 +47,3 @@ def shares(containers: int = 0) -> Shares:
     controller = max(1, min(soft // _SMALL_SHARE, _MOST_CONTROLLER))
     stores = max(1, soft - files - controller - 2 * small)
     return Shares(stores, small, controller, small, stores + small + min(files // 2, _BEFORE_PEERS))
-
-
-def are_short() -> bool:
-    """Whether the process or the system now lacks the descriptors that a container needs."""
-    opened: list[int] = []
-    try:
-        for _ in range(_FILES_OF_A_CONTAINER):
-            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 — each is closed below
-    except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    finally:
-        for each in opened:
-            os.close(each)
-    return False

@@ -19,7 +19,7 @@ from segstore.server.durable.durable import MEMORY_BYTES, MIN_MEMORY_BYTES, Dura
 from segstore.server.durable.fence import Epoch, Fenced, FencedDirectory, current, epochs_of, lost
 from segstore.server.durable.files import Files, read_regular
 from segstore.server.durable.journal import JournalFailed
-from segstore.server.durable.verify import verify
+from segstore.server.durable.recovery import verify
 
 __all__ = [
     "CLUSTER_FILE",

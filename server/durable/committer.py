@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from typing import Final, NamedTuple, Protocol
 
 from segstore.server.durable.data_directory import DataDirectory
 from segstore.server.durable.fence import Fenced
-from segstore.server.durable.journal import Group, JournalFailed, SqliteJournal
+from segstore.server.durable.journal import Group, JournalFailed, JournalWriter
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class Committer(Gate):
 
     def __init__(
         self,
-        journal: SqliteJournal,
+        journal: JournalWriter,
         directory: DataDirectory,
         last: int,
         *,
@@ -181,7 +180,7 @@ class Committer(Gate):
         self._queued_bytes = 0
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
-        self._next: SqliteJournal | None = None
+        self._next: JournalWriter | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="segstore journal", daemon=True)
         self._thread.start()
@@ -281,7 +280,7 @@ class Committer(Gate):
         """Whether the next journal is ready."""
         return self._next is not None
 
-    def set_next(self, journal: SqliteJournal) -> None:
+    def set_next(self, journal: JournalWriter) -> None:
         """Sets the journal to switch to once the current one is full."""
         self._next = journal
 
@@ -326,7 +325,7 @@ class Committer(Gate):
                     self._tell(self.fail, str(error), logging.WARNING)
                 except Exception as error:  # waiters must be notified of any error
                     failed = True
-                    if not isinstance(error, (OSError, sqlite3.Error, MemoryError)):
+                    if not isinstance(error, (OSError, MemoryError)):
                         log.exception("unexpected error in a commit to %s", self._where)
                     why = (
                         f"{self._where} cannot be written to ({error}): nothing is acknowledged any more; "

@@ -4,7 +4,7 @@
     committed           the number of the last batch that was, or could have been, acknowledged
     snapshot-NNNNNNNNNN state of the containers and the controller, see `snapshot`
     chunk-NNNNNNNNNN    bytes of segments, see `chunk_files`
-    journal-NNNNNNNNNN.sqlite and …-wal, see `journal`
+    journal-NNNNNNNNNN  commit groups, see `journal`; format 1 had ….sqlite and ….sqlite-wal, see `sqlite_journal`
 
 A process owns the directory while it holds a lock on the directory itself, which the system releases when the process
 ends. Earlier versions locked a file in it, `lock`; if it exists, it is locked, too.
@@ -31,16 +31,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zlib import crc32
 
 import msgspec
 
 from segstore.server.durable import chunk_files
 from segstore.server.durable.files import Files, read_regular
-from segstore.server.durable.journal import file_names
+from segstore.server.durable.journal import file_name
+from segstore.server.durable.sqlite_journal import sqlite_names
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Directories are written in this format, and read in this and all earlier ones."""
 
 CLUSTER_FILE: Final = "CLUSTER"
 """File in the folder of a cluster of processes, which contains data directories but is not one."""
@@ -57,7 +59,7 @@ _NO_DATA: Final = frozenset({COMMITTED_FILE, _LOCK, _NEW_COMMITTED, _NEW_MANIFES
 _FIRST_LINE: Final = re.compile(rb"segstore data ([0-9]{1,9}) ([0-9a-f]{8})\n")
 _MARK: Final = Struct(">8sQI")
 _MARK_MAGIC: Final = b"SEGMARK1"
-_OURS: Final = re.compile(r"(?:snapshot|chunk)-\d{10}|journal-\d{10}\.sqlite(?:-wal|-shm|-journal)?")
+_OURS: Final = re.compile(r"(?:snapshot|chunk|journal)-\d{10}|journal-\d{10}\.sqlite(?:-wal|-shm|-journal)?")
 
 
 class DataError(Exception):
@@ -81,7 +83,7 @@ class DirectoryNewer(DataError):
     def __init__(self, path: Path, version: int) -> None:
         super().__init__(
             path,
-            f"{path} is in format {version}, and this version of segstore reads format {FORMAT}; "
+            f"{path} is in format {version}, and this version of segstore reads formats up to {FORMAT}; "
             "start the version that wrote it, or choose another directory",
         )
         self.version = version
@@ -126,12 +128,19 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """number: the number in its name. base_crc: checksum of the database file. last: its last valid batch, also if more
-    follow; None if all are valid."""
+    """number: the number in its name. base_crc: checksum of its header; in format 1, of the database file. last: its
+    last valid batch, also if more follow; None if all are valid. format: that of the directory that it was created in.
+    """
 
     number: int
     base_crc: int
     last: int | None = None
+    format: Literal[1, 2] = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its files."""
+        return sqlite_names(self.number) if self.format == 1 else (file_name(self.number),)
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,6 +204,7 @@ class DataDirectory:
         self.path = path
         self.files = files
         self.manifest = Manifest("", 0, ())
+        self._format = FORMAT
         self.committed = 0
         self._folder = -1
         self._lock = -1
@@ -343,8 +353,9 @@ class DataDirectory:
         body, version = data[first.end() :], int(first[1])
         if crc32(first[1] + b"\n" + body) != int(first[2], 16):
             raise DirectoryDamaged(self.path, file, "it does not have its checksum")
-        if version != FORMAT:
+        if not 1 <= version <= FORMAT:
             raise DirectoryNewer(self.path, version)
+        self._format = version
         try:
             self.manifest = _MANIFEST.decode(body)
         except msgspec.DecodeError as error:
@@ -375,7 +386,8 @@ class DataDirectory:
         self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
     def put(self, manifest: Manifest) -> None:
-        """Puts a manifest in force. Raises `OSError`."""
+        """Puts a manifest in force, in the current format. Raises `OSError`."""
+        self._format = FORMAT
         self._put(manifest)
         self.manifest = manifest
 
@@ -387,7 +399,7 @@ class DataDirectory:
         files, new = self.files, self.path / _NEW_MANIFEST
         self.check_place()
         body = json.dumps(msgspec.to_builtins(manifest), indent=1).encode() + b"\n"
-        version = str(FORMAT).encode()
+        version = str(self._format).encode()
         files.remove(new)
         files.write_new(new, b"segstore data %s %08x\n" % (version, crc32(version + b"\n" + body)) + body)
         files.replace(new, self.path / MANIFEST_FILE)
@@ -402,7 +414,7 @@ class DataDirectory:
         if found.snapshot is not None:
             keep.add(snapshot_name(found.snapshot.number))
         for journal in found.journals:
-            keep.update(file_names(journal.number))
+            keep.update(journal.names)
         gone = sorted(
             each.name for each in self.path.iterdir() if numbered(each.name) is not None and each.name not in keep
         )

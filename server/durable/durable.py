@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,14 +38,13 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Final, ParamSpec, TypeVar
 
-from segstore.server.descriptors import are_short
 from segstore.server.durable import chunk_files, snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer
 from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile, snapshot_name
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.files import Files
-from segstore.server.durable.journal import JournalFailed, SqliteJournal, file_names
+from segstore.server.durable.journal import JournalFailed, JournalWriter
 from segstore.server.durable.journals import JournalMaker, Journals
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
@@ -101,7 +99,7 @@ class Durability:
         cluster: str | None = None,
         memory_bytes: int | None = None,
         files: Files | None = None,
-        make_journal: JournalMaker = SqliteJournal,
+        make_journal: JournalMaker = JournalWriter,
         take_directory: Callable[[], DataDirectory] | None = None,
         journal_bytes: int = _JOURNAL_BYTES,
         memory: MemoryAccount | None = None,
@@ -204,7 +202,7 @@ class Durability:
         journals = self._journals = Journals(directory, self._journal_maker)
         try:
             journal = journals.make_first(found, min(_FIRST_JOURNAL_BYTES, self._journal_bytes))
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             raise DirectoryUnusable(directory.path, error) from error
 
         def switched(last: int) -> None:
@@ -270,8 +268,11 @@ class Durability:
                 if committer.batch_bytes > self._due_bytes or monotonic() >= tidy_at_s:
                     await self._take_snapshot()
                 short_since = None
-            except (OSError, sqlite3.Error) as error:
-                if not _lacks_descriptors(error) or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S:
+            except OSError as error:
+                if (
+                    error.errno not in (errno.EMFILE, errno.ENFILE)
+                    or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S
+                ):
                     self._cannot_write(error)
                 else:
                     if short_since is None:
@@ -360,7 +361,7 @@ class Durability:
         self._chunks = {number: each for number, each in {**self._chunks, **saved.files}.items() if number not in dead}
         self._saved(up_to_bytes)
         self.snapshots += 1
-        names = [each for number in gone for each in file_names(number)]
+        names = [name for each in manifest.journals if each.number in gone for name in each.names]
         names += [chunk_files.file_name(number) for number in dead]
         if manifest.snapshot is not None:
             names.append(snapshot_name(manifest.snapshot.number))
@@ -439,11 +440,3 @@ class ContainerJournal:
         """Records executed appends."""
         record = self._coder.encode(segment, rows, now_ms, writer)
         self._durability.committer.add_record(record)
-
-
-def _lacks_descriptors(error: OSError | sqlite3.Error) -> bool:
-    """Whether a file could not be opened because this process, or the system, has too many open files."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    # SQLite says the same of a folder that is gone, or that it may not write to.
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and are_short()

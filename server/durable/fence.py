@@ -47,7 +47,6 @@ from segstore.server.durable.data_directory import (
     snapshot_name,
 )
 from segstore.server.durable.files import Files
-from segstore.server.durable.journal import file_names
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +199,7 @@ class FencedDirectory(DataDirectory):
         found = old.manifest
         names = [] if found.snapshot is None else [snapshot_name(found.snapshot.number)]
         for journal in found.journals:
-            names += file_names(journal.number)[:2]
+            names += journal.names
         for name in names:
             try:
                 os.link(before / name, self.path / name)

@@ -43,6 +43,10 @@ class Files:
         """Creates a new file, open for writing; the caller closes the descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
+    def open_synced(self, path: Path) -> int:
+        """Opens a file for writes that return when their data are on disk; the caller closes the descriptor."""
+        return os.open(path, os.O_WRONLY | os.O_DSYNC | os.O_NOFOLLOW)
+
     def write(self, descriptor: int, data: Buffer) -> None:
         """Writes all of ``data``."""
         view = memoryview(data)

@@ -1,58 +1,45 @@
 """Journals: append-only files that make commit groups durable.
 
 A group contains the operations of all containers, and of the controller, that were executed while the previous group
-was written: bytes, and the numbers of the first and last batch. A journal is an SQLite database in WAL mode with
-`synchronous=FULL` and one row per group.
+was written: bytes, and the numbers of the first and last batch. A file consists of pages of 4 KiB:
 
-SQLite never checkpoints here: the database file stays as it was created, with the CRC recorded in the manifest, and the
-write-ahead log, whose frames SQLite checksums, is the journal. The log is filled with zeros before use, because
-overwriting costs the disk less than growing a file. Only the process that created a database writes to it, so recovery
-reads it and never changes it. Closing a database would make SQLite fold the log into it, so a second, read-only
-connection is closed last.
+    header   magic, version, salt, CRC; the manifest keeps the CRC
+    group    salt, first batch, last batch, size, CRC of all this and the payload; payload; zeros up to the next page
+    …
+    zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
-SQLite silently ends recovery at the first invalid frame. So the reader compares the last group with the number in the
-directory's `committed` file, and the numbers of groups must be consecutive.
+A group is written with one call, to a file opened with `O_DSYNC`: it is on disk when the call returns. Groups follow
+each other without gaps in their numbers, and each is written after the previous one is on disk. The salt is random, so
+bytes of another journal, or of a file that had these blocks before, are never taken for a group.
 
-Refused with `JournalDamaged`: a corrupt journal.
+Three failures are covered. 1. The process is killed: what it wrote is in the page cache, so at most the last group is
+torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write touches a
+page with earlier groups. So an invalid group ends the journal if it was never acknowledged, which the caller decides
+by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a valid one
+was on disk once, so it is corruption whatever was acknowledged.
+
+Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 from zlib import crc32
 
-from segstore.server.durable.files import Files, open_regular, read_regular
+from segstore.server.durable.files import Files, open_regular
 
-_PAGE_BYTES: Final = 4096
-_FRAME_BYTES: Final = _PAGE_BYTES + 24
-_WAL_HEADER: Final = Struct(">8I")
-_FRAME_HEADER: Final = Struct(">6I")
-_WAL_MAGIC: Final = 0x377F0682
-_PART_BYTES: Final = 256 * 1024 * 1024
-_ZEROS: Final = bytes(1024 * 1024)
-_SCHEMA: Final = (
-    "CREATE TABLE groups (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL, "
-    "parts INTEGER NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL)"
-)
-_INSERT: Final = "INSERT INTO groups (first, last, parts, payload, crc) VALUES (?, ?, ?, ?, ?)"
-_OF_THE_SYSTEM: Final = (
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_READONLY,
-)
-"""Error codes of SQLite for system failures, as opposed to corrupt data."""
-_STEPS: Final = 100_000
-"""Maximum number of steps of SQLite's virtual machine for reading a journal, plus one per byte; a row takes ten."""
-_COMMITTED: Final = "SELECT first, last, parts, payload, crc FROM groups ORDER BY id"
+PAGE_BYTES: Final = 4096
+_MAGIC: Final = b"SEGJRNL1"
+_HEADER: Final = Struct(">8s16s")
+_GROUP: Final = Struct(">16sQQQ")
+_SALT_BYTES: Final = 16
+_CRC_BYTES: Final = 4
+ZEROS: Final = bytes(1024 * 1024)
 
 
 class JournalFailed(Exception):
@@ -76,192 +63,124 @@ class Group(NamedTuple):
     payload: bytes
 
 
-_BEGIN: Final = Group(-1, -1, b"")
+def file_name(number: int) -> str:
+    """Returns the name of a journal."""
+    return f"journal-{number:010d}"
 
 
-def file_names(number: int) -> tuple[str, str, str]:
-    """Returns the names of the database, the write-ahead log and SQLite's shared memory, which can be discarded."""
-    name = f"journal-{number:010d}.sqlite"
-    return name, f"{name}-wal", f"{name}-shm"
-
-
-class SqliteJournal:
+class JournalWriter:
     """A journal in a file of its own, created by this process, which the committer's thread writes.
 
-    `base_crc`, the CRC of the database file, which does not change, is an argument for `read_journal`.
+    `base_crc`, the CRC of the header, is an argument for `JournalReader`.
     """
 
     def __init__(self, path: Path, files: Files, filled_bytes: int = 0) -> None:
-        """Creates the file, durable and empty; its log is filled with zeros up to `filled_bytes`.
-
-        Raises `OSError` and `sqlite3.Error`.
-        """
+        """Creates the file, durable, without groups, filled with zeros up to `filled_bytes`. Raises `OSError`."""
         self.path = path
-        os.close(files.create(path))
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._insertion = self._db.cursor()
-        self._guard: sqlite3.Connection | None = None
+        self._files = files
+        self._filled_bytes = filled_bytes
+        self._end = PAGE_BYTES
+        self._salt = os.urandom(_SALT_BYTES)
+        header = _HEADER.pack(_MAGIC, self._salt)
+        self.base_crc = crc32(header)
+        descriptor = files.create(path)
         try:
-            db = self._db
-            db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute(_SCHEMA)
-            (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
-            if mode != "wal":
-                raise OSError(f"SQLite cannot keep a write-ahead log at {path}: it offers {mode!r}")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute("PRAGMA wal_autocheckpoint=0")
-            self.base_crc = crc32(path.read_bytes())
-            # An empty first group creates the log, so that it can be filled.
-            self._insert(_BEGIN, 1)
-            self._guard = _read_only(path)
-            self._guard.execute("SELECT count(*) FROM groups").fetchone()
-            self._fill(files, filled_bytes)
-            files.sync_folder(path.parent)
-        except BaseException:
-            self.close()
-            raise
-        self._room_bytes = filled_bytes
-
-    @property
-    def is_full(self) -> bool:
-        """Whether approximately all of the pre-filled space is used, so that it is time for another journal."""
-        return self._room_bytes <= 0
-
-    def append(self, group: Group) -> None:
-        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
-        size = len(group.payload)
-        if size <= _PART_BYTES:
-            self._insert(group, 1)
-        else:  # a row holds less than a gigabyte
-            starts = range(0, size, _PART_BYTES)
-            self._db.execute("BEGIN")
-            for at in starts:
-                self._insert(group._replace(payload=group.payload[at : at + _PART_BYTES]), len(starts))
-            self._db.execute("COMMIT")
-        self._room_bytes -= _FRAME_BYTES * (2 + size // (_PAGE_BYTES - 4))
-
-    def close(self) -> None:
-        """Closes the database and leaves its files as they are."""
-        self._db.close()
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
-
-    def _insert(self, group: Group, parts: int) -> None:
-        first, last, payload = group
-        self._insertion.execute(_INSERT, (first, last, parts, payload, crc32(payload)))
-
-    def _fill(self, files: Files, size: int) -> None:
-        log = self.path.with_name(self.path.name + "-wal")
-        descriptor = os.open(log, os.O_WRONLY | os.O_NOFOLLOW)
-        try:
-            at = os.fstat(descriptor).st_size
-            while at < size:
-                some = _ZEROS[: size - at]
-                files.write_at(descriptor, some, at)
-                at += len(some)
+            files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
+            for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
+                files.write(descriptor, ZEROS[: filled_bytes - at])
             files.sync(descriptor)
         finally:
             os.close(descriptor)
+        files.sync_folder(path.parent)
+        self._descriptor = files.open_synced(path)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pre-filled space is used, so that it is time for another journal."""
+        return self._end >= self._filled_bytes
+
+    def append(self, group: Group) -> None:
+        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
+        first, last, payload = group
+        head = _GROUP.pack(self._salt, first, last, len(payload))
+        data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
+        self._files.write_at(self._descriptor, data, self._end)
+        self._end += len(data)
+
+    def close(self) -> None:
+        """Closes the file. Can be called twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
-def _read_only(path: Path) -> sqlite3.Connection:
-    name = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    return sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+class JournalReader:
+    """Iterates once over the groups of a journal that is no longer written to, in order.
 
-
-def read_journal(path: Path, base_crc: int, copied_to: Path | None = None) -> Iterator[Group]:
-    """Yields the groups of a journal that is no longer written to, in order. Raises `JournalDamaged`, `OSError`.
-
-    copied_to: a folder for a copy that is read instead, because SQLite creates a file next to the one it reads.
     The caller must check with the number of the last group that the journal is complete.
+
+    Attributes:
+        path: the file that errors name.
+        end: offset of the byte after the last group that was read.
+        stray: offset of the first byte read that is not zero and in no group; None if there is none. Such bytes are
+            corruption of unused space, or a write cut short.
     """
-    base = read_regular(path)
-    if crc32(base) != base_crc:
-        raise JournalDamaged(path, "the database does not have the checksum that the manifest keeps of it")
-    log = path.with_name(path.name + "-wal")
-    _check_header(log)
-    source = path
-    if copied_to is not None:
-        source = copied_to / path.name
-        for each in (path, log):
-            shutil.copyfile(each, copied_to / each.name)
-    # SQLite rebuilds its shared memory from the log.
-    source.with_name(path.name + "-shm").unlink(missing_ok=True)
-    try:
-        db = _read_only(source)
-        try:
-            # The database may be forged: only our own table is read, and no more bytes than the files have, however
-            # its pages refer to each other.
-            room = len(base) + log.stat().st_size
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(room, 0x7FFFFFFF))
-            db.set_progress_handler(lambda: 1, min(room + _STEPS, 0x7FFFFFFF))
-            db.execute("PRAGMA cell_size_check=ON")
-            if db.execute("SELECT sql FROM sqlite_master").fetchmany(2) != [(_SCHEMA,)]:
-                raise JournalDamaged(path, "it is not a journal database")
-            held: list[bytes] = []
-            rows = db.execute(_COMMITTED)
-            if (begin := rows.fetchone()) is None or begin[1] != _BEGIN.last:
-                raise JournalDamaged(log, "the group that each journal begins with is not there")
-            for first, last, parts, payload, crc in rows:
-                if not (type(first) is type(last) is type(parts) is int):
-                    raise JournalDamaged(path, "a group has no numbers")
-                if type(payload) is not bytes or crc32(payload) != crc:
-                    raise JournalDamaged(path, f"group {last} does not have its checksum")
-                room -= len(payload)
-                if room < 0:
-                    raise JournalDamaged(path, "its groups have more bytes than its files")
-                held.append(payload)
-                if len(held) == parts:
-                    yield Group(first, last, payload if parts == 1 else b"".join(held))
-                    held.clear()
-            if held:
-                raise JournalDamaged(path, "its last group is not whole")
-        finally:
-            db.close()
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_THE_SYSTEM:
-            # SQLite creates the shared memory, a file next to the database, even for reading.
-            raise OSError(f"SQLite cannot read {path.name}: {error}") from error
-        raise JournalDamaged(path, f"SQLite says: {error}") from error
+
+    def __init__(self, path: Path, base_crc: int) -> None:
+        self.path = path
+        self.end = PAGE_BYTES
+        self.stray: int | None = None
+        self._base_crc = base_crc
+
+    def __iter__(self) -> Iterator[Group]:
+        """Raises `JournalDamaged`, `OSError`."""
+        with BufferedReader(open_regular(self.path)) as file:
+            size = os.fstat(file.fileno()).st_size
+            header = file.read(_HEADER.size)
+            crc = file.read(_CRC_BYTES)
+            if len(crc) < _CRC_BYTES or not crc32(header) == int.from_bytes(crc) == self._base_crc:
+                raise JournalDamaged(self.path, "its header does not have the checksum that the manifest keeps of it")
+            magic, salt = _HEADER.unpack(header)
+            if magic != _MAGIC:
+                raise JournalDamaged(self.path, f"its header begins with {magic!r}")
+            self.see_zeros(file.read(PAGE_BYTES - file.tell()), file.tell())
+            while (group := _read_group(file, salt, size - self.end)) is not None:
+                self.end = _pages(file.tell())
+                self.see_zeros(file.read(self.end - file.tell()), file.tell())
+                yield group
+            file.seek(self.end)
+            while data := file.read(len(ZEROS)):
+                self.see_zeros(data, file.tell())
+                begin = file.tell() - len(data)
+                for at in range(begin, file.tell(), PAGE_BYTES):
+                    if at > self.end and data.startswith(salt, at - begin):
+                        raise JournalDamaged(
+                            self.path, f"the group at byte {self.end} is not valid, and another one is at byte {at}"
+                        )
+
+    def see_zeros(self, data: bytes, end: int) -> None:
+        """Checks bytes in no group, which end at an offset. At most as many as in `ZEROS`."""
+        if self.stray is None and data != ZEROS[: len(data)]:
+            self.stray = end - len(data.lstrip(b"\0"))
 
 
-def _check_header(log: Path) -> None:
-    """Checks the log's header, because SQLite treats a log with an invalid header as empty."""
-    with open_regular(log) as file:
-        header = file.read(_WAL_HEADER.size)
-    if len(header) < _WAL_HEADER.size:
-        raise JournalDamaged(log, f"it has {len(header)} bytes, and its header {_WAL_HEADER.size}")
-    words = _WAL_HEADER.unpack(header)
-    big = words[0] & 1
-    s1 = s2 = 0
-    data = Struct(">6I" if big else "<6I").unpack(header[:24])
-    for index in range(0, 6, 2):
-        s1 = s1 + data[index] + s2 & 0xFFFFFFFF
-        s2 = s2 + data[index + 1] + s1 & 0xFFFFFFFF
-    if words[0] & ~1 != _WAL_MAGIC or (s1, s2) != words[6:]:
-        raise JournalDamaged(log, "its header does not have its checksum")
+def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
+    """Reads the group, of at most `most_bytes`, at which a file stands; returns None if there is no valid one."""
+    head, crc = file.read(_GROUP.size), file.read(_CRC_BYTES)
+    if len(crc) < _CRC_BYTES or not head.startswith(salt):
+        return None
+    _, first, last, payload_bytes = _GROUP.unpack(head)
+    if payload_bytes > most_bytes - _GROUP.size - _CRC_BYTES:
+        return None
+    payload = file.read(payload_bytes)
+    return Group(first, last, payload) if crc32(payload, crc32(head)) == int.from_bytes(crc) else None
 
 
-def padding_fault(log: Path) -> int | None:
-    """Returns the offset of the first non-zero byte after a log's frames, None if there is none.
+def _pages(size: int) -> int:
+    """Rounds a size or an offset up to whole pages."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
-    Such bytes are not part of the journal: they are corruption of unused space, or a write cut short by a power loss.
-    """
-    with open_regular(log) as file:
-        size = os.fstat(file.fileno()).st_size
-        header = _WAL_HEADER.unpack(file.read(_WAL_HEADER.size))
-        at = _WAL_HEADER.size
-        while at + _FRAME_HEADER.size <= size:
-            file.seek(at)
-            frame = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
-            if frame[2:4] != header[4:6] or frame[0] == 0:
-                break
-            at += _FRAME_HEADER.size + header[2]
-        file.seek(at)
-        while data := file.read(len(_ZEROS)):
-            if data.strip(b"\0"):
-                return at + len(data) - len(data.lstrip(b"\0"))
-            at += len(data)
-    return None
+
+def _padded(*parts: bytes) -> bytes:
+    size = sum(map(len, parts))
+    return b"".join((*parts, bytes(_pages(size) - size)))

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 
 from segstore.server.durable import chunk_files
-from segstore.server.durable.data_directory import DataDirectory, JournalFile, snapshot_name
+from segstore.server.durable.data_directory import FORMAT, DataDirectory, JournalFile, snapshot_name
 from segstore.server.durable.files import Files
-from segstore.server.durable.journal import Group, SqliteJournal, file_names
+from segstore.server.durable.journal import Group, JournalWriter, file_name
 from segstore.server.durable.recovery import Recovery
 
-JournalMaker = Callable[[Path, Files, int], SqliteJournal]
+JournalMaker = Callable[[Path, Files, int], JournalWriter]
 
 
 class Journals:
@@ -37,7 +37,7 @@ class Journals:
         self._directory = directory
         self._make = make
 
-    def make_first(self, found: Recovery, filled_bytes: int) -> SqliteJournal:
+    def make_first(self, found: Recovery, filled_bytes: int) -> JournalWriter:
         """Returns a journal that begins with the end of the old ones; these end before that from then on."""
         directory, tail, before = self._directory, found.tail, self._directory.manifest.batch
         first = tail[0].first if tail else found.last + 1
@@ -53,21 +53,19 @@ class Journals:
         self.present = [entry]
         numbers = {each.number for each in kept}
         with suppress(OSError):  # the next start removes them
-            self.remove(
-                name for entry, _ in found.journals if entry.number not in numbers for name in file_names(entry.number)
-            )
+            self.remove(name for entry, _ in found.journals if entry.number not in numbers for name in entry.names)
         return made
 
-    def make(self, filled_bytes: int, begin: Group | None = None) -> tuple[SqliteJournal, JournalFile]:
+    def make(self, filled_bytes: int, begin: Group | None = None) -> tuple[JournalWriter, JournalFile]:
         """Returns a new journal, and its record in the manifest. begin: its first group."""
         directory, before = self._directory, self.number
         number = self.next_number()
         try:
-            made = self._make(directory.path / file_names(number)[0], directory.files, filled_bytes)
+            made = self._make(directory.path / file_name(number), directory.files, filled_bytes)
         except BaseException:
             self.undo(before)
             raise
-        entry = JournalFile(number, made.base_crc)
+        entry = JournalFile(number, made.base_crc, format=FORMAT)
         try:
             if begin is not None:
                 made.append(begin)
@@ -91,7 +89,7 @@ class Journals:
         """Removes the files numbered after `before`, which no manifest names, and reuses the numbers."""
         with suppress(OSError):  # the next start removes them
             for number in range(before + 1, self.number + 1):
-                self.remove((*file_names(number), chunk_files.file_name(number), snapshot_name(number)))
+                self.remove((file_name(number), chunk_files.file_name(number), snapshot_name(number)))
             self.number = before
 
     def remove(self, names: Iterable[str]) -> None:

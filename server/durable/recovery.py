@@ -1,6 +1,9 @@
 """Recovery: what a data directory holds, read from its snapshot and the journals after it.
 
-`verify` reads with the same functions, so that it reports what would keep a store from starting.
+`segstore verify` reads with the same functions, so that it reports what would keep a store from starting: every byte of
+an unopened directory. Invariants of it: nothing is changed; one fault does not hide others, except an unreadable
+manifest, which names all other files. Refused with `DataError`: a directory that is in use, in a newer format, or not a
+data directory.
 """
 
 from __future__ import annotations
@@ -9,24 +12,28 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from segstore.server.durable import snapshot
-from segstore.server.durable.chunk_files import BlockCache
+from segstore.server.durable import chunk_files, snapshot
+from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import BATCH, records
 from segstore.server.durable.data_directory import (
+    MANIFEST_FILE,
     DataDirectory,
     DirectoryDamaged,
+    DirectoryForeign,
     DirectoryUnusable,
     JournalFile,
     snapshot_name,
 )
 from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import Group, JournalDamaged, file_names, read_journal
+from segstore.server.durable.journal import Group, JournalDamaged, JournalReader, file_name
+from segstore.server.durable.sqlite_journal import SqliteReader
 from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
 from segstore.wire.names import container_of, is_index
 
@@ -52,15 +59,38 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
     return snapshot.read(data, directory.path, cache)
 
 
-def groups_of(path: Path, entry: JournalFile, before: int, copied_to: Path | None = None) -> Iterator[Group]:
-    """Yields the valid groups of a journal, which follow batch `before`; `read_journal` says more."""
-    for group in read_journal(path, entry.base_crc, copied_to):
-        if entry.last is not None and group.first > entry.last:
-            return
+def reader_of(directory: DataDirectory, entry: JournalFile, copied_to: Path | None = None) -> JournalReader:
+    """Returns a reader of a journal in the manifest. copied_to: as for `SqliteReader`."""
+    if entry.format == 1:
+        return SqliteReader(directory.path, entry.number, entry.base_crc, copied_to)
+    return JournalReader(directory.path / file_name(entry.number), entry.base_crc)
+
+
+def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
+    """Yields the groups of a journal, which must follow batch `before`, up to its last valid one.
+
+    Raises `JournalDamaged`, `OSError`.
+    """
+    for group in reader:
         if group.first != before + 1:
-            raise JournalDamaged(path, f"batch {before} is followed by batch {group.first}")
+            raise JournalDamaged(reader.path, f"batch {before} is followed by batch {group.first}")
         before = group.last
         yield group
+        if entry.last is not None and before >= entry.last:
+            return
+    if entry.last is not None and before < entry.last:
+        raise JournalDamaged(reader.path, f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
+
+
+def missing(directory: DataDirectory, end: JournalReader | None, last: int) -> tuple[Path, str] | None:
+    """Returns the file that lacks committed batches, and what is wrong with it; None if all are there.
+
+    end: the journal that ends with batch `last`, the last one that was read; None without journals.
+    """
+    if last >= directory.committed:
+        return None
+    file, place = (directory.path / MANIFEST_FILE, "") if end is None else (end.path, f" at byte {end.end}")
+    return file, f"it ends{place} with batch {last}, and batch {directory.committed} was committed"
 
 
 class Recovery:
@@ -120,11 +150,14 @@ class Recovery:
             raise DirectoryDamaged(directory.path, self._snapshot_file, str(error)) from error
         self._images = {}
         appended: dict[int, dict[str, None]] = {each: {} for each in containers}
+        end: JournalReader | None = None
         for entry in directory.manifest.journals:
-            path = directory.path / file_names(entry.number)[0]
+            reader, before = reader_of(directory, entry), self.last
             try:
-                for group in groups_of(path, entry, self.last):
+                for group in groups_of(reader, entry, before):
                     self._replay(group, containers, starts, appended)
+                if end is None or self.last > before or reader.stray is not None:
+                    end = reader  # the next journal is created early, so the newest one may be empty
             except FileNotFoundError as error:
                 raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
             except OSError as error:
@@ -132,15 +165,10 @@ class Recovery:
             except JournalDamaged as error:
                 raise DirectoryDamaged(directory.path, error.path, error.what) from error
             except _OPEN_ERRORS as error:
-                raise DirectoryDamaged(directory.path, path, f"{type(error).__name__}: {error}") from error
+                raise DirectoryDamaged(directory.path, reader.path, f"{type(error).__name__}: {error}") from error
             self.journals.append((entry, self.last))
-        if self.last < directory.committed:
-            newest = directory.manifest.journals[-1].number if directory.manifest.journals else 0
-            raise DirectoryDamaged(
-                directory.path,
-                directory.path / file_names(newest)[1],
-                f"it ends with batch {self.last}, and batch {directory.committed} was committed",
-            )
+        if (lacking := missing(directory, end, self.last)) is not None:
+            raise DirectoryDamaged(directory.path, *lacking)
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])
@@ -195,3 +223,85 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
                 and container_of(name, count) in containers
             ):
                 container.apply(SegmentDeleted(index, retired=False))
+
+
+# --- verification -----------------------------------------------------------------------------------------------------
+
+
+class Verified(NamedTuple):
+    """Result of a verification: the faults, one sentence each, and counts of what was read."""
+
+    faults: list[str]
+    files: int = 0
+    segments: int = 0
+    batches: int = 0
+
+
+def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) -> Verified:
+    """Reads and verifies a whole directory. Raises `DataError`.
+
+    owner: the expected cluster, its number of containers, and the containers in the directory; None for any.
+    """
+    try:
+        directory = DataDirectory.look(path)
+    except DirectoryDamaged as error:
+        return Verified([str(error)])
+    try:
+        return _verify(directory, owner)
+    finally:
+        directory.close()
+
+
+def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | None) -> Verified:
+    faults: list[str] = []
+    if owner is not None:
+        try:
+            directory.check_owner(*owner)
+        except DirectoryForeign as error:
+            faults.append(str(error))
+    files = segments = 0
+    found = directory.manifest.snapshot
+    if found is not None:
+        files += 1
+        chunks: dict[int, ChunkFile] = {}
+        try:
+            images, _, chunks = read_snapshot(directory, BlockCache(0))
+            segments = sum(len(image.segments) for image in images)
+        except (OSError, ValueError) as error:
+            faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
+        for each in chunks.values():
+            files += 1
+            try:
+                chunk_files.check(each)
+            except DataDamaged as error:
+                faults.append(str(error).partition("; ")[0])
+    batch, end = directory.manifest.batch, None
+    stray: list[JournalReader] = []
+    for entry in directory.manifest.journals:
+        files += 1
+        fault = ""
+        with TemporaryDirectory(prefix="segstore-verify-") as folder:
+            reader, before = reader_of(directory, entry, Path(folder)), batch
+            try:
+                for group in groups_of(reader, entry, before):
+                    batch = group.last
+            except JournalDamaged as error:
+                fault = str(error)
+            except OSError as error:
+                fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
+        if fault or end is None or batch > before or reader.stray is not None:
+            end = reader
+        if fault:
+            faults.append(fault)
+        elif reader.stray is not None:
+            stray.append(reader)
+    lacking = missing(directory, end, batch)
+    faults += [
+        f"{each.path} has bytes in no group, from byte {each.stray} on: what a loss of power left of a write, or "
+        "damage to what is not used; nothing that was acknowledged is in them"
+        for each in stray
+        if lacking is None or each is not end
+    ]
+    if lacking is not None:
+        faults.append(f"{lacking[0]} is damaged: {lacking[1]}")
+    return Verified(faults, files, segments, batch)

@@ -151,7 +151,7 @@ def read_identity(path: Path) -> SharedFolder | None:
     first = _FIRST_LINE.match(data)
     if first is None or crc32(first[1] + b"\n" + data[first.end() :]) != int(first[2], 16):
         raise DirectoryDamaged(path, file, "it does not have its checksum")
-    if int(first[1]) != FORMAT:
+    if not 1 <= int(first[1]) <= FORMAT:
         raise DirectoryNewer(path, int(first[1]))
     try:
         found = _DECODER.decode(data[first.end() :])

@@ -169,11 +169,15 @@ class AppendedCoder:
     def encode(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
         """One record of all rows, as ``OperationJournal.appended``; their data are copied once."""
         pack, begin, around = self._heads.get(segment) or self._head(segment)
-        parts = [row[2] for row in rows]
-        size, events = sum(map(len, parts)), sum([row[1] for row in rows])
-        head = pack(self._number, around + size, begin, _BIN, size)
-        tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, rows[-1][0])
-        return b"".join((head, *parts, tail))
+        parts: list[Buffer] = [b""]
+        size = events = 0
+        for _, of_row, data, _ in rows:
+            parts.append(data)
+            size += len(data)
+            events += of_row
+        parts[0] = pack(self._number, around + size, begin, _BIN, size)
+        parts.append(_TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, rows[-1][0]))
+        return b"".join(parts)
 
     def _head(self, segment: str) -> tuple[Callable[..., bytes], bytes, int]:
         begin = _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))

@@ -160,15 +160,11 @@ class History:
             shutil.rmtree(image)
 
     def _compare(self, disk: Disk) -> None:
-        """Assert that the recording is complete: it equals the folder's content, except for SQLite's shared memory."""
+        """Assert that the recording is complete: it equals the folder's content."""
         recorded = disk.files()
         files = [each for each in self._root.rglob("*") if each.is_file()]
         there = {str(each.relative_to(self._root)): each.read_bytes() for each in files}
-        differing = [
-            name
-            for name in recorded.keys() | there.keys()
-            if not name.endswith("-shm") and recorded.get(name) != there.get(name)
-        ]
+        differing = [name for name in recorded.keys() | there.keys() if recorded.get(name) != there.get(name)]
         assert not differing, f"life {self.lives}: not as it was recorded: {differing}"
 
 

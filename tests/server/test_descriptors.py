@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import resource
 from typing import Any
 
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.server.descriptors import are_short, shares
+from segstore.server.descriptors import shares
 
 
 def divided(soft: int, containers: int) -> Any:
@@ -35,17 +33,3 @@ def test_without_a_limit_there_is_room_for_all() -> None:
     assert share.stores > 1 << 40
     assert share.controller == (1 << 31) - 1
     assert share.http == 256
-
-
-def test_a_process_is_short_where_nothing_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(number: int) -> Any:
-        def opened(*_: Any) -> int:
-            raise OSError(number, os.strerror(number))
-
-        return opened
-
-    assert not are_short()
-    for number, short in ((errno.EMFILE, True), (errno.ENFILE, True), (errno.EACCES, False)):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "open", refuse(number))
-            assert are_short() is short

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files
-from segstore.server.durable.journal import SqliteJournal
+from segstore.server.durable.journal import JournalWriter
 from segstore.server.store import SegmentStore
 from tests.server.support import append_to
 
@@ -18,13 +18,13 @@ WRITER = UUID(int=7)
 NONE = -(1 << 63)
 
 
-def small_journal(path: Path, files: Files, _: int) -> SqliteJournal:
+def small_journal(path: Path, files: Files, _: int) -> JournalWriter:
     """A journal that does not fill its file ahead."""
-    return SqliteJournal(path, files, 16 * 1024)
+    return JournalWriter(path, files, 16 * 1024)
 
 
 def make(
-    path: Path, make_journal: Callable[[Path, Files, int], SqliteJournal] = small_journal, **options: Any
+    path: Path, make_journal: Callable[[Path, Files, int], JournalWriter] = small_journal, **options: Any
 ) -> tuple[Durability, SegmentStore]:
     """A directory that is not open yet, and a store of empty containers for it."""
     made = {"containers": CONTAINERS, "held": range(CONTAINERS), "memory_bytes": MIN_MEMORY_BYTES, **options}

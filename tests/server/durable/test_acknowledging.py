@@ -8,7 +8,7 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.durable import Durability, Files
-from segstore.server.durable.journal import Group, SqliteJournal
+from segstore.server.durable.journal import Group, JournalWriter
 from segstore.wire import AppendSetup, DataAppended, Hello, SegmentCreated, SegmentRead
 from tests.server.support import HELLO, Peer, append, create, read, set_up, until
 
@@ -20,7 +20,7 @@ class Held:
     groups = 0
 
     def __init__(self, path: Path, files: Files, _: int) -> None:
-        self._journal = SqliteJournal(path, files, 16 * 1024)
+        self._journal = JournalWriter(path, files, 16 * 1024)
 
     @property
     def base_crc(self) -> int:

@@ -1,29 +1,48 @@
 """A byte that is not what was written is found, in whichever file and at whichever place."""
 
 import asyncio
+import errno
 import os
 import shutil
 import sqlite3
-from fnmatch import fnmatch
+import tarfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.server.durable import DataError, DirectoryUnusable, journal, verify
+from segstore.server.durable import DataError, DirectoryUnusable, journal, sqlite_journal, verify
 from segstore.server.store import DataDamaged
 from tests.server.durable.support import make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
+FORMAT_1 = Path(__file__).parents[3] / "fixtures" / "data-directories" / "format-1.tar.xz"
 PLACES = 24
 """In each file, spread over its length."""
 
 
+KINDS = {"MANIFEST", "committed", "snapshot", "chunk"}
+JOURNALS = {1: {"journal.sqlite", "journal.sqlite-wal"}, 2: {"journal"}}
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["format 2", "format 1"])
+def written(request: pytest.FixtureRequest) -> int:
+    """The format of a directory."""
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def crashed(tmp_path_factory: pytest.TempPathFactory, written: int) -> Path:
     """A directory with a file of each kind, and a journal that has not been read yet."""
-    path = tmp_path_factory.mktemp("crashed") / "data"
+    folder = tmp_path_factory.mktemp("crashed")
+    path = folder / "data"
+    if written == 1:
+        with tarfile.open(FORMAT_1) as archive:
+            archive.extractall(folder, filter="data")
+        (folder / "plain").rename(path)
+        return path
 
     async def fill() -> None:
         async with running(path, crash=True) as (durability, store):
@@ -40,6 +59,10 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files_of(path: Path) -> list[Path]:
     return sorted(path.iterdir())
+
+
+def kind_of(file: Path) -> str:
+    return file.name.split("-")[0] + file.suffix
 
 
 async def refused(path: Path) -> str:
@@ -62,16 +85,13 @@ async def opened_and_read(path: Path) -> None:
         await durability.close()
 
 
-async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path) -> None:
+async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path, written: int) -> None:
     assert verify(crashed).faults == []
     kinds = set()
     for file in files_of(crashed):
         size = file.stat().st_size
-        # SQLite's shared memory is made anew, and nothing is kept in the lock.
-        if not size or file.name.endswith("-shm"):
-            continue
-        kinds.add(file.name.split("-")[0] + file.suffix)
-        log = file.name.endswith("-wal")
+        kinds.add(kind_of(file))
+        log = file.name.startswith("journal") and not file.name.endswith("sqlite")
         for at in sorted({*range(0, size, max(1, size // PLACES)), size - 1}):
             path = tmp_path / "data"
             shutil.copytree(crashed, path)
@@ -81,18 +101,21 @@ async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path
                 copy.seek(at)
                 copy.write(bytes([byte ^ 0x10]))
             assert verify(path).faults != [], f"byte {at} of {file.name}, by verify"
-            # Only what lies behind the last group of a journal means nothing to whoever opens it.
+            # Only bytes in no group mean nothing to the one who opens it.
             unused = log and byte == 0
             assert str(path) in await refused(path) or unused, f"byte {at} of {file.name}, by opening and reading"
             shutil.rmtree(path)
-    assert kinds == {"MANIFEST", "committed", "snapshot", "chunk", "journal.sqlite", "journal.sqlite-wal"}
+    assert kinds == KINDS | JOURNALS[written]
 
 
-@pytest.mark.parametrize("kind", ["MANIFEST", "committed", "snapshot-*", "chunk-*", "*.sqlite", "*.sqlite-wal"])
-async def test_a_missing_file_is_named_and_nothing_is_changed(crashed: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "a journal", "a log"])
+async def test_a_missing_file_is_named_and_nothing_is_changed(
+    crashed: Path, tmp_path: Path, kind: str, written: int
+) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    gone = next(each for each in sorted(path.iterdir()) if fnmatch(each.name, kind))
+    kind = {"a journal": min(JOURNALS[written]), "a log": max(JOURNALS[written])}.get(kind, kind)
+    gone = next(each for each in files_of(path) if kind_of(each) == kind)
     gone.unlink()
     before = {each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")}
     with pytest.raises(DataError, match=gone.name):
@@ -101,14 +124,36 @@ async def test_a_missing_file_is_named_and_nothing_is_changed(crashed: Path, tmp
     assert {name: data for name, data in after.items() if name in before} == before
 
 
-async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path, tmp_path: Path) -> None:
+def logs_of(path: Path, written: int) -> list[Path]:
+    """The files of a directory that have groups."""
+    logs = [each for each in files_of(path) if kind_of(each) == max(JOURNALS[written])]
+    return [each for each in logs if sum(map(bool, each.read_bytes())) > 1_000]
+
+
+async def test_a_journal_that_is_cut_off_is_not_taken_for_shorter(crashed: Path, tmp_path: Path, written: int) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    logs = [each for each in path.iterdir() if each.name.endswith("-wal")]
-    largest = max(logs, key=lambda each: sum(map(bool, each.read_bytes())))
-    os.truncate(largest, 20_000)
-    with pytest.raises(DataError, match=r"ends with batch \d+, and batch \d+ was committed|is followed by batch"):
+    log = logs_of(path, written)[0]
+    os.truncate(log, log.stat().st_size // 2)
+    said = r"ends at byte \d+ with batch \d+, and batch \d+ was committed|is followed by batch"
+    with pytest.raises(DataError, match=said):
         await opened_and_read(path)
+
+
+async def test_the_last_group_is_missed_where_it_was_even_if_a_new_journal_follows(
+    crashed: Path, tmp_path: Path, written: int
+) -> None:
+    path = tmp_path / "data"
+    shutil.copytree(crashed, path)
+    log = logs_of(path, written)[-1]
+    data = bytearray(log.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    data[end - 20] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(DataError, match=rf"{log} is damaged: it ends at byte \d+ with batch \d+, and batch") as found:
+        await opened_and_read(path)
+    said = str(found.value).partition("; restore")[0]
+    assert verify(path).faults == [said]
 
 
 def test_the_command_line_says_what_is_damaged(crashed: Path, tmp_path: Path) -> None:
@@ -133,12 +178,21 @@ def test_verify_changes_nothing(crashed: Path) -> None:
 
 
 async def test_a_journal_that_the_system_does_not_let_be_read_is_not_called_damaged(
-    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     path = tmp_path / "data"
     shutil.copytree(crashed, path)
-    none = tmp_path / "none"
-    monkeypatch.setattr(journal, "_read_only", lambda _: sqlite3.connect(f"file:{none}?mode=ro", uri=True))
-    with pytest.raises(DirectoryUnusable, match="cannot be used as a data directory: SQLite cannot read"):
+    if written == 1:
+        none = tmp_path / "none"
+        monkeypatch.setattr(sqlite_journal, "_read_only", lambda _: sqlite3.connect(f"file:{none}?mode=ro", uri=True))
+        said = "SQLite cannot read"
+    else:
+
+        def refuse(_: Path) -> NoReturn:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(journal, "open_regular", refuse)
+        said = "Permission denied"
+    with pytest.raises(DirectoryUnusable, match=f"cannot be used as a data directory: {said}"):
         await opened_and_read(path)
-    assert all("cannot be read: SQLite" in each for each in verify(path).faults[:-1])
+    assert all(f"cannot be read: {said}" in each for each in verify(path).faults[:-1])

@@ -137,9 +137,9 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
     take(tmp_path).close()
     manifest = tmp_path / "MANIFEST"
     body = manifest.read_bytes().partition(b"\n")[2]
-    manifest.write_bytes(b"segstore data 2 %08x\n" % crc32(b"2\n" + body) + body)
+    manifest.write_bytes(b"segstore data 3 %08x\n" % crc32(b"3\n" + body) + body)
     before = content(tmp_path)
-    with pytest.raises(DirectoryNewer, match=r"is in format 2, and this version of segstore reads format 1; start"):
+    with pytest.raises(DirectoryNewer, match=r"is in format 3, and this version of segstore reads formats up to 2; st"):
         take(tmp_path)
     assert content(tmp_path) == before
 
@@ -365,12 +365,15 @@ def test_the_owner_of_a_directory_is_checked(
 
 def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(tmp_path: Path) -> None:
     directory = take(tmp_path)
-    directory.change(snapshot=SnapshotFile(3, 10, 7), journals=(JournalFile(4, 1), JournalFile(5, 1)))
+    directory.change(snapshot=SnapshotFile(3, 10, 7), journals=(JournalFile(4, 1), JournalFile(5, 1, format=2)))
     kept = {
         *("chunk-0000000001", "chunk-0000000002", "snapshot-0000000003"),
-        *(f"journal-000000000{number}.sqlite{end}" for number in (4, 5) for end in ("", "-wal", "-shm")),
+        *("journal-0000000004.sqlite", "journal-0000000004.sqlite-wal", "journal-0000000005"),
     }
-    left = {"chunk-0000000006", "snapshot-0000000002", "journal-0000000003.sqlite-journal"}
+    left = {
+        *("chunk-0000000006", "snapshot-0000000002", "journal-0000000003", "journal-0000000003.sqlite-journal"),
+        "journal-0000000004.sqlite-shm",
+    }
     foreign = {"letters.txt", "chunk-1", "snapshot-00000000031", "journal-0000000003.sqlite.old"}
     for name in kept | left | foreign:
         (tmp_path / name).write_bytes(b"")
@@ -385,7 +388,7 @@ def test_files_with_our_names_that_are_not_in_force_are_removed_and_others_stay(
         ("snapshot-0000000012", 12),
         ("chunk-0000000001", 1),
         ("journal-0000000003.sqlite-wal", 3),
-        ("journal-0000000003", None),
+        ("journal-0000000003", 3),
         ("xchunk-0000000001", None),
         ("MANIFEST", None),
     ],

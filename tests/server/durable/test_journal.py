@@ -1,41 +1,69 @@
-"""A journal's file: filled ahead, full when that space is used, and read back group by group."""
+"""A journal's file: filled ahead, full when that space is used, read back group by group, whatever is in it."""
 
 from __future__ import annotations
 
+import errno
+import os
+import random
+import struct
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zlib import crc32
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from segstore.server.durable import Files, journal
-from segstore.server.durable.journal import Group, JournalDamaged, SqliteJournal, padding_fault, read_journal
+from segstore.server.durable import Files
+from segstore.server.durable.journal import PAGE_BYTES, Group, JournalDamaged, JournalReader, JournalWriter
 
-FRAME_BYTES = 4096 + 24
-"""What one page takes in SQLite's log."""
+HEAD_BYTES = 44
+"""What a group has before its payload."""
+SECTOR_BYTES = 512
+GROUPS = [Group(1, 1, b"first"), Group(2, 9, bytes(range(256)) * 40), Group(10, 10, b""), Group(11, 12, b"x" * 9_000)]
+NOTHING = Group(0, 0, b"")
 
 
-def log_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
+def written(path: Path, groups: Iterable[Group], filled_bytes: int = 64 * 1024) -> int:
+    """Writes a journal; returns the checksum for a manifest."""
+    made = JournalWriter(path, Files(), filled_bytes)
+    for each in groups:
+        made.append(each)
+    made.close()
+    return made.base_crc
+
+
+def read(path: Path, base_crc: int) -> list[Group]:
+    return list(JournalReader(path, base_crc))
+
+
+def end_of(groups: Iterable[Group]) -> int:
+    """Offset of what follows groups."""
+    pages = [-(-(HEAD_BYTES + len(each.payload)) // PAGE_BYTES) for each in groups]
+    return PAGE_BYTES * (1 + sum(pages))
 
 
 @pytest.mark.parametrize("filled_bytes", [100_000, (1 << 20) + 1])
 def test_a_new_journal_has_its_space_on_disk_and_zeros_in_it(tmp_path: Path, filled_bytes: int) -> None:
-    path = tmp_path / "journal.sqlite"
-    made = SqliteJournal(path, Files(), filled_bytes)
-    empty = log_of(path).read_bytes()
-    assert len(empty) == filled_bytes
-    assert padding_fault(log_of(path)) is None
+    path = tmp_path / "journal"
+    made = JournalWriter(path, Files(), filled_bytes)
+    data = path.read_bytes()
+    assert len(data) == filled_bytes
+    assert not data[28:].strip(b"\0")
     made.append(Group(1, 1, b"data"))
     made.close()
     made.close()
-    assert len(log_of(path).read_bytes()) == filled_bytes
+    assert len(path.read_bytes()) == filled_bytes
 
 
-@pytest.mark.parametrize(("payload_bytes", "frames"), [(0, 2), (4_091, 2), (4_092, 3), (8_184, 4)])
+@pytest.mark.parametrize(("payload_bytes", "pages"), [(0, 1), (4_052, 1), (4_053, 2), (8_148, 2)])
 def test_a_journal_is_full_when_its_groups_take_the_space_that_was_filled(
-    tmp_path: Path, payload_bytes: int, frames: int
+    tmp_path: Path, payload_bytes: int, pages: int
 ) -> None:
     for more in (0, 1):
-        made = SqliteJournal(tmp_path / f"journal-{more}.sqlite", Files(), 2 * frames * FRAME_BYTES + more)
+        made = JournalWriter(tmp_path / f"journal-{more}", Files(), (1 + 2 * pages) * PAGE_BYTES + more)
         found = []
         for number in (1, 2):
             made.append(Group(number, number, bytes(payload_bytes)))
@@ -44,55 +72,158 @@ def test_a_journal_is_full_when_its_groups_take_the_space_that_was_filled(
         made.close()
 
 
-@pytest.mark.parametrize("size", [10, 11, 20, 21])
-def test_a_group_that_is_too_large_for_a_row_is_stored_in_several_and_read_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+@pytest.mark.parametrize("filled_bytes", [0, 8192, 64 * 1024])
+def test_groups_are_read_as_they_were_written_also_behind_the_space_that_was_filled(
+    tmp_path: Path, filled_bytes: int
 ) -> None:
-    monkeypatch.setattr(journal, "_PART_BYTES", 10)
-    given = [Group(1, 3, bytes(range(size))), Group(4, 4, b"after")]
-    made = SqliteJournal(tmp_path / "journal.sqlite", Files())
-    for each in given:
+    base_crc = written(tmp_path / "journal", GROUPS, filled_bytes)
+    found = JournalReader(tmp_path / "journal", base_crc)
+    assert list(found) == GROUPS
+    assert (found.end, found.stray) == (end_of(GROUPS), None)
+
+
+def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
+    writes: list[tuple[int, int]] = []
+
+    class Recording(Files):
+        def write_at(self, descriptor: int, data: object, at: int) -> None:
+            writes.append((at, len(data)))  # type: ignore[arg-type]
+            super().write_at(descriptor, data, at)  # type: ignore[arg-type]
+
+    made = JournalWriter(tmp_path / "journal", Recording(), 8192)
+    for each in GROUPS:
         made.append(each)
     made.close()
-    assert list(read_journal(made.path, made.base_crc)) == given
+    assert [at % PAGE_BYTES for at, _ in writes] == [0] * len(GROUPS)
+    assert [at for at, _ in writes] == [end_of(GROUPS[:number]) for number in range(len(GROUPS))]
+    assert all(at + size <= after for (at, size), (after, _) in pairwise(writes))
 
 
-def test_a_journal_is_read_from_a_folder_whose_name_means_something_in_a_uri(tmp_path: Path) -> None:
-    folder = tmp_path / "a%41?mode=rw#b"
-    folder.mkdir()
-    made = SqliteJournal(folder / "journal.sqlite", Files())
-    made.append(Group(1, 1, b"data"))
+def test_a_group_is_on_disk_when_the_call_that_writes_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    made = JournalWriter(path, Files(), 8192)
+    flags = [
+        int(line.split()[1], 8)
+        for each in Path("/proc/self/fdinfo").iterdir()
+        if os.path.lexists(f"/proc/self/fd/{each.name}") and os.readlink(f"/proc/self/fd/{each.name}") == str(path)  # noqa: PTH115
+        for line in each.read_text().splitlines()
+        if line.startswith("flags:")
+    ]
     made.close()
-    assert list(read_journal(made.path, made.base_crc)) == [Group(1, 1, b"data")]
-    assert [each.name for each in tmp_path.iterdir()] == [folder.name]
+    assert [each & os.O_DSYNC for each in flags] == [os.O_DSYNC]
 
 
-@pytest.mark.parametrize("behind", [0, 1, 4_200, 1 << 20])
-def test_a_byte_behind_the_last_group_is_found_at_its_place(tmp_path: Path, behind: int) -> None:
-    made = SqliteJournal(tmp_path / "journal.sqlite", Files(), 2_000_000)
-    made.append(Group(1, 1, b"data"))
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=150)
+def test_a_last_group_of_which_any_sectors_are_missing_is_no_group(chance: random.Random) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        last = Group(13, 13, chance.randbytes(chance.choice([1, 400, 5_000, 30_000])))
+        base_crc = written(path, [*GROUPS, last])
+        data, begin, end = bytearray(path.read_bytes()), end_of(GROUPS), end_of([*GROUPS, last])
+        used = range(begin, begin + HEAD_BYTES + len(last.payload), SECTOR_BYTES)
+        gone = set(chance.sample(used, chance.randint(1, len(used))))
+        for at in gone:
+            data[at : at + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+        path.write_bytes(data[: chance.choice([len(data), max(gone)])])
+        found = JournalReader(path, base_crc)
+        assert list(found) == GROUPS
+        assert found.end == begin
+        assert found.stray is None or begin <= found.stray < end
+
+
+@pytest.mark.parametrize("number", range(len(GROUPS)))
+def test_a_byte_of_a_group_that_changes_is_damage_unless_it_was_the_last(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "journal"
+    base_crc = written(path, GROUPS)
+    whole, begin = path.read_bytes(), end_of(GROUPS[:number])
+    size = HEAD_BYTES + len(GROUPS[number].payload)
+    for at in {*range(HEAD_BYTES), size // 2, size - 1} & {*range(size)}:
+        data = bytearray(whole)
+        data[begin + at] ^= 0x10
+        path.write_bytes(data)
+        if number == len(GROUPS) - 1:
+            found = JournalReader(path, base_crc)
+            assert list(found) == GROUPS[:-1]
+            assert (found.end, found.stray) == (begin, begin)
+            continue
+        following = end_of(GROUPS[: number + 1])
+        said = f"{path} is damaged: the group at byte {begin} is not valid, and another one is at byte {following}"
+        with pytest.raises(JournalDamaged, match=said):
+            read(path, base_crc)
+
+
+def test_groups_of_another_journal_in_the_same_blocks_are_nothing(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    written(old, GROUPS)
+    base_crc = written(new, GROUPS[:1])
+    new.write_bytes(new.read_bytes()[: end_of(GROUPS[:1])] + old.read_bytes()[end_of(GROUPS[:1]) :])
+    found = JournalReader(new, base_crc)
+    assert list(found) == GROUPS[:1]
+    assert found.stray == end_of(GROUPS[:1])
+
+
+@pytest.mark.parametrize("at", [28, PAGE_BYTES - 1, PAGE_BYTES + HEAD_BYTES + 5, 2 * PAGE_BYTES - 1, 60_000, 65_535])
+def test_a_byte_in_no_group_is_found_at_its_place(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "journal"
+    base_crc = written(path, GROUPS)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\x01")
+    found = JournalReader(path, base_crc)
+    assert list(found) == GROUPS
+    assert found.stray == at
+
+
+def test_a_header_that_is_not_the_manifests_is_damage(tmp_path: Path) -> None:
+    path, other = tmp_path / "journal", tmp_path / "other"
+    base_crc = written(path, GROUPS)
+    whole = path.read_bytes()
+    forged = b"SEGJRNL2" + whole[8:24]
+    for changed in (b"", whole[:27], b"X" + whole[1:], whole[:24] + bytes(4) + whole[28:]):
+        path.write_bytes(changed)
+        with pytest.raises(JournalDamaged, match="its header does not have the checksum that the manifest keeps"):
+            read(path, base_crc)
+    written(other, GROUPS)
+    with pytest.raises(JournalDamaged, match="its header does not have the checksum that the manifest keeps"):
+        read(other, base_crc)
+    path.write_bytes(forged + crc32(forged).to_bytes(4) + whole[28:])
+    with pytest.raises(JournalDamaged, match="its header begins with b'SEGJRNL2'"):
+        read(path, crc32(forged))
+
+
+@pytest.mark.parametrize("claimed", [0, 1, 60_000, 1 << 31, 1 << 40, (1 << 64) - 1])
+def test_a_size_that_a_file_does_not_have_is_not_allocated(tmp_path: Path, claimed: int) -> None:
+    path = tmp_path / "journal"
+    base_crc = written(path, [])
+    data = bytearray(path.read_bytes())
+    head = struct.pack(">16sQQQ", data[8:24], 1, 1, claimed)
+    data[PAGE_BYTES : PAGE_BYTES + HEAD_BYTES] = head + bytes(4)
+    path.write_bytes(data)
+    assert read(path, base_crc) == []
+
+
+@given(st.binary(max_size=300), st.booleans(), st.integers(0, 70))
+def test_any_bytes_in_the_place_of_groups_are_damage_or_nothing(tail: bytes, salted: bool, skipped: int) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        base_crc = written(path, [], 0)
+        data = path.read_bytes()
+        path.write_bytes(data + bytes(skipped * 100) + (data[8:24] if salted else b"") + tail)
+        try:
+            assert read(path, base_crc) == []
+        except JournalDamaged:
+            assert salted
+
+
+def test_a_group_that_cannot_be_written_whole_is_an_error(tmp_path: Path) -> None:
+    class Full(Files):
+        def write_at(self, descriptor: int, data: object, at: int) -> None:
+            super().write_at(descriptor, memoryview(data)[:SECTOR_BYTES], at)  # type: ignore[arg-type]
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    made = JournalWriter(tmp_path / "journal", Full(), 8192)
+    with pytest.raises(OSError, match="No space left"):
+        made.append(Group(1, 1, bytes(5_000)))
     made.close()
-    log = log_of(made.path)
-    end = len(log.read_bytes().rstrip(b"\0"))
-    end += -(end - 32) % FRAME_BYTES  # a frame may end with zeros
-    with log.open("r+b") as file:
-        file.seek(end + behind)
-        file.write(b"\x01\x00\x02")
-    assert padding_fault(log) == end + behind
-    assert list(read_journal(made.path, made.base_crc)) == [Group(1, 1, b"data")]
-
-
-def test_the_header_of_a_log_is_checked_in_either_byte_order(tmp_path: Path) -> None:
-    made = SqliteJournal(tmp_path / "journal.sqlite", Files())
-    made.close()
-    log = log_of(made.path)
-    whole = log.read_bytes()
-    magic = int.from_bytes(whole[:4])
-    assert magic >> 1 == 0x377F0682 >> 1
-    for changed in (whole[:31], (magic ^ 1).to_bytes(4) + whole[4:], (magic ^ 2).to_bytes(4) + whole[4:]):
-        log.write_bytes(changed)
-        with pytest.raises(JournalDamaged, match="header") as damaged:
-            list(read_journal(made.path, made.base_crc))
-        assert damaged.value.path == log
-    log.write_bytes(whole)
-    assert list(read_journal(made.path, made.base_crc)) == []
+    assert read(made.path, made.base_crc) == []

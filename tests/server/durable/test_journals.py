@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from segstore.server.durable import Durability, Files
-from segstore.server.durable.journal import SqliteJournal, file_names
+from segstore.server.durable.journal import JournalWriter
 from tests.server.durable.support import make, running, write
 from tests.server.support import until
 
@@ -27,7 +27,7 @@ class WithoutManifests(Files):
         super().replace(source, target)
 
 
-class Closing(SqliteJournal):
+class Closing(JournalWriter):
     """Records which journals were closed."""
 
     closed: list[Path]
@@ -48,7 +48,7 @@ async def test_a_journal_that_no_manifest_names_is_closed(tmp_path: Path, monkey
         files.refusing = True
         with pytest.raises(OSError, match="No space left"):
             journals.make(4096)
-        assert Closing.closed == [*closed, tmp_path / f"journal-{number + 1:010d}.sqlite"]
+        assert Closing.closed == [*closed, tmp_path / f"journal-{number + 1:010d}"]
         files.refusing = False
         _, entry = journals.make(4096)
         assert entry.number == number + 2, "its files are there, so its number is not given again"
@@ -56,11 +56,11 @@ async def test_a_journal_that_no_manifest_names_is_closed(tmp_path: Path, monkey
 
 def named(durability: Durability) -> set[str]:
     """The journals in the manifest, by the names of their files."""
-    return {file_names(each.number)[0] for each in durability.directory.manifest.journals}
+    return {name for each in durability.directory.manifest.journals for name in each.names}
 
 
 def present(path: Path) -> set[str]:
-    return {each.name for each in path.glob("journal-*.sqlite")}
+    return {each.name for each in path.glob("journal-*")}
 
 
 async def test_a_start_removes_the_journals_that_it_has_copied(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ async def closed(store: Opened) -> None:
 
 
 def logs(path: Path) -> dict[str, Path]:
-    """Name → write-ahead log of each journal. Names are never reused."""
-    return {each.name: each for each in path.rglob("journal-*-wal")}
+    """Name → journal. Names are never reused."""
+    return {each.name: each for each in path.rglob("journal-*")}
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)

@@ -65,7 +65,7 @@ def listen(path: Path) -> None:
         os.chdir(here)
 
 
-FILES = ["MANIFEST", "committed", "snapshot-*", "chunk-*", "journal-*.sqlite", "journal-*.sqlite-wal"]
+FILES = ["MANIFEST", "committed", "snapshot-*", "chunk-*", "journal-*"]
 
 
 @pytest.mark.parametrize("replace", [link, dangle, fifo, listen])
@@ -109,7 +109,7 @@ async def test_a_file_that_has_another_name_elsewhere_is_not_written_to(tmp_path
     copy.mkdir()
     for each in path.iterdir():
         (copy / each.name).hardlink_to(each)
-    before = {each.name: each.read_bytes() for each in copy.iterdir() if not each.name.endswith("-shm")}
+    before = {each.name: each.read_bytes() for each in copy.iterdir()}
     assert await live("plain", path) != held
     assert {name: (copy / name).read_bytes() for name in before} == before
     assert await found("plain", copy) == held

@@ -150,7 +150,7 @@ async def test_an_interrupted_opening_is_skipped(tmp_path: Path) -> None:
         for number in range(CONTAINERS):  # one that claimed and was killed, one that had begun to take files over
             Epoch.claim(tmp_path / "containers" / str(number))
             half = Epoch.claim(tmp_path / "containers" / str(number))
-            (half.path / "journal-0000000001.sqlite").write_bytes(b"")
+            (half.path / "journal-0000000001").write_bytes(b"")
         await new.open_all()
         assert everything(new.store) == before
 
@@ -308,12 +308,12 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
         await only.settled()
         before = everything(only.store)
         folder = tmp_path / "containers" / "0"
-        gone = next(folder.glob("*/journal*wal"))
+        gone = next(folder.glob("*/journal*"))
         shutil.copy(gone, tmp_path / "kept")
         gone.unlink()
         with pytest.raises(
             ContainerRefused,
-            match=r"container 0 cannot be opened: .*/containers/0/epoch-0000000001/journal-0000000001.sqlite-wal is "
+            match=r"container 0 cannot be opened: .*/containers/0/epoch-0000000001/journal-0000000001 is "
             r"damaged: it is missing; restore .*/containers/0 from a copy, `segstore verify .*` says what else is",
         ):
             await other.open()
