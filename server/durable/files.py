@@ -43,10 +43,6 @@ class Files:
         """Creates a new file, open for writing; the caller closes the descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
-    def open_synced(self, path: Path) -> int:
-        """Opens a file for writes that return when their data are on disk; the caller closes the descriptor."""
-        return os.open(path, os.O_WRONLY | os.O_DSYNC | os.O_NOFOLLOW)
-
     def write(self, descriptor: int, data: Buffer) -> None:
         """Writes all of ``data``."""
         view = memoryview(data)
@@ -72,6 +68,10 @@ class Files:
     def sync(self, descriptor: int) -> None:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
+
+    def sync_data(self, descriptor: int) -> None:
+        """Waits until the file's bytes are on disk, and its size if it has grown, but not its times."""
+        os.fdatasync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -8,9 +8,9 @@ was written: bytes, and the numbers of the first and last batch. A file consists
     …
     zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
-A group is written with one call, to a file opened with `O_DSYNC`: it is on disk when the call returns. Groups follow
-each other without gaps in their numbers, and each is written after the previous one is on disk. The salt is random, so
-bytes of another journal, or of a file that had these blocks before, are never taken for a group.
+A group is written with one call and synced with another, `fdatasync`. Groups follow each other without gaps in their
+numbers, and each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a
+file that had these blocks before, are never taken for a group.
 
 Three failures are covered. 1. The process is killed: what it wrote is in the page cache, so at most the last group is
 torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write touches a
@@ -83,16 +83,16 @@ class JournalWriter:
         self._salt = os.urandom(_SALT_BYTES)
         header = _HEADER.pack(_MAGIC, self._salt)
         self.base_crc = crc32(header)
-        descriptor = files.create(path)
+        self._descriptor = descriptor = files.create(path)
         try:
             files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
             for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
                 files.write(descriptor, ZEROS[: filled_bytes - at])
             files.sync(descriptor)
-        finally:
-            os.close(descriptor)
-        files.sync_folder(path.parent)
-        self._descriptor = files.open_synced(path)
+            files.sync_folder(path.parent)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_full(self) -> bool:
@@ -105,6 +105,7 @@ class JournalWriter:
         head = _GROUP.pack(self._salt, first, last, len(payload))
         data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
         self._files.write_at(self._descriptor, data, self._end)
+        self._files.sync_data(self._descriptor)
         self._end += len(data)
 
     def close(self) -> None:

@@ -3,9 +3,9 @@
    Preloaded (LD_PRELOAD), and idle until `recorder_begin` is called in a forked process.
 
    A record is a header, a name and data; see `disk.py`. A lock makes each call and its record atomic, so the log has the
-   order of the calls. A sync has one record before and one after it, and does not wait for the real disk; a write to a
-   file opened with O_DSYNC is followed by one. Calls that could change a file and are not supported end the process, so
-   that none is missed. Writes through mmap are not recorded. */
+   order of the calls. A sync has one record before and one after it, and does not wait for the real disk. Calls that
+   could change a file and are not supported end the process, so that none is missed. Writes through mmap are not
+   recorded: among SQLite's files only the shared memory has them, and it holds no data. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -35,7 +35,6 @@ struct header {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t inode_of[MOST_DESCRIPTORS]; /* for descriptors of files below the root; 0 for others */
-static char is_synced[MOST_DESCRIPTORS];    /* whether each write syncs, for those descriptors */
 static char root[PATH_MAX];
 static size_t root_bytes;
 static int log_descriptor = -1;
@@ -122,7 +121,6 @@ static int open_recorded(int folder, const char *name, int flags, mode_t mode) {
         give_up("so many descriptors");
     if (descriptor >= 0 && !fstat(descriptor, &found)) {
         inode_of[descriptor] = found.st_ino;
-        is_synced[descriptor] = !!(flags & O_DSYNC);
         if (!there)
             record('C', found.st_ino, 0, path, NULL, 0);
         else if (flags & O_TRUNC)
@@ -161,23 +159,6 @@ EXPORT int close(int descriptor) {
     return syscall(SYS_close, descriptor);
 }
 
-/* With the lock held; 0 or -1. */
-static int sync_locked(uint64_t inode) {
-    int fails = 0;
-    if (inode) {
-        record('s', inode, 0, NULL, NULL, 0);
-        if (++syncs == kill_sync)
-            syscall(SYS_kill, getpid(), SIGKILL);
-        fails = syncs == fail_sync;
-        pthread_mutex_unlock(&lock);
-        sched_yield(); /* others may write meanwhile */
-        pthread_mutex_lock(&lock);
-        record(fails ? 'F' : 'S', inode, 0, NULL, NULL, 0);
-    }
-    errno = EIO;
-    return fails ? -1 : 0;
-}
-
 /* at: -1 for where the descriptor stands. */
 static ssize_t write_recorded(int descriptor, const struct iovec *parts, int count, off_t at) {
     ssize_t done, left;
@@ -201,8 +182,6 @@ static ssize_t write_recorded(int descriptor, const struct iovec *parts, int cou
             at += some;
             left -= some;
         }
-        if (is_synced[descriptor] && sync_locked(inode))
-            done = -1;
     }
     pthread_mutex_unlock(&lock);
     return done;
@@ -245,11 +224,23 @@ PWRITE(pwrite) PWRITE(pwrite64) PWRITEV(pwritev) PWRITEV(pwritev64) PWRITEV2(pwr
 TRUNCATE(ftruncate) TRUNCATE(ftruncate64)
 
 static int sync_recorded(int descriptor) {
-    int fails;
+    uint64_t inode;
+    int fails = 0;
     pthread_mutex_lock(&lock);
-    fails = sync_locked(recorded(descriptor));
+    inode = recorded(descriptor);
+    if (inode) {
+        record('s', inode, 0, NULL, NULL, 0);
+        if (++syncs == kill_sync)
+            syscall(SYS_kill, getpid(), SIGKILL);
+        fails = syncs == fail_sync;
+        pthread_mutex_unlock(&lock);
+        sched_yield(); /* others may write meanwhile */
+        pthread_mutex_lock(&lock);
+        record(fails ? 'F' : 'S', inode, 0, NULL, NULL, 0);
+    }
     pthread_mutex_unlock(&lock);
-    return fails;
+    errno = EIO;
+    return fails ? -1 : 0;
 }
 EXPORT int fsync(int descriptor) { return sync_recorded(descriptor); }
 EXPORT int fdatasync(int descriptor) { return sync_recorded(descriptor); }
