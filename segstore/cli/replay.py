@@ -93,8 +93,9 @@ _PORT = click.IntRange(0, 65535)
 
 
 def timeout_option(help_text: str) -> Callable[[F], F]:
-    over_0 = click.FloatRange(0, min_open=True)
-    return click.option("--timeout-s", type=over_0, default=5.0, show_default=True, help=help_text)
+    """`--timeout-s`: how long a command waits for a reply."""
+    positive = click.FloatRange(0, min_open=True)
+    return click.option("--timeout-s", type=positive, default=5.0, show_default=True, help=help_text)
 
 
 def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
@@ -110,6 +111,7 @@ def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...])
 
 
 def ignore_option(help_text: str) -> Callable[[F], F]:
+    """`--ignore`: fields that are not compared, as a set of names."""
     return click.option(
         "--ignore",
         metavar="FIELD",
