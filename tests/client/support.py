@@ -121,7 +121,7 @@ class Listener(ABC):
 
 
 class ScriptedStore(Listener):
-    """Answers Hello as it is told, and hands each command to a script. Payloads are the command's own."""
+    """Answers Hello as the test configures it, and hands each command to a script. Payloads are the command's own."""
 
     def __init__(self, script: Script = _say_nothing, *, hello: Hello | None = OURS) -> None:
         super().__init__()

@@ -137,15 +137,15 @@ class Fuzzer:
         self.last_at = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.last))
 
     def run(self, runs: int, seconds: float, *, keep: bool) -> None:
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         for data in {*corpus.inputs("native"), *corpus.seeds("decoder"), *corpus.seeds("framing")}:
             self.execute(data, always=True)
         executed = len(self.pool)
         while executed < runs and time.monotonic() - began < seconds:
             self.execute(self.mutated())
             executed += 1 + self.run_mutations(min(BURST, runs - executed - 1))
-            if time.monotonic() - told > 30:
-                told = time.monotonic()
+            if time.monotonic() - reported > 30:
+                reported = time.monotonic()
                 print(f"fuzz-native: {executed:,} inputs, {self.edges.value} edges, {len(self.pool)} kept", flush=True)
         print(
             f"fuzz-native: seed {self.seed}: {executed:,} inputs, {self.edges.value} edges, "
@@ -204,7 +204,7 @@ class Fuzzer:
                 case _:
                     out[3:4] = bytes([chance.randrange(256)])
         data = bytes(out[: corpus.MAX_INPUT_BYTES])
-        if len(data) >= 8 and chance.random() < 0.8:  # the header is told the truth about what follows, or half of it
+        if len(data) >= 8 and chance.random() < 0.8:  # usually make the length in the header correct
             size = len(data) - 8 if chance.random() < 0.8 else chance.randrange(len(data) - 7)
             data = data[:4] + size.to_bytes(4, "big") + data[8:]
         return data

@@ -74,7 +74,7 @@ def test_a_read_past_the_end_is_found_and_its_input_reported(tmp_path: Path) -> 
 def test_many_guided_executions_with_sanitizers_break_no_promise() -> None:
     done = fuzz("-m", "tests.fuzz.native")
     assert done.returncode == 0, done.stderr[-3000:]
-    told = re.search(r"([\d,]+) inputs, (\d+) edges", done.stdout)
-    assert told is not None
-    assert int(told[1].replace(",", "")) >= 100_000
-    assert int(told[2]) > 400
+    summary = re.search(r"([\d,]+) inputs, (\d+) edges", done.stdout)
+    assert summary is not None
+    assert int(summary[1].replace(",", "")) >= 100_000
+    assert int(summary[2]) > 400
