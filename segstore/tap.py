@@ -22,7 +22,13 @@ from typing import TypedDict, Unpack
 import uvloop
 
 from segstore import __version__
-from segstore.cli.serving import allow_many_connections, keep_writing, print_announcement, stopped_by_signal
+from segstore.cli.serving import (
+    allow_many_connections,
+    collect_rarely,
+    keep_writing,
+    print_announcement,
+    stopped_by_signal,
+)
 from segstore.cli.terminal import log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
@@ -183,6 +189,7 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
 async def _run(tap: Tap, form: str) -> None:
     stop = stopped_by_signal()
     async with tap:
+        collect_rarely()
         print_announcement(form, tap.address, tap.controller_address)
         await stop.wait()
         log.info("draining %d connections", len(tap.links))

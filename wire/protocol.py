@@ -14,7 +14,9 @@ Source: `ServerConnectionInboundHandler`, `FlowHandler` (Pravega).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from segstore.wire.blocks import Append
@@ -101,8 +103,11 @@ def answer_key(command: Any) -> int | str:
     return str(command.type_name) if request_id is None else request_id
 
 
-_Sent = tuple[int | str, Any, Any]
-"""A pending request: its key, the event number of an append or the offset of a read, and its owner's value."""
+_Sent = tuple[Any, Any, Any]
+"""A pending request: its key, the event number of an append or the offset of a read, and its owner's value.
+
+Of several appends: the list of their event numbers and keys, the last event number, and one value for all.
+"""
 
 
 class Requests(Generic[T]):
@@ -148,27 +153,44 @@ class Requests(Generic[T]):
         queue.append((key, number, kept))
         return room
 
+    def add_appends(self, writer: bytes, appends: list[tuple[int, int]], kept: T) -> None:
+        """Registers appends of one writer, by event number and request id, as one request: it is answered when all are.
+
+        `appends` is not empty and becomes the property of this object.
+        """
+        self._count += 1
+        self._appends.setdefault(writer, deque()).append((appends, appends[-1][0], kept))
+
     def answered(self, reply: Command) -> list[T]:
         """Removes and returns the values of the requests that a reply answers, oldest first."""
         if isinstance(reply, _ACKNOWLEDGE):
-            found: list[T] = []
-            writer, number = reply.writer_id.bytes, reply.event_number
-            queue = self._appends.get(writer, ())
-            while queue and queue[0][1] <= number:
-                found.append(self._take(self._appends, writer))
-            return found
+            return self.acknowledged(reply.writer_id.bytes, reply.event_number)
         key = answer_key(reply)
         if key in self._others:
             return [self._take(self._others, key)]
         # A failed append: the reply has its request id, which may be that of other appends too.
         for writer, queue in self._appends.items():
-            if queue[0][0] == key:
+            oldest = queue[0][0]
+            if oldest == key:
                 return [self._take(self._appends, writer)]
+            if type(oldest) is list and oldest[0][1] == key:
+                del oldest[0]
+                return [] if oldest else [self._take(self._appends, writer)]
         if isinstance(reply, AuthTokenCheckFailed):
             for other, queue in self._others.items():
                 if queue[0][1] == key:
                     return [self._take(self._others, other)]
         return []
+
+    def acknowledged(self, writer: bytes, number: int) -> list[T]:
+        """Removes and returns the values of a writer's appends up to an event number, oldest first."""
+        found: list[T] = []
+        queue = self._appends.get(writer, ())
+        while queue and queue[0][1] <= number:
+            found.append(self._take(self._appends, writer))
+        if queue and type(several := queue[0][0]) is list:
+            del several[: bisect_right(several, number, key=itemgetter(0))]
+        return found
 
     def forget(self, request: Command) -> None:
         """Removes the oldest request with this one's id; appends stay."""

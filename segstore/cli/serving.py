@@ -176,6 +176,12 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
             settings.trace.unlink(missing_ok=True)
 
 
+def collect_rarely() -> None:
+    """Tells the garbage collector that what exists now stays, and that requests leave few reference cycles."""
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, 20, 100)
+
+
 def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.Event:
     """An event that SIGTERM or SIGINT sets, after which `at_first` is called.
 
@@ -215,9 +221,7 @@ async def _serve(settings: ServeSettings) -> None:
             raise
         starting = None
         listens.set()
-        # Objects that exist now stay. Requests leave few reference cycles, so collection is rare.
-        gc.freeze()
-        gc.set_threshold(_COLLECT_AFTER, 20, 100)
+        collect_rarely()
         admin = cluster.stores[0].admin_address
         print_announcement(settings.announce, cluster.address, cluster.controller_address, admin, cluster.http_address)
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):

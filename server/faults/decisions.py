@@ -14,11 +14,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, deque
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from segstore.server.faults.rules import Action, Delay, Hold, Rule, check_size
+from segstore.wire import AppendBlockEnd
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
 
@@ -87,6 +88,10 @@ class Plan(msgspec.Struct, frozen=True):
     after: Wait = Wait()
 
 
+NO_PLAN: Final = Plan()
+"""For nearly all requests."""
+
+
 class NoSuchRule(KeyError):
     """No rule has that name. Attributes: name, known (the names of existing rules)."""
 
@@ -121,12 +126,13 @@ class Decider:
     Attributes:
         forgotten_decisions: number of older decisions that were discarded.
         looks_at_replies: whether an enabled rule matches replies.
+        looks_at_appends: whether an enabled rule may match an unconditional append.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.forgotten_decisions = 0
-        self.looks_at_replies = False
+        self.looks_at_replies = self.looks_at_appends = False
         self._log: deque[Decision] = deque()
         self._log_bytes = 0
         self._rules: dict[str, _Rule] = {}
@@ -169,7 +175,9 @@ class Decider:
         return self._rules[name]
 
     def _changed(self) -> None:
-        self.looks_at_replies = any(each.rule.on == "reply" and each.enabled for each in self._rules.values())
+        enabled = [each for each in self._rules.values() if each.enabled]
+        self.looks_at_replies = any(each.rule.on == "reply" for each in enabled)
+        self.looks_at_appends = any(_may_match_append(each) for each in enabled)
 
     @property
     def rules(self) -> list[str]:
@@ -262,6 +270,26 @@ class Decider:
         while self._log_bytes > _LOG_BYTES:
             self._log_bytes -= _cost(self._log.popleft())
             self.forgotten_decisions += 1
+
+
+class _AnyAppend(NamedTuple):
+    """What is true of every unconditional append; it has no other attributes."""
+
+    kind: str = "frame"
+    type_name: str = AppendBlockEnd.type_name
+    code: int = AppendBlockEnd.code
+    direction: int = 0
+    malformed: bool = False
+
+
+def _may_match_append(each: _Rule) -> bool:
+    """Whether a rule may match an unconditional append: False if what all appends have in common excludes it."""
+    if each.rule.on == "reply":
+        return False
+    try:
+        return each.matches is None or each.matches(_AnyAppend())  # type: ignore[arg-type]
+    except AttributeError:  # it depends on the append
+        return True
 
 
 def _cost(decision: Decision) -> int:

@@ -231,8 +231,9 @@ class Faults(Decider):
         self._connections += 1
         return self._connections
 
-    def next_request(self) -> int:
-        self._requests += 1
+    def next_request(self, count: int = 1) -> int:
+        """Returns the number of the last of `count` requests."""
+        self._requests += count
         return self._requests
 
     def round_trip_s(self, store: int) -> float:

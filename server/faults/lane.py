@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -35,7 +35,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.faults.changes import changed, refusal
-from segstore.server.faults.decisions import Plan, Wait
+from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import Asked, PendingRequests
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.rules import Action
     from segstore.wire import Command
 
-_NO_PLAN: Final = Plan()
 _NO_WAIT: Final = Wait()
 _code = struct.Struct(">i").unpack_from
 _OF_WRITERS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "SETUP_APPEND"})
@@ -167,7 +166,27 @@ class Lane:
         """Whether so many requests are pending that some should be answered before more are executed."""
         return self._pending.is_full
 
+    @property
+    def passes_appends(self) -> bool:
+        """Whether unconditional appends and acknowledgements are passed on at once, whatever they say."""
+        faults = self._faults
+        looks = faults.looks_at_appends or faults.looks_at_replies or faults.observer is not None
+        replaces = self._refused or self._hidden or self._instead or self._pending.planned
+        return not (looks or replaces or self.is_deaf) and self._outgoing.is_open
+
     # --- requests ---------------------------------------------------------------------------------------------------
+
+    def pass_appends(self, writer: bytes, appends: list[tuple[int, int]]) -> None:
+        """Appends of one writer, by event number and request id, are executed; only while `passes_appends`.
+
+        The list becomes the property of the lane.
+        """
+        self._faults.next_request(len(appends))
+        self._pending.add_appends(writer, appends)
+
+    def pass_acknowledgements(self, numbers: Mapping[bytes, int]) -> None:
+        """Appends are acknowledged, up to an event number of each writer; only while `passes_appends`."""
+        self._pending.acknowledged(numbers)
 
     def request(self, item: Command | Append, raw: bytes = b"") -> list[Effect]:
         """A request has come. Its payload is copied if it has to wait. Raises WireError for a command that cannot be
@@ -186,8 +205,8 @@ class Lane:
         )
         if faults.observer is not None:
             faults.observer.add(seen)
-        plan = faults.decide(seen) or _NO_PLAN
-        if plan is _NO_PLAN and not self._refused:  # nearly all requests
+        plan = faults.decide(seen) or NO_PLAN
+        if plan is NO_PLAN and not self._refused:  # nearly all requests
             return [Execute(seen, plan, item, raw)]
         wait = plan.before
         if not wait:
@@ -304,7 +323,7 @@ class Lane:
         for each in answered:
             seen.append(each.seen)
             self._note(each.seen, frames)
-            is_planned = is_planned or each.plan is not _NO_PLAN
+            is_planned = is_planned or each.plan is not NO_PLAN
         if self._has_ended:
             return []
         is_planned = is_planned or self._faults.looks_at_replies or self._numbers_are_wrong
@@ -487,8 +506,8 @@ def _replaces_request(action: Action | None) -> bool:
 def _together(plans: list[Plan]) -> Plan:
     """The plan for a reply to several requests: the longest delay, all holds, the first of other actions."""
     if not plans:
-        return _NO_PLAN
-    acting = next((each for each in plans if each.action is not None), _NO_PLAN)
+        return NO_PLAN
+    acting = next((each for each in plans if each.action is not None), NO_PLAN)
     after = [each.after for each in plans]
     holds = tuple(name for each in after for name in each.holds)
     wait = Wait(max(each.seconds for each in after), holds, any(each.overtake for each in after))

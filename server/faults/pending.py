@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from segstore.server.faults.decisions import Plan
+from segstore.server.faults.decisions import NO_PLAN, Plan
 from segstore.server.faults.observe import Seen
 from segstore.wire import ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import Requests
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from segstore.wire import Command
 
 _MANY: Final = 4096
@@ -31,9 +33,17 @@ class Asked(msgspec.Struct):
 
 
 class PendingRequests:
+    """The pending requests of one connection.
+
+    Attributes:
+        planned: for how many of them the rules have a plan.
+    """
+
     def __init__(self) -> None:
-        self._requests: Requests[tuple[int, Asked]] = Requests(_MOST_PENDING)
-        self._prompt: dict[int, None] = {}
+        self.planned = 0
+        self._requests: Requests[tuple[int, Asked | None]] = Requests(_MOST_PENDING)
+        self._prompt: dict[int, int] = {}
+        self._prompt_count = 0
         self._count = 0
 
     def __len__(self) -> int:
@@ -45,21 +55,46 @@ class PendingRequests:
         room = self._requests.add(item, (self._count, asked))
         if not room:
             self._prompt.clear()
+            self._prompt_count = self.planned = 0
+        if asked.plan is not NO_PLAN:
+            self.planned += 1
         if isinstance(item, Append) or (item.is_request and not isinstance(item, ReadSegment)):
-            self._prompt[self._count] = None  # a read may wait at the tail for long
+            self._is_prompt(1)  # a read may wait at the tail for long
         return room
+
+    def add_appends(self, writer: bytes, appends: list[tuple[int, int]]) -> None:
+        """Remembers appends of one writer, by event number and request id, for which there is no plan."""
+        self._count += 1
+        self._is_prompt(len(appends))
+        self._requests.add_appends(writer, appends, (self._count, None))
+
+    def _is_prompt(self, appends: int) -> None:
+        self._prompt[self._count] = appends
+        self._prompt_count += appends
 
     @property
     def is_full(self) -> bool:
         """Whether so many are pending, reads apart, that no more should be executed before some are answered."""
-        return len(self._prompt) >= _MANY
+        return self._prompt_count >= _MANY
 
     def answered_by(self, reply: Command) -> list[Asked]:
-        """Removes and returns the requests that a reply answers, oldest first."""
-        found = self._requests.answered(reply)
-        for number, _ in found:
-            self._prompt.pop(number, None)
-        return [asked for _, asked in found]
+        """Removes the requests that a reply answers; returns those added one by one, oldest first."""
+        return self._answered(self._requests.answered(reply))
+
+    def acknowledged(self, numbers: Mapping[bytes, int]) -> None:
+        """Removes the appends up to an event number of each writer."""
+        for writer, number in numbers.items():
+            self._answered(self._requests.acknowledged(writer, number))
+
+    def _answered(self, found: list[tuple[int, Asked | None]]) -> list[Asked]:
+        out = []
+        for number, asked in found:
+            self._prompt_count -= self._prompt.pop(number, 0)
+            if asked is not None:
+                out.append(asked)
+                if asked.plan is not NO_PLAN:
+                    self.planned -= 1
+        return out
 
     def mark(self) -> int:
         """The number of requests added so far, for `all_answered`."""

@@ -1,30 +1,36 @@
 """Splits one direction of a link into frames without losing or changing a byte.
 
-A frame of a known type comes with its command, everything else without.
+A frame of a known type comes with its command, everything else without. Where runs are asked for, whole appends or
+acknowledgements that follow each other are one piece.
 
-Invariants: no input raises an error; at most one frame of a known type, or an incomplete header, is buffered. Frames of
-unknown types are forwarded as they arrive. After an invalid length, all following bytes are forwarded undecoded.
+Invariants: no input raises an error; after a feed that took everything, at most one frame of a known type, or an
+incomplete header, is buffered. Frames of unknown types are forwarded as they arrive. After an invalid length, all
+following bytes are forwarded undecoded.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, WireError, decode
+from segstore.wire import COMMANDS, HEADER_BYTES, MAX_FRAME_BYTES, AppendBlock, WireError, decode
 
 if TYPE_CHECKING:
     from segstore.wire import Command
 
 _header = struct.Struct(">ii").unpack_from
 
+FindRuns = Callable[[memoryview, int], tuple[list[Any], int]]
+"""Returns the runs with which bytes begin at a position, and where they end."""
+
 
 class Piece(NamedTuple):
-    """Bytes as received, with their command; None if they are only forwarded."""
+    """Bytes as received, with their command, or the runs that they are; None if they are only forwarded."""
 
     data: bytes
-    command: Command | None
+    command: Command | list[Any] | None
 
 
 class Frames:
@@ -32,63 +38,88 @@ class Frames:
 
     Attributes:
         problem: the first thing that was wrong with the bytes; "" if nothing was.
-        held: number of bytes of an incomplete frame.
-        has_more: whether the last feed stopped at its limit, so that the next one may return pieces without new bytes.
+        has_more: whether the last feed stopped early, so that the next one may return pieces without new bytes.
     """
 
     def __init__(self) -> None:
         self.problem = ""
         self.has_more = False
-        self._pending = bytearray()
+        self._left = b""  # behind a feed that stopped early, from `_at` on
+        self._at = 0
+        self._begun = bytearray()  # an incomplete frame; nothing is left then
+        self._need = 0  # bytes that `_begun` must reach before there is anything to do
         self._passing = 0
         self._lost = False
 
     @property
     def held(self) -> int:
-        return len(self._pending)
+        """Number of bytes of an incomplete frame, or left behind a feed that stopped early."""
+        return len(self._begun) + len(self._left) - self._at
 
-    def feed(self, data: bytes, most: float = inf) -> list[Piece]:
-        """Takes the next bytes and returns the pieces that they complete, at most `most`."""
+    def feed(self, data: bytes, most: float = inf, find_runs: FindRuns | None = None) -> list[Piece]:
+        """Takes the next bytes and returns the pieces that they complete, at most `most`.
+
+        With `find_runs` it also stops in front of an append block: what comes before may change what is a run.
+        """
         self.has_more = False
         if self._lost:
             return [Piece(data, None)]
+        if self._begun:
+            self._begun += data
+            if len(self._begun) < self._need:
+                return []
+            data = bytes(self._begun)
+            self._begun.clear()
+        at, self._at = self._at, 0
+        if at:
+            data, self._left = self._left + data, b""
         pieces: list[Piece] = []
-        pending = self._pending
-        pending += data
-        at, end = 0, len(pending)
+        end = len(data)
+        if find_runs is not None and not self._passing:
+            runs, stop = find_runs(memoryview(data), at)
+            if runs:
+                pieces.append(Piece(data[at:stop], runs))
+                at = stop
         while at < end:
-            if len(pieces) >= most:
-                self.has_more = True
+            self.has_more = len(pieces) >= most
+            if self.has_more:
                 break
             if not self._passing:
+                self._need = HEADER_BYTES
                 if end - at < HEADER_BYTES:
                     break
-                code, length = _header(pending, at)
+                code, length = _header(data, at)
                 if not 0 <= length <= MAX_FRAME_BYTES - HEADER_BYTES:
                     self._set_problem(f"a frame that announces {length % (1 << 32)} bytes")
                     self._lost = True
                     self._passing = end - at
                 elif code in COMMANDS:
-                    stop = at + HEADER_BYTES + length
-                    if stop > end:
+                    self.has_more = find_runs is not None and bool(pieces) and code == AppendBlock.code
+                    self._need += length
+                    stop = at + self._need
+                    if self.has_more or stop > end:
                         break
-                    pieces.append(self._piece(bytes(pending[at:stop])))
+                    pieces.append(self._piece(data[at:stop]))
                     at = stop
                     continue
                 else:
                     self._set_problem(f"no command has the type code {code}")
                     self._passing = HEADER_BYTES + length
             stop = min(end, at + self._passing)
-            pieces.append(Piece(bytes(pending[at:stop]), None))
+            pieces.append(Piece(data[at:stop], None))
             self._passing -= stop - at
             at = stop
-        del pending[:at]
+        if self.has_more:
+            self._left, self._at = data, at
+        else:
+            self._begun += data[at:]
         return pieces
 
     def rest(self) -> bytes:
         """Returns the bytes of an incomplete frame, and drops them."""
-        rest = bytes(self._pending)
-        self._pending.clear()
+        rest = bytes(self._begun) + self._left[self._at :]
+        self._begun.clear()
+        self._left, self._at = b"", 0
         return rest
 
     def _piece(self, frame: bytes) -> Piece:

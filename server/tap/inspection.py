@@ -1,7 +1,8 @@
 """Decodes traffic passing through the tap and applies fault rules to it.
 
 Rules work as in the mock store: they see each request (an append is one request, whichever frames it arrives in) and
-each reply. A request is executed by forwarding the bytes in which it arrived.
+each reply. A request is executed by forwarding the bytes in which it arrived. While no rule can match an unconditional
+append, whole appends and acknowledgements that follow each other are forwarded together (`Lane.passes_appends`).
 
 Invariants: bytes that are not a frame of a known type, and all bytes after a malformed append block, are forwarded in
 order without being decoded; the client is not read while requests wait; a side is not read while more than
@@ -18,13 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
-from segstore.server.tap.frames import Frames
+from segstore.server.tap.frames import FindRuns, Frames
 from segstore.server.tap.states import LinkState
-from segstore.wire import WireError, encode
-from segstore.wire.blocks import Append, AppendBlockDecoder
+from segstore.wire import AppendBlock, AppendBlockEnd, WireError, encode
+from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter
+from segstore.wire.codec import runs_at
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
     from segstore.wire import Command
 
 log = logging.getLogger(__name__)
+
+_PASSED: Final = WHOLE_APPENDS._replace(row=("last_event_number", "request_id"))
+"""What is kept of appends that no rule looks at."""
+_Run = tuple[BlockWriter, list[tuple[int, int]]]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _STEP: Final = 64
@@ -74,7 +81,7 @@ class Inspection:
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
-        self._backlog: deque[tuple[bytes, Command | Append | None]] = deque()
+        self._backlog: deque[tuple[bytes, Command | Append | list[_Run] | None]] = deque()
         self._to_store: list[bytes] = []
         self._to_client: list[bytes] = []
         self._answered: list[Seen] = []
@@ -117,30 +124,47 @@ class Inspection:
         if self._is_ending or (from_client and self._lane.is_deaf):
             frames.has_more = False
             return
-        pieces = frames.feed(data, _STEP)
-        if from_client:
-            for piece in pieces:
-                self._add(piece.data, piece.command)
-        else:
-            for raw, command in pieces:
-                if not self._is_ending:
-                    self._apply(
-                        self._lane.forward(raw) if command is None else self._lane.reply([raw], command=command)
-                    )
+        pieces = frames.feed(data, _STEP, self._find_runs(side) if self._lane.passes_appends else None)
+        for piece in pieces:
+            if from_client:
+                self._add(*piece)
+            elif not self._is_ending:
+                self._reply(*piece)
         self._report(side, frames.problem)
         self._go_through()
         if link.state not in (LinkState.CLOSING, LinkState.CLOSED):
             link.hold(self._requests.held + self._replies.held + sum(map(len, self._block)))
+
+    def _find_runs(self, side: Side) -> FindRuns | None:
+        """What finds the appends or acknowledgements that pass without being looked at one by one."""
+        if side is self._link.store:
+            return partial(runs_at, joined=None, records=None)
+        if self._blocks is None:
+            return None
+        records = {} if self._blocks.block_open else self._blocks.writers
+        return partial(runs_at, joined=_PASSED, records=records)
 
     def _report(self, side: Side, problem: str) -> None:
         if problem and side.direction not in self._reported:
             self._reported.add(side.direction)
             side.warn(f"{problem}; it is forwarded unchanged")
 
+    def _reply(self, raw: bytes, command: Command | list[Any] | None) -> None:
+        """Passes a piece from the store to the lane."""
+        lane = self._lane
+        if isinstance(command, list):
+            lane.pass_acknowledgements({writer: number for rows in command for writer, number, _, _, _ in rows.fields})
+            self._to_client.append(raw)
+        else:
+            self._apply(lane.forward(raw) if command is None else lane.reply([raw], command=command))
+
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _add(self, raw: bytes, command: Command | None) -> None:
+    def _add(self, raw: bytes, command: Command | list[Any] | None) -> None:
         """Queues a piece; an append once it is complete."""
+        if isinstance(command, list):
+            self._backlog.append((raw, command[0]))
+            return
         if command is None or self._blocks is None:
             self._backlog.append((raw, None))
             return
@@ -165,7 +189,13 @@ class Inspection:
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
             raw, item = self._backlog.popleft()
-            if item is None:
+            if isinstance(item, list):
+                if not lane.passes_appends:  # a request in front of them has changed that
+                    self._backlog.extendleft(reversed(_one_by_one(raw, item)))
+                    continue
+                for writer, rows in item:
+                    lane.pass_appends(writer.writer_id.bytes, rows)
+            if item is None or isinstance(item, list):
                 self._to_store.append(raw)
                 continue
             try:
@@ -313,3 +343,16 @@ class Inspection:
         self._link.hold(0)
         self._requests.has_more = self._replies.has_more = False
         self._queue.discard(self)
+
+
+def _one_by_one(raw: bytes, runs: list[_Run]) -> list[tuple[bytes, Append]]:
+    """The appends of runs by themselves, each with its frames."""
+    segments = (writer.segment for writer, rows in runs for _ in rows)
+    pieces = iter(Frames().feed(raw))
+    found = []
+    for segment, (head, block), (tail, end) in zip(segments, pieces, pieces, strict=True):
+        assert isinstance(block, AppendBlock)
+        assert isinstance(end, AppendBlockEnd)
+        append = Append(segment, end.writer_id, end.last_event_number, end.num_events, block.data, None, end.request_id)
+        found.append((head + tail, append))
+    return found

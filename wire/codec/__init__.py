@@ -15,7 +15,7 @@ from segstore.wire.codec.codec import (
     encode_parts,
     or_in_c,
 )
-from segstore.wire.codec.framing import FrameDecoder
+from segstore.wire.codec.framing import FrameDecoder, runs_at
 from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.speed import Acknowledged, Joined, append_layout
 from segstore.wire.codec.versions import (
@@ -54,4 +54,5 @@ __all__ = [
     "longest_frame_in",
     "or_in_c",
     "parts_encoder",
+    "runs_at",
 ]

@@ -80,6 +80,20 @@ def _loop(
     )
 
 
+def runs_at(
+    view: memoryview, start: int, *, joined: Joined | None, records: Mapping[bytes, Any] | None
+) -> tuple[list[Any], int]:
+    """Returns what begins at `start` and the extension decodes in one step, and where it ends; nothing without it.
+
+    joined, records: for the whole appends of these records, in one list of runs. None: for acknowledgements, as `Rows`.
+    """
+    out: list[Any] = []
+    if DEFAULT_CODEC == "c":
+        loop, limit = _loop("c", joined, joined is None, None), MAX_FRAME_BYTES - HEADER_BYTES
+        start, _ = loop(view, start, view.nbytes, limit, None, out, sys.maxsize, sys.maxsize, records, False)
+    return out, start
+
+
 class FrameDecoder:
     """Decodes the frames of one direction of one connection.
 

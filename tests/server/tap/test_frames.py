@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.tap.frames import Frames
-from segstore.wire import MAX_FRAME_BYTES, Hello, encode
-from tests.server.support import append, create, read
+from segstore.wire import MAX_FRAME_BYTES, AppendBlock, Hello, encode
+from tests.server.support import WRITER, append, create, read
 
 FRAMES = [encode(Hello(17, 5)), encode(create()), encode(append(1)), encode(read(3))]
+BLOCK = encode(AppendBlock(WRITER, b"data"))
 UNKNOWN = b"\0\0\x22\x22\0\0\0\x03abc"
 
 
@@ -68,3 +69,21 @@ def test_what_does_not_decode_passes() -> None:
     frames, bad = Frames(), b"\0\0\0\x09\0\0\0\x02no"
     assert [(each.data, each.command) for each in frames.feed(bad)] == [(bad, None)]
     assert frames.problem != ""
+
+
+def test_runs_are_one_piece_and_are_not_looked_for_behind_a_frame_that_may_change_them() -> None:
+    def find(view: memoryview, at: int) -> tuple[list[object], int]:
+        looked_at.append(bytes(view[at : at + 4]))
+        stop = bytes(view).find(FRAMES[3], at)
+        return (["run"], stop) if view[at : at + len(BLOCK)] == BLOCK and stop > 0 else ([], at)
+
+    looked_at: list[bytes] = []
+    frames = Frames()
+    assert [piece.data for piece in frames.feed(FRAMES[1] + BLOCK + FRAMES[3], find_runs=find)] == [FRAMES[1]]
+    assert frames.has_more
+    assert frames.held == len(BLOCK + FRAMES[3])
+    run, other = frames.feed(b"", find_runs=find)
+    assert (run.data, run.command) == (BLOCK, ["run"])
+    assert (other.data, other.command) == (FRAMES[3], read(3))
+    assert looked_at == [FRAMES[1][:4], BLOCK[:4]]
+    assert (frames.has_more, frames.held) == (False, 0)

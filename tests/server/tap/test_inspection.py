@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby, pairwise
+from operator import itemgetter
+from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,22 +16,45 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.controller import Endpoint
+from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, Observer
 from segstore.server.tap import TapServer, TapSettings
+from segstore.server.tap.inspection import Inspection
+from segstore.server.tap.side import Side
 from segstore.server.tap.states import LinkState
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
     AppendSetup,
+    Command,
     ConditionalCheckFailed,
     DataAppended,
     Event,
+    PartialEvent,
     SegmentCreated,
+    SegmentIsSealed,
+    SegmentRead,
     WrongHost,
     encode,
 )
+from segstore.wire.blocks import Append
+from segstore.wire.protocol import frames_of
+from segstore.wire.trace import Direction
 from tests.server.faults.traffic import APPENDS, PONG, acknowledged, stored
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
+from tests.server.support import (
+    HELLO,
+    PATIENCE_S,
+    SEGMENT,
+    WRITER,
+    FakeClock,
+    Peer,
+    append,
+    create,
+    read,
+    set_up,
+    until,
+)
+from tests.server.tap.fake_transport import FakeTransport
 from tests.server.tap.test_server import entry, upstream
 
 
@@ -343,3 +370,146 @@ async def test_a_rule_that_nothing_fits_is_reported_when_the_tap_stops(caplog: p
     async with tapped() as (_, tap):
         tap.faults.add("type = SEAL_SEGMENT", do="close", name="never")
     assert "fault 'never' has matched nothing" in caplog.text
+
+
+# --- appends that no rule looks at --------------------------------------------------------------------------------
+
+OTHER = UUID(int=77)
+RULES = (
+    ("type = CREATE_SEGMENT", "SegmentAlreadyExists"),
+    ("type = READ_SEGMENT", "close before"),
+    ("type = SETUP_APPEND", ["ok", "WrongHost"]),
+    ("type = CREATE_SEGMENT", "duplicate request"),
+)
+
+
+class FakeLink:
+    """An inspected link without sockets, whose clock stands still; what it does, in order."""
+
+    def __init__(self, rules: Sequence[tuple[str, Any]]) -> None:
+        self.state = LinkState.PASSING
+        self.peer = ""
+        self.done: list[str] = []
+        self.client, self.store = Side(self, Direction.REQUEST, "client"), Side(self, Direction.REPLY, "store")
+        self.client.other, self.store.other = self.store, self.client
+        self.to_client, self.to_store = FakeTransport(1), FakeTransport(3)
+        self.client.connection_made(self.to_client)
+        self.store.connection_made(self.to_store)
+        self.faults = Faults(FakeClock())
+        for match, do in rules:
+            self.faults.add(match, do=do)
+        self.inspection = Inspection(self, self.faults, store=0, queue=FairQueue(now_s=lambda: 0.0))
+
+    def made(self, side: Side) -> None: ...
+    def ended(self, side: Side) -> None: ...
+    def lost(self, side: Side, exc: Exception | None) -> None: ...
+    def hold(self, size: int) -> None: ...
+
+    def received(self, side: Side, data: bytes) -> None:
+        self.inspection.take(side, data)
+
+    def pass_end(self, side: Side) -> None:
+        self.done.append(f"end of {side.direction.name}")
+
+    def end_by(self, side: Side, exc: Exception | None) -> None:
+        self.done.append(f"lost {side.direction.name}: {exc}")
+
+    def cut(self, why: str) -> None:
+        self.state = LinkState.DRAINING
+        self.done.append(why)
+
+    def log_end(self, why: str) -> None:
+        self.done.append(why)
+
+    def take(self) -> tuple[bytes, bytes, list[str], list[str]]:
+        """What was sent to the store and to the client since the last call, what else was done, and all decisions."""
+        sent = [
+            b"".join(each for each in side.take() if type(each) is bytes) for side in (self.to_store, self.to_client)
+        ]
+        return sent[0], sent[1], self.done, [str(each) for each in self.faults.decisions]
+
+
+def traffic(chance: Random) -> list[tuple[Direction, bytes]]:
+    """What both sides of a connection send, in any pieces: mostly whole appends and their acknowledgements."""
+    numbers = dict.fromkeys((WRITER, OTHER), 0)
+    answers: list[Command] = [HELLO, AppendSetup(2, SEGMENT, WRITER, 0), AppendSetup(2, SEGMENT, OTHER, 0)]
+    steps = [(Direction.REQUEST, b"".join(encode(each) for each in (HELLO, set_up(), set_up(writer_id=OTHER))))]
+    usual = ("appends", "acks", "appends", "acks", "failed", "other")
+    for _ in range(chance.randint(1, 40)):
+        kind = chance.choice(usual if chance.random() < 0.9 else ("set up", "split", "open", "backwards", "junk"))
+        writer = chance.choice((WRITER, OTHER))
+        direction, frames = Direction.REQUEST, []
+        if kind == "set up":
+            frames = [encode(set_up(writer_id=writer))]
+            numbers[writer] = chance.randint(0, numbers[writer])
+            answers.append(AppendSetup(2, SEGMENT, writer, 0))
+        elif kind == "appends":
+            for _ in range(chance.randint(1, 5)):
+                numbers[writer] += 1
+                data = bytes(chance.choice((9, 600)))
+                frames.append(frames_of(Append(SEGMENT, writer, numbers[writer], 1, data, None, numbers[writer] % 3)))
+        elif kind == "split":
+            numbers[writer] += 1
+            block = b"\0\0\0\0\0\0\0\1x" + PartialEvent.code.to_bytes(4, "big", signed=True) + b"\0\0\0\1y"
+            end = AppendBlockEnd(writer, 9, b"z", 2, numbers[writer], 1)
+            frames = [encode(AppendBlock(writer, block)), encode(end)]
+        elif kind == "open":
+            frames = [encode(AppendBlock(writer, b"x"))]
+        elif kind == "backwards":
+            frames = [frames_of(Append(SEGMENT, writer, numbers[writer] - 1, 1, b"x", None, 1))]
+        elif kind == "other":
+            found = SegmentRead(SEGMENT, 0, True, False, b"", 4)
+            request, answer = chance.choice(((create(), SegmentCreated(1, SEGMENT)), (read(), found), (PONG, PONG)))
+            frames = [encode(request)]
+            answers.append(answer)
+        elif kind == "junk":
+            frames = [chance.choice((b"\0\0\x22\x22\0\0\0\1x", b"\0\0\0\1\xff\xff\xff\xff"))]
+            direction = chance.choice(list(Direction))
+        else:
+            direction = Direction.REPLY
+            last = chance.randint(0, numbers[writer])
+            for number in range(chance.randint(0, last), last + 1):
+                reply = DataAppended(number % 3, writer, number, number - 1, 0)
+                sealed = SegmentIsSealed(number % 3, SEGMENT, "", 0)
+                frames.append(encode(sealed if kind == "failed" else reply))
+            frames += map(encode, answers)
+            answers.clear()
+        steps.append((direction, b"".join(frames)))
+    pieces: list[tuple[Direction, bytes]] = []
+    for direction, run in groupby(steps, key=itemgetter(0)):
+        data = b"".join(each for _, each in run)
+        cuts = sorted({0, len(data), *(chance.randint(0, len(data)) for _ in range(chance.randint(0, 2)))})
+        pieces += [(direction, data[start:stop]) for start, stop in pairwise(cuts)]
+    return pieces
+
+
+@pytest.mark.parametrize("seed", range(50))
+async def test_appends_that_no_rule_looks_at_pass_as_they_would_if_one_did(seed: int) -> None:
+    for part in range(20):
+        chance = Random(1000 * seed + part)
+        rules = chance.sample(RULES, chance.randint(0, 2))
+        check_that_both_are_alike(traffic(chance), rules)
+
+
+def check_that_both_are_alike(pieces: list[tuple[Direction, bytes]], rules: list[tuple[str, Any]]) -> None:
+    links = [FakeLink(rules), FakeLink([*rules, (f"{APPENDS} and segment = nothing", "close before")])]
+    assert [each.faults.looks_at_appends for each in links] == [False, True]
+    for direction, data in pieces:
+        for link in links:
+            (link.client if direction is Direction.REQUEST else link.store).data_received(data)
+        passed, asked = (link.take() for link in links)
+        assert passed == asked
+
+
+def test_appends_behind_a_request_that_is_held_are_looked_at_if_a_rule_was_added_meanwhile() -> None:
+    link = FakeLink([("type = READ_SEGMENT", "hold before")])
+    link.client.data_received(encode(HELLO) + encode(set_up()))
+    appends = [frames_of(Append(SEGMENT, WRITER, number, 1, bytes(9), None, 3)) for number in (1, 2, 3)]
+    link.client.data_received(encode(read()))
+    link.client.data_received(appends[0] + appends[1])
+    (held,) = link.faults.rules
+    link.faults.add(APPENDS, nth=2, do="drop request")
+    assert link.take()[0] == encode(HELLO) + encode(set_up())
+    link.faults.release(held)
+    link.client.data_received(appends[2])
+    assert link.take()[0] == encode(read()) + appends[0] + appends[2]
