@@ -26,7 +26,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter
-from segstore.wire.codec import CODECS, codec_backend
+from segstore.wire.codec import CODECS, codec_backend, runs_at
 from segstore.wire.codec.generate import Rows
 from tests.wire.blocks.served import served
 
@@ -84,6 +84,21 @@ def test_acknowledgements_in_rows_end_the_runs_before_them() -> None:
     found: list[Any] = decoder.feed(whole(1) + ack + ack + whole(2), records=block_decoder().writers)
     assert [type(each) for each in found] == [list, Rows, list]
     assert [rows[0][0] for _, rows in (*found[0], *found[2])] == [1, 2]
+
+
+def test_runs_end_where_something_else_begins() -> None:
+    acks = [encode(DataAppended(1, WRITERS[0], number, number - 1, 100)) for number in (1, 2)]
+    stream = b"".join((whole(1), whole(2), *acks, encode(KeepAlive()), whole(3)))
+    start = len(whole(1)) + len(whole(2))
+    runs, stop = runs_at(memoryview(stream), 0, joined=WHOLE_APPENDS, records=block_decoder().writers)
+    rows, behind = runs_at(memoryview(stream), start, joined=None, records=None)
+    if codec_backend == "c":
+        assert [row[0] for _, rows in runs[0] for row in rows] == [1, 2]
+        assert [fields[1] for each in rows for fields in each.fields] == [1, 2]
+        assert (stop, behind) == (start, start + 2 * len(acks[0]))
+        assert runs_at(memoryview(stream), behind, joined=None, records=None) == ([], behind)
+    else:
+        assert (runs, stop, rows, behind) == ([], 0, [], start)
 
 
 @needs_c
