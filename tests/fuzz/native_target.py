@@ -62,7 +62,7 @@ def run_alone(data: bytes) -> None:
         view = memoryview(data)
         second = 16 + int.from_bytes(data[4:8], "big")
         writers = {data[at : at + 16]: BlockWriter("a", NIL_ID) for at in (8, second)}
-        slow = unread if data[-1] & 1 else None
+        slow = unread if len(data) & 1 else None
         LOOP(view, 0, len(data), len(data), slow, [], 64, 4096, writers, False)
         ACKS_LOOP(view, 0, len(data), len(data), unread, [], 64, 4096, None, False)
 
