@@ -32,7 +32,7 @@ class OtherWriter(BadAck):
     """The store has event numbers that this writer has not sent: another writer uses its id."""
 
 
-_SHORT: Final = 1024
+_SHORT: Final = 16_384
 """Length of a list whose first items are removed at little cost."""
 
 
@@ -96,14 +96,18 @@ class InFlight:
         self.settled = 0
         self.last_stored = -1
 
-    def add(self, item: Pending) -> None:
+    def add(self, item: Pending) -> bool:
+        """Queues an item; returns whether nothing was queued before."""
+        queued = self.queued
+        self.held_bytes += len(item.data)
         if self._later is not None:
             self._later.append(item)
-        elif len(self.queued) < _SHORT:
-            self.queued.append(item)
+        elif len(queued) < _SHORT:
+            queued.append(item)
+            return len(queued) == 1
         else:
             self._later = deque((item,))
-        self.held_bytes += len(item.data)
+        return False
 
     @property
     def unsettled(self) -> int:
