@@ -169,7 +169,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         now: the sender waits until the event is stored, so it is not delayed for batching.
         """
         size = len(event)
-        if size > self._largest:
+        large = size > self._largest_append
+        if large and size > self._largest:
             raise EventTooLarge(
                 f"an event of {size} bytes for {self._name}, the limit is {self._largest}",
                 stream=self._name,
@@ -181,10 +182,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             route = self._route(routing_key)
         position, writer = route
         done: asyncio.Future[None] = self._loop.create_future()
-        if size <= self._largest_append:
-            data: Buffer = frame_event(event)
-        else:
-            data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is used until it is written
+        # Of a large event, only the length is used until it is written.
+        data = cast("Buffer", LargeEvent(bytes(event))) if large else frame_event(event)
         has_room = writer.append(data, done, 1, position, now)
         self._events += 1
         self._bytes += size
