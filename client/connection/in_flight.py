@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -32,15 +33,16 @@ class OtherWriter(BadAck):
     """The store has event numbers that this writer has not sent: another writer uses its id."""
 
 
-_SHORT: Final = 1024
+_SHORT: Final = 16_384
 """Length of a list whose first items are removed at little cost."""
 
 
-class Pending(msgspec.Struct):
+class Pending(msgspec.Struct, gc=False):
     """A queued or in-flight item: one event, or several appended together.
 
     data: the bytes to store. events: their number. tag: opaque to this module, such as the routing key's position.
-    done: a future or function notified once, when the item is stored or never will be.
+    done: a future or function notified once, when the item is stored or never will be. The garbage collector does not
+    track items, which are many: no cycle through `done` outlives the notification.
     """
 
     data: Buffer
@@ -96,14 +98,18 @@ class InFlight:
         self.settled = 0
         self.last_stored = -1
 
-    def add(self, item: Pending) -> None:
+    def add(self, item: Pending) -> bool:
+        """Queues an item; returns whether nothing was queued before."""
+        queued = self.queued
+        self.held_bytes += len(item.data)
         if self._later is not None:
             self._later.append(item)
-        elif len(self.queued) < _SHORT:
-            self.queued.append(item)
+        elif len(queued) < _SHORT:
+            queued.append(item)
+            return len(queued) == 1
         else:
             self._later = deque((item,))
-        self.held_bytes += len(item.data)
+        return False
 
     @property
     def unsettled(self) -> int:
@@ -235,13 +241,13 @@ def take_items(queue: list[Pending], most_events: int, most_bytes: int) -> tuple
     return items, events, size
 
 
-@or_in_c(Pending, asyncio.Future, slots=("done",))
+@or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))
 def tell_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
     """Notifies all items that they are stored. failed: gets what a function raises."""
     for item in items:
         done = item.done
         if isinstance(done, asyncio.Future):
-            if not done.done():
+            with suppress(asyncio.InvalidStateError):  # its waiter was cancelled
                 done.set_result(None)
             continue
         try:

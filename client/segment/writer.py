@@ -39,9 +39,10 @@ class SegmentWriter(FlushedAfter, WriterMachine):
 
     def append(
         self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
-    ) -> None:
+    ) -> bool:
         """Like `write`, with the caller's future or callback, which is cheaper for many appends.
 
+        Returns whether there is room for more, as `has_room`.
         done: a callback is called once, inside the event loop's read: with None when the append is stored, else with
         the error. It may append again; what it raises goes to the loop's exception handler. now: the caller sends
         nothing else until this is stored, so send it immediately if the connection is idle.
@@ -50,13 +51,14 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             EventTooLarge.check(data, self._largest, self.segment)
         if self._error is not None:
             raise self._again()
-        self._events.add(Pending(data, events, tag, done))
-        flow = self._flow
-        if flow is not None and not flow.asked and self.state is _OPEN:
+        queue = self._events
+        if queue.add(Pending(data, events, tag, done)) and self.state is _OPEN:
+            assert self._flow is not None
             if now:
-                flow.turn_now()
+                self._flow.turn_now()
             else:
-                flow.ask_turn()
+                self._flow.ask_turn()
+        return queue.held_bytes < self._most_held
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues another segment writer's unacknowledged items, including their futures."""

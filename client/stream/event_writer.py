@@ -45,6 +45,8 @@ from segstore.wire.names import writer_id
 _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
 """After this many bytes of events, the writer yields to the loop so that it can send and read acknowledgements."""
+_MOST_ROUTES: Final = 4096
+"""A writer keeps the routes of this many routing keys."""
 
 
 class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
@@ -87,6 +89,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
+        self._routes: dict[str | None, tuple[float, SegmentWriter]] = {}
+        """Positions and segment writers of some routing keys. A segment writer that is open still owns the position."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._replaced: list[SegmentWriter] = []
@@ -165,13 +169,30 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         now: the sender waits until the event is stored, so it is not delayed for batching.
         """
         size = len(event)
-        if size > self._largest:
+        large = size > self._largest_append
+        if large and size > self._largest:
             raise EventTooLarge(
                 f"an event of {size} bytes for {self._name}, the limit is {self._largest}",
                 stream=self._name,
                 limit=self._largest,
                 actual=size,
             )
+        route = self._routes.get(routing_key)
+        if route is None or route[1].state is not _OPEN:
+            route = self._route(routing_key)
+        position, writer = route
+        done: asyncio.Future[None] = self._loop.create_future()
+        # Of a large event, only the length is used until it is written.
+        data = cast("Buffer", LargeEvent(bytes(event))) if large else frame_event(event)
+        has_room = writer.append(data, done, 1, position, now)
+        self._events += 1
+        self._bytes += size
+        pool = self._pool
+        pool.unseen_bytes = unseen = pool.unseen_bytes + size
+        return done, writer if unseen >= _SEE_BYTES or not has_room or not writer.set_ups else None
+
+    def _route(self, routing_key: str | None) -> tuple[float, SegmentWriter]:
+        """Returns the position of an event and the segment writer that takes it."""
         router = self._router
         if router is None or self._closed:
             raise not_open(f"the writer of {self._name}", closed=self._closed)
@@ -180,17 +201,10 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         writer = self._writers.get(segment.segment_id)
         if writer is None or writer.state is not _OPEN:
             writer = self._writer_of(segment)
-        done: asyncio.Future[None] = self._loop.create_future()
-        if size <= self._largest_append:
-            data: Buffer = frame_event(event)
-        else:
-            data = cast("Buffer", LargeEvent(bytes(event)))  # only its length is used until it is written
-        writer.append(data, done, 1, position, now)
-        self._events += 1
-        self._bytes += size
-        pool = self._pool
-        pool.unseen_bytes = unseen = pool.unseen_bytes + size
-        return done, writer if unseen >= _SEE_BYTES or not writer.set_ups or not writer.has_room else None
+        route = position, writer
+        if routing_key is not None and self._choice.by_key and len(self._routes) < _MOST_ROUTES:
+            self._routes[routing_key] = route
+        return route
 
     async def _admitted(self, writer: SegmentWriter) -> None:
         """Waits until there is room for more and the accepted event's segment writer has started."""
@@ -268,6 +282,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         else:
             self._rerouted += 1
             self._last_sequence = self.last_sequence
+            self._routes.clear()
             del self._writers[segment.segment_id]
             await writer.abort()
 
@@ -336,6 +351,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         for task in reroutes:
             task.cancel()
         self._last_sequence = self.last_sequence
+        self._routes.clear()
         writers, self._writers = self._writers, {}
         replaced, self._replaced = self._replaced, []
         ended = [*writers.values(), *replaced]

@@ -21,7 +21,13 @@ from segstore.client.routing import RangeRouter, position_of
 
 
 class Choice(ABC):
-    """Chooses the positions of one writer's events."""
+    """Chooses the positions of one writer's events.
+
+    Attributes:
+        by_key: whether events with the same routing key have the same position.
+    """
+
+    by_key: bool
 
     @abstractmethod
     def peek(self, ranges: RangeRouter) -> float:
@@ -86,9 +92,10 @@ class SinglePartition(Router):
 class _Hashed(Choice):
     """Chooses by routing key, at random without one."""
 
-    __slots__ = ("_next", "_random")
+    __slots__ = ("_next", "_random", "by_key")
 
     def __init__(self, random: Random) -> None:
+        self.by_key = True
         self._random = random
         self._next: float | None = None
 
@@ -107,12 +114,12 @@ class _Hashed(Choice):
 class _InTurn(Choice):
     """Round-robin over members, which are positions in different segments. limit: maximum number; None for all."""
 
-    __slots__ = ("_at", "_by_key", "_limit", "_members", "_random", "_version")
+    __slots__ = ("_at", "_limit", "_members", "_random", "_version", "by_key")
 
     def __init__(self, random: Random, limit: int | None, *, by_key: bool) -> None:
         self._random = random
         self._limit = limit
-        self._by_key = by_key
+        self.by_key = by_key
         self._members: list[float] = []
         self._at = 0
         self._version = -1
@@ -123,7 +130,7 @@ class _InTurn(Choice):
         return self._members[self._at]
 
     def take(self, ranges: RangeRouter, routing_key: str | None) -> float:
-        if routing_key is not None and self._by_key:
+        if routing_key is not None and self.by_key:
             return position_of(routing_key)
         position = self.peek(ranges)
         self._at = (self._at + 1) % len(self._members)

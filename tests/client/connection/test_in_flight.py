@@ -34,16 +34,24 @@ def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.Abstrac
     assert events.held_bytes == 62
 
 
+def test_only_an_item_that_is_added_to_an_empty_queue_is_first(loop: asyncio.AbstractEventLoop) -> None:
+    events = InFlight()
+    for _ in range(2):
+        assert [events.add(item(loop)) for _ in range(20_000)] == [True, *[False] * 19_999]
+        while events.queued:
+            events.take(500, 1 << 30)
+
+
 @pytest.mark.parametrize("most", [1, 7, 5000])
 def test_many_items_are_taken_in_order(loop: asyncio.AbstractEventLoop, most: int) -> None:
-    events, waiting = InFlight(), [item(loop, b"%d" % number) for number in range(3000)]
+    events, waiting = InFlight(), [item(loop, b"%d" % number) for number in range(40_000)]
     for each in waiting:
         events.add(each)
     found = [events.carried(), *events.take(most, 1 << 30).items]
-    assert events.unsettled == 2999
+    assert events.unsettled == 39_999
     while events.queued:
         found += events.take(most, 1 << 30).items
-        if len(found) == 2000:
+        if len(found) == 20_000:
             waiting.append(item(loop, b"late"))
             events.add(waiting[-1])
     assert found == waiting

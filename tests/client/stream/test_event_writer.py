@@ -289,6 +289,27 @@ async def test_the_first_event_lands_on_the_writer_that_was_started(router: Rout
 # --- routers ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("routes", [0, 1, 5, 1000])
+async def test_events_of_a_key_stay_in_order_while_the_stream_scales(
+    monkeypatch: pytest.MonkeyPatch, routes: int
+) -> None:
+    monkeypatch.setattr("segstore.client.stream.event_writer._MOST_ROUTES", routes)
+    keys = [str(number) for number in range(20)]
+    async with streaming(2) as (_, pravega):
+        async with pravega.event_writer("a", "s") as writer:
+            for turn in range(4):
+                for key in keys:
+                    await writer.submit(f"{key} {turn}".encode(), routing_key=key)
+                if turn < 2:
+                    await scale(pravega, 3 - turn)
+        found: dict[bytes, list[bytes]] = {}
+        for event in await read_all(pravega, 4 * len(keys)):
+            key_of_event, turn_of_event = event.split()
+            found.setdefault(key_of_event, []).append(turn_of_event)
+        assert len(found) == len(keys)
+        assert all(turns == [b"0", b"1", b"2", b"3"] for turns in found.values())
+
+
 @pytest.mark.seed("79.5")
 async def test_a_partial_round_robin_connects_to_its_limit_and_grows_with_the_stream() -> None:
     async with streaming(2) as (_, pravega):

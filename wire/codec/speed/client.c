@@ -6,7 +6,7 @@
 #include "speed.h"
 
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
-#define MAX_TYPES 2
+#define MAX_TYPES 3
 #define MAX_POSITIONS 6
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
@@ -19,7 +19,7 @@ typedef struct Shortcut {
     PyObject *behind;               /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
     Py_ssize_t slots[MAX_TYPES];    /* offsets in instances of the first type */
-    PyObject *names[MAX_TYPES];     /* owned: methods that are called */
+    PyObject *method;               /* owned, or NULL: of the method that is called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
@@ -28,7 +28,7 @@ typedef struct What {
     const char *name;
     PyObject *(*ask)(const Shortcut *, PyObject *const *args); /* NULL without an exception: declined */
     int arguments, types, slots, positions;
-    const char *names[MAX_TYPES];
+    const char *method;
     int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
 } What;
 
@@ -131,7 +131,7 @@ size_of(PyObject *data)
 {
     if (data == NULL || !(PyBytes_CheckExact(data) || PyByteArray_CheckExact(data) || PyMemoryView_Check(data)))
         return -1;
-    Py_ssize_t size = PyObject_Size(data);
+    Py_ssize_t size = PyBytes_CheckExact(data) ? PyBytes_GET_SIZE(data) : PyObject_Size(data);
     if (size < 0)
         PyErr_Clear(); /* a view that was released: Python says so */
     return size;
@@ -217,20 +217,15 @@ report(PyObject *failed)
 static int
 tell(const Shortcut *self, PyObject *done, PyObject *failed)
 {
-    PyObject *result;
-    if (!PyObject_TypeCheck(done, self->types[1])) {
-        result = PyObject_CallOneArg(done, Py_None);
-        Py_XDECREF(result);
-        return result == NULL ? report(failed) : 0;
-    }
-    result = PyObject_CallMethodNoArgs(done, self->names[0]);
-    int is_done = result == NULL ? -1 : PyObject_IsTrue(result);
+    int is_future = PyObject_TypeCheck(done, self->types[1]);
+    PyObject *result =
+        is_future ? PyObject_CallMethodOneArg(done, self->method, Py_None) : PyObject_CallOneArg(done, Py_None);
+    if (result == NULL && !is_future)
+        return report(failed);
+    if (result == NULL && PyErr_ExceptionMatches((PyObject *)self->types[2]))
+        PyErr_Clear(); /* its waiter was cancelled */
     Py_XDECREF(result);
-    if (is_done != 0)
-        return is_done < 0 ? -1 : 0;
-    result = PyObject_CallMethodOneArg(done, self->names[1], Py_None);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* What is called may change the list and its items: each is looked at when it is its turn. */
@@ -364,14 +359,14 @@ murmur3_128_low(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
-/*  name, function, arguments, types, slots, positions, names, template */
+/*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
-    {"frames_of_append", frames_of_append, 5, 0, 0, 6, {NULL}, 1},
-    {"take_items", take_items, 3, 1, 2, 0, {NULL}, -1},
-    {"tell_stored", tell_stored, 2, 2, 1, 0, {"done", "set_result"}, -1},
-    {"split_events", split_events, 7, 0, 0, 0, {NULL}, 0},
-    {"frame_event", frame_event, 1, 0, 0, 0, {NULL}, 0},
-    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, {NULL}, -1},
+    {"frames_of_append", frames_of_append, 5, 0, 0, 6, NULL, 1},
+    {"take_items", take_items, 3, 1, 2, 0, NULL, -1},
+    {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
+    {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
+    {"frame_event", frame_event, 1, 0, 0, 0, NULL, 0},
+    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *
@@ -405,9 +400,8 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
         if (name == NULL || (self->slots[i] = slot_of(self->types[0], name)) < 0)
             return -1;
     }
-    for (int i = 0; i < MAX_TYPES && what->names[i] != NULL; i++)
-        if ((self->names[i] = PyUnicode_InternFromString(what->names[i])) == NULL)
-            return -1;
+    if (what->method != NULL && (self->method = PyUnicode_InternFromString(what->method)) == NULL)
+        return -1;
     Py_ssize_t head = PyBytes_GET_SIZE(self->head), end = PyBytes_GET_SIZE(self->end);
     if (what->template >= 0 && (head < HEADER_BYTES || head > MAX_TEMPLATE))
         return -1;
@@ -471,10 +465,9 @@ shortcut_dealloc(Shortcut *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    for (int i = 0; i < MAX_TYPES; i++) {
+    for (int i = 0; i < MAX_TYPES; i++)
         Py_XDECREF(self->types[i]);
-        Py_XDECREF(self->names[i]);
-    }
+    Py_XDECREF(self->method);
     Py_XDECREF(self->behind);
     Py_XDECREF(self->head);
     Py_XDECREF(self->end);

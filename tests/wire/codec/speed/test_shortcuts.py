@@ -57,7 +57,7 @@ def pairs() -> dict[str, Pair]:
     return {
         "frames_of_append": pair(frames_of_append, **layout),
         "take_items": pair(take_items, Pending, slots=("data", "events")),
-        "tell_stored": pair(tell_stored, Pending, asyncio.Future, slots=("done",)),
+        "tell_stored": pair(tell_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "frame_event": pair(frame_event, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
