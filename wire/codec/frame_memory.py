@@ -1,4 +1,4 @@
-"""Memory in which decoders receive long frames, so that these are neither copied nor paged in anew each time.
+"""Memory in which decoders receive long frames without a copy. Reused, so that its pages are mapped once.
 
 Invariant: memory is reused only when no view of it is left. `bytearray` counts its exports and refuses to change size
 while there are any; that is the test, and nothing is given back.

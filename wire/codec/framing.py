@@ -162,8 +162,8 @@ class FrameDecoder:
         the bytes at `position`. With `records`, whole appends of these may come as lists of (record, rows); it stops
         before those in front of which a command may have changed a record. changed: whether they are out of date now.
         Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or of memory that
-        does not change while they are held. Raises WireError, with the commands before the bad frame in
-        `decoded`; and an equal error, without them, on every call after that.
+        does not change while they are held. Raises WireError, with the commands before the bad frame in `decoded`; and
+        an equal error, without them, on every call after that.
         """
         if self._failed is not None:
             raise copy(self._failed)
