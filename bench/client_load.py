@@ -55,8 +55,8 @@ async def write(uri: str, stream: str, count: int, size: int, writers: int, segm
 
 async def read(uri: str, stream: str, count: int, size: int) -> Found:
     async with connect(uri) as pravega, pravega.event_reader("bench", stream) as events:
-        found, start, cpu = 0, time.perf_counter(), time.process_time()
         quiet()
+        found, start, cpu = 0, time.perf_counter(), time.process_time()
         while found < count:  # in slices, as the official client reads
             for event in await events.read_slice():
                 found += 1

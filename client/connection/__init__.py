@@ -7,10 +7,11 @@ from segstore.client.connection.nodes import NodeState, NodeStates
 from segstore.client.connection.outbox import Appends
 from segstore.client.connection.pool import ConnectionPool, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
-from segstore.client.connection.transport import Flow, FlowHandler
+from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandler
 from segstore.wire.endpoint import Endpoint
 
 __all__ = [
+    "RECEIVE_BYTES",
     "Append",
     "Appends",
     "BadAck",

@@ -24,13 +24,13 @@ import msgspec
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.connection.nodes import SetupHistory
 from segstore.client.connection.outbox import Counters, Timer, Timers
-from segstore.client.connection.transport import Connection, Flow, FlowHandler
+from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter
+from segstore.wire.codec import FrameMemory
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow
 
-_RECEIVE_BYTES: Final = 256 * 1024
 _CLOSE_S: Final = 2.0
 
 
@@ -179,7 +179,8 @@ class ConnectionPool(ClosedAfter):
         self._timers: Timers = timers or self._loop
         self._ids = FlowIds()
         self._stores: dict[Endpoint, _Store] = {}
-        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._memory = FrameMemory(longer_than=RECEIVE_BYTES)
         self._prune_timer: Timer | None = None
         self._leaving: set[Connection] = set()
         self._closing: asyncio.Future[None] | None = None
@@ -297,7 +298,7 @@ class ConnectionPool(ClosedAfter):
         def ended(_: Connection) -> None:
             self._ended(store, entry)
 
-        connection = Connection(name, self.settings, self._buffer, self.counters, self._timers, ended)
+        connection = Connection(name, self.settings, self._buffer, self._memory, self.counters, self._timers, ended)
         entry.connection = connection
         ready = False
         try:

@@ -1,7 +1,8 @@
 """One connection to a segment store: framing, Hello exchange, keep-alives, and dispatch of replies to each `Flow`.
 
-A flow is one user of the connection. Reads go into a buffer that the connections of a pool share; replies are delivered
-to their flow before the next read. Output is buffered in the connection's `Outbox`.
+A flow is one user of the connection. Reads go into a buffer that the connections of a pool share, or, if a frame longer
+than this buffer is incomplete, into the memory of that frame. Replies are delivered to their flow before the next read.
+Output is buffered in the connection's `Outbox`.
 
 Invariants: a reply reaches only the flow that it is addressed to; a reply for an unknown flow is dropped and counted,
 and the connection stays open; `on_lost` is called at most once for a flow, and no callback follows it or `close`; a
@@ -33,6 +34,7 @@ from segstore.client.errors import (
     ProtocolViolation,
 )
 from segstore.wire import AuthTokenCheckFailed, Command, DataAppended, FrameDecoder, Hello, KeepAlive, WireError
+from segstore.wire.codec import FrameMemory
 from segstore.wire.codec.generate import Rows
 from segstore.wire.protocol import HELLO, compatible
 from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
@@ -42,6 +44,9 @@ log = logging.getLogger(__name__)
 Acknowledged = Callable[[bytes, int, int, int, int], None]
 """Receives the fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously
 acknowledged event number, the request id, the segment's length."""
+
+RECEIVE_BYTES: Final = 64 * 1024
+"""Size of the buffer for the reads of all connections of a pool."""
 
 _REMEMBERED_READS: Final = 1000
 _LINGER_S: Final = 2.0
@@ -77,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         name: str,
         settings: ClientSettings,
         buffer: bytearray,
+        memory: FrameMemory,
         counters: Counters,
         timers: Timers,
         on_end: Callable[[Connection], None],
@@ -91,13 +97,12 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_here = False
         self._loop = loop
         self._settings = settings
-        self._buffer = buffer
-        self._view = memoryview(buffer)
+        self._buffer = memoryview(buffer)
         self._counters = counters
         self._timers = timers
         self._on_end = on_end
         self._hello: Hello | None = None
-        self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes, acks_in_rows=True)
+        self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes, acks_in_rows=True, memory=memory)
         self._transport: asyncio.Transport | None = None
         self._keep_alive_timer: Timer | None = None
         self._linger_timer: Timer | None = None
@@ -145,14 +150,16 @@ class Connection(asyncio.BufferedProtocol):
             self.gone.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
+        room = self._decoder.room
+        return self._buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
         self._recent = True
         self._counters.bytes_in += nbytes
         problem: WireError | None = None
         try:
-            replies = self._decoder.feed(self._buffer, nbytes)
+            room = self._decoder.room
+            replies = self._decoder.feed(self._buffer if room is None else room, nbytes)
         except WireError as error:
             replies, problem = list(error.decoded), error
         self._dispatch(replies)
@@ -322,7 +329,8 @@ class FlowHandler(Protocol):
     """
 
     def on_reply(self, reply: Command) -> None:
-        """Receives a reply; payloads in it are valid until this returns."""
+        """Receives a reply; payloads of up to RECEIVE_BYTES in it are valid until this returns, longer ones as long as
+        they are held."""
 
     def on_lost(self, error: ClientError) -> None:
         """Called when the connection was lost or the flow failed; no callback follows."""

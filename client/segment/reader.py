@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from segstore.client.attempts import Attempts
-from segstore.client.connection import ConnectionPool, Endpoint, Flow, Locations, learn
+from segstore.client.connection import RECEIVE_BYTES, ConnectionPool, Endpoint, Flow, Locations, learn
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -36,7 +36,7 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import FreedAfter, within
 from segstore.client.retry import Backoff
-from segstore.wire import Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
+from segstore.wire import Buffer, Command, GetStreamSegmentInfo, ReadSegment, SegmentRead, StreamSegmentInfo
 
 _MIN_READ_BYTES: Final = 8
 _PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
@@ -46,14 +46,19 @@ _PAUSES: Final = Backoff(initial_ms=5, multiplier=2, max_ms=500, jitter=0.2)
 class Chunk(NamedTuple):
     """The result of a read.
 
-    data: the segment's bytes from `offset`, copied; empty at the tail or the end. at_tail: whether no more data was
-    available. end_of_segment: whether the segment is sealed and ends here.
+    view: the segment's bytes from `offset`, unchanged as long as it is held; empty at the tail or the end. at_tail:
+    whether no more data was available. end_of_segment: whether the segment is sealed and ends here.
     """
 
     offset: int
-    data: bytes
+    view: Buffer
     at_tail: bool
     end_of_segment: bool
+
+    @property
+    def data(self) -> bytes:
+        """The bytes as `bytes`, which copies a long `view`."""
+        return bytes(self.view)
 
 
 class SegmentReader(FreedAfter):
@@ -128,14 +133,14 @@ class SegmentReader(FreedAfter):
             else:
                 if attempts.failures:
                     attempts.progress()
-                self.offset = chunk.offset + len(chunk.data)
-                self._empty = 0 if chunk.data else self._empty + 1
+                self.offset = chunk.offset + len(chunk.view)
+                self._empty = 0 if chunk.view else self._empty + 1
                 return chunk
             await asyncio.sleep(pause_s)
 
     def _check_progress(self, chunk: Chunk) -> None:
         """Raises PeerRefused for an empty chunk where there is data."""
-        if chunk.data or chunk.end_of_segment or (chunk.at_tail and chunk.offset >= self._known_to):
+        if chunk.view or chunk.end_of_segment or (chunk.at_tail and chunk.offset >= self._known_to):
             return
         raise PeerRefused(
             f"{self._endpoint} returned nothing for a read of {self.segment} at {chunk.offset}, where there is data",
@@ -148,7 +153,7 @@ class SegmentReader(FreedAfter):
         """Iterates over non-empty chunks, to the end of the segment."""
         while True:
             chunk = await self.read()
-            if chunk.data:
+            if chunk.view:
                 yield chunk
             if chunk.end_of_segment:
                 return
@@ -187,14 +192,14 @@ class SegmentReader(FreedAfter):
         flow = self._flow
         if (
             not self._read_ahead
-            or not chunk.data
+            or not chunk.view
             or chunk.end_of_segment
             or self._error is not None
             or self._asked is not None
         ):
             return
         if flow is not None and not flow.closed:
-            self._ask(chunk.offset + len(chunk.data))
+            self._ask(chunk.offset + len(chunk.view))
 
     def _check(self) -> None:
         if self._closed:
@@ -248,7 +253,8 @@ class SegmentReader(FreedAfter):
             if reply.offset != self._asked or reply.segment != self.segment:
                 self.stale_replies += 1
                 return
-            self._take(Chunk(reply.offset, bytes(reply.data), reply.at_tail, reply.end_of_segment))
+            data = reply.data if len(reply.data) > RECEIVE_BYTES else bytes(reply.data)
+            self._take(Chunk(reply.offset, data, reply.at_tail, reply.end_of_segment))
         elif type(reply) is StreamSegmentInfo:
             if self._probe is not None and not self._probe.done():
                 self._probe.set_result(reply)

@@ -219,7 +219,7 @@ class ByteReader(ClosedAfter, _ByteStream):
                 reader = SegmentReader(self._pool, self._locations, segment, self.position)
                 self._reader = reader
             chunk = await reader.read()
-            self._held = memoryview(chunk.data)
+            self._held = memoryview(chunk.view)
             self._ended = chunk.end_of_segment
         data = bytes(self._held[:most_bytes])
         self._held = self._held[len(data) :]
@@ -256,7 +256,7 @@ class ByteReader(ClosedAfter, _ByteStream):
         ) as reader:
             while reader.offset < end:
                 chunk = await reader.read()
-                data += chunk.data
+                data += chunk.view
                 if chunk.end_of_segment and reader.offset < end:
                     raise ProtocolViolation(
                         f"{segment} ends at {reader.offset}, but its length was {end}", segment=segment

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from segstore.client.errors import EventTooLarge, ProtocolViolation
+from segstore.wire import Buffer
 from segstore.wire.codec import or_in_c
 
 EVENT_HEADER_BYTES: Final = 8
@@ -49,11 +50,12 @@ def frame_event(event: bytes) -> bytes:
 
 @or_in_c(head=frame_header(0))
 def split_events(
-    data: bytes, start: int, limit: int, base: int, make: Callable[[bytes, int, Any], E], where: Any, out: list[E]
+    data: Buffer, start: int, limit: int, base: int, make: Callable[[bytes, int, Any], E], where: Any, out: list[E]
 ) -> int:
     """Adds what `make` returns for each whole event from `start` on to `out`; returns where that ends.
 
-    It ends before an event that is not whole, or not one of at most `limit` bytes. base: the offset of `data`.
+    It ends before an event that is not whole, or not one of at most `limit` bytes. data: bytes, or a contiguous view of
+    bytes. base: the offset of `data`.
     """
     at, end = start, len(data)
     while end - at >= EVENT_HEADER_BYTES:
@@ -61,7 +63,7 @@ def split_events(
         stop = at + EVENT_HEADER_BYTES + length
         if kind != 0 or not 0 <= length <= limit or stop > end:
             break
-        out.append(make(data[at + EVENT_HEADER_BYTES : stop], base + at, where))
+        out.append(make(bytes(data[at + EVENT_HEADER_BYTES : stop]), base + at, where))
         at = stop
     return at
 
@@ -83,7 +85,7 @@ class EventAssembler(Generic[E]):
         self._limit = limit_bytes
         self._make = make
         self._where = where
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces: list[Buffer] = []
         self._held = 0
         self._need = EVENT_HEADER_BYTES
         self.offset = offset
@@ -93,8 +95,11 @@ class EventAssembler(Generic[E]):
         """Whether the start of an incomplete event is buffered."""
         return self._held > 0
 
-    def feed(self, data: bytes) -> list[E]:
-        """Takes the next bytes; returns the events they complete. Raises EventTooLarge, ProtocolViolation."""
+    def feed(self, data: Buffer) -> list[E]:
+        """Takes the next bytes; returns the events they complete. Raises EventTooLarge, ProtocolViolation.
+
+        All of `data` may be held, so it must not change; a part of it is copied.
+        """
         make, where = self._make, self._where
         out: list[E] = []
         if self._held:
@@ -120,10 +125,10 @@ class EventAssembler(Generic[E]):
             self._need += length
         self.offset += at
         if at < len(data):
-            self._hold(data[at:])
+            self._hold(bytes(data[at:]))
         return out
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: Buffer) -> None:
         """Buffers a part of an event; joins small parts to bound the overhead per part."""
         self._held += len(data)
         if len(data) >= _PIECE_BYTES:

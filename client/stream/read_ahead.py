@@ -99,7 +99,7 @@ class ReadAhead(Generic[K, E, M]):
         """
         async for chunk in reader:
             begin = decoder.offset
-            self.add(key, decoder.feed(chunk.data), begin, decoder.offset)
+            self.add(key, decoder.feed(chunk.view), begin, decoder.offset)
             self.came.set()
             await self.room()
         if decoder.partial:

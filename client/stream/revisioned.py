@@ -139,7 +139,7 @@ class RevisionedStream(ClosedAfter):
         ) as reader:
             while reader.offset < end:
                 chunk = await reader.read()
-                for event in decoder.feed(chunk.data):
+                for event in decoder.feed(chunk.view):
                     if event.offset >= end:
                         return
                     behind = event.offset + EVENT_HEADER_BYTES + len(event.data)

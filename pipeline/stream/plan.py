@@ -253,7 +253,7 @@ async def _scan(
     try:
         while at < end:
             chunk = await reader.read()
-            for event in decoder.feed(chunk.data[: max(0, end - chunk.offset)]):
+            for event in decoder.feed(chunk.view[: max(0, end - chunk.offset)]):
                 behind = event.offset + EVENT_HEADER_BYTES + len(event.data)
                 if count and behind > with_room:
                     return at, count

@@ -106,12 +106,12 @@ async def events_of(segments: Segments, options: StreamOptions, part: ByteRange)
     try:
         while decoder.offset < part.end:
             chunk = await reader.read()
-            inside = chunk.data[: part.end - chunk.offset]
+            inside = chunk.view[: part.end - chunk.offset]
             events = decoder.feed(inside)
             if events:
                 yield events
             if decoder.offset < part.end and (chunk.at_tail or chunk.end_of_segment):
-                ends = chunk.offset + len(chunk.data)
+                ends = chunk.offset + len(chunk.view)
                 if ends < part.end:
                     raise DataLost(f"{part.segment} ends at {ends}, not at {part.end}", part.segment, ends, part.end)
             if chunk.offset + len(inside) >= part.end and decoder.partial:

@@ -103,7 +103,8 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     notified: list[list[Any]] = [[], []]
     both(frames_of_append, lambda: (writer, list(pieces), few, number, 7))
     both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number))
-    both(split_events, lambda: (framed, start, few * 9, 5, lambda *each: each, None, []))
+    kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
+    both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(frame_event, lambda: (pieces[0],))
     both(murmur3_128_low, lambda: (pieces[0], number))
     for call, seen in zip((tell_stored, behind(tell_stored)), notified, strict=True):

@@ -15,6 +15,7 @@ from segstore.wire.codec.codec import (
     encode_parts,
     or_in_c,
 )
+from segstore.wire.codec.frame_memory import FrameMemory
 from segstore.wire.codec.framing import FrameDecoder, runs_at
 from segstore.wire.codec.older_frames import frame_decoder
 from segstore.wire.codec.speed import Acknowledged, Joined, append_layout
@@ -42,6 +43,7 @@ __all__ = [
     "Acknowledged",
     "Codec",
     "FrameDecoder",
+    "FrameMemory",
     "Joined",
     "UnknownPolicy",
     "append_layout",

@@ -1,9 +1,10 @@
 """The frame decoder: splits a stream of bytes, in any chunking, into frames and decodes them.
 
 Invariants: a frame's announced length is checked as soon as its header is complete, before any of its body is kept; at
-most one incomplete frame is held, in memory that grows with the bytes that came and not with the length announced; the
-commands of a call are all decoded before the error that follows them, and travel on it (`WireError.decoded`). After an
-error the decoder refuses to continue: frame boundaries are lost, and the reference closes the connection.
+most one incomplete frame is held, in memory that grows with the bytes that came and not with the length announced, or
+in a `FrameMemory`, whose areas are bounded; the commands of a call are all decoded before the error that follows them,
+and travel on it (`WireError.decoded`). After an error the decoder refuses to continue: frame boundaries are lost, and
+the reference closes the connection.
 
 No I/O here. Source: `CommandDecoder`, netty's `LengthFieldBasedFrameDecoder` as `PravegaConnectionListener` sets it.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from segstore.wire.codec.codec import Codec, UnknownPolicy
+    from segstore.wire.codec.frame_memory import FrameMemory
     from segstore.wire.codec.speed import Joined
     from segstore.wire.schema import Buffer, Command
 
@@ -103,8 +105,11 @@ class FrameDecoder:
     most_elements: the maximum number of elements of a list, such as the keys of a table update; None for as many as a
         frame holds.
     acks_in_rows: DataAppended that follow each other may come as `Rows`, valid until the next feed.
+    memory: where long frames that are incomplete are held.
 
     Attributes:
+        room: memory for the rest of a long frame that is incomplete; bytes that are received there are fed as it, and
+            not copied. None if there is no such frame.
         position: where the last feed stopped in its bytes; before their end only if `most` or `records` was given.
         taken: number of frames that the last feed took, a whole append counted as one.
     """
@@ -113,12 +118,15 @@ class FrameDecoder:
         "_decoders",
         "_failed",
         "_frames",
+        "_long",
         "_max_body",
+        "_memory",
         "_need",
         "_pending",
         "_unknown",
         "max_frame_bytes",
         "position",
+        "room",
         "taken",
     )
 
@@ -131,6 +139,7 @@ class FrameDecoder:
         joined: Joined | None = None,
         acks_in_rows: bool = False,
         most_elements: int | None = None,
+        memory: FrameMemory | None = None,
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._max_body = max_frame_bytes - HEADER_BYTES
@@ -140,13 +149,16 @@ class FrameDecoder:
         self._decoders = decoders_of(used, most_elements)
         self._pending = bytearray()
         self._need = HEADER_BYTES  # bytes that `pending` must reach before there is anything to do
+        self._memory = memory
+        self._long = memoryview(b"")  # the long frame that `room` is the end of
+        self.room: memoryview | None = None
         self._failed: WireError | None = None
         self.position = self.taken = 0
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the incomplete frame that is held."""
-        return len(self._pending)
+        return len(self._pending) if self.room is None else len(self._long) - len(self.room)
 
     def feed(
         self,
@@ -163,9 +175,9 @@ class FrameDecoder:
         With `most`, it stops after that many commands, or after one that took long to decode; the caller continues with
         the bytes at `position`. With `records`, whole appends of these may come as lists of (record, rows); it stops
         before those in front of which a command may have changed a record. changed: whether they are out of date now.
-        Payloads of these are views of `data` or of the decoder's own memory: they are valid until the next feed, and
-        the caller keeps `data` unchanged until then. Raises WireError, with the commands before the bad frame in
-        `decoded`; and an equal error, without them, on every call after that.
+        Payloads of these are views of `data`, which the caller keeps unchanged until the next feed, or of memory that
+        does not change while they are held. Raises WireError, with the commands before the bad frame in `decoded`; and
+        an equal error, without them, on every call after that.
         """
         if self._failed is not None:
             raise copy(self._failed)
@@ -175,8 +187,12 @@ class FrameDecoder:
             view = view.cast("B")
         self.position = end = view.nbytes if size is None else size
         try:
-            while self._pending and start < end:
-                start = self._complete(view, start, end, out)
+            in_place = data is self.room
+            while (self._pending or self.room is not None) and start < end:
+                if self.room is None:
+                    start = self._complete(view, start, end, out)
+                else:
+                    start = self._fill(self.room, view, start, end, out, in_place=in_place)
                 changed = True
             self.taken = len(out)
             if start < end:
@@ -193,7 +209,7 @@ class FrameDecoder:
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
-            self._pending = bytearray()
+            self._pending, self._long, self.room = bytearray(), memoryview(b""), None
             raise
         return out
 
@@ -211,7 +227,16 @@ class FrameDecoder:
             if not 0 <= length <= self._max_body:
                 raise self._too_large(code, length)
             self._need = HEADER_BYTES + length
-        self._pending += view[start:end]
+        self._hold(view[start:end])
+
+    def _hold(self, part: Buffer) -> None:
+        """Holds the beginning of a frame of `_need` bytes."""
+        frame = None if self._memory is None else self._memory.take(self._need)
+        if frame is None:
+            self._pending += part
+        else:
+            frame[: len(part)] = part
+            self._long, self.room = frame, frame[len(part) :]
 
     def _decode(self, view: memoryview, code: int, start: int, end: int) -> Command:
         return decode_body(self._decoders, view, code, start, end, self._unknown)
@@ -226,10 +251,24 @@ class FrameDecoder:
             if not 0 <= length <= self._max_body:
                 raise self._too_large(code, length)
             self._need = HEADER_BYTES + length
+            self._pending = bytearray()  # what is decoded now may view the old one
             if len(pending) == self._need:
-                self._pending = bytearray()  # what is decoded now may view the old one
                 self._need = HEADER_BYTES
                 out.append(self._decode(memoryview(pending), code, HEADER_BYTES, len(pending)))
+            else:
+                self._hold(pending)
+        return stop
+
+    def _fill(self, room: memoryview, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
+        """Moves bytes to the long frame, unless they are there, and decodes it when it is whole; as `_complete`."""
+        stop = min(end, start + len(room))
+        if not in_place:
+            room[: stop - start] = view[start:stop]
+        self.room = room[stop - start :]
+        if not self.room:
+            frame, self._long, self.room = self._long, memoryview(b""), None
+            self._need = HEADER_BYTES
+            out.append(self._decode(frame, _read_header(frame)[0], HEADER_BYTES, len(frame)))
         return stop
 
     def _too_large(self, code: int, length: int) -> FrameTooLarge:

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from segstore.client.connection import ConnectionPool, FixedStore, RawClient, SegmentRequests
+from segstore.client.connection import RECEIVE_BYTES, ConnectionPool, FixedStore, RawClient, SegmentRequests
 from segstore.client.errors import Closed, TokenRefused
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter
@@ -55,6 +55,20 @@ async def test_reads_bring_at_most_two_mebibytes_wait_at_the_tail_and_tell_the_e
             assert chunks == []
         async with SegmentReader(pool, where, SEGMENT, len(data)) as reader:
             assert (await reader.read()).end_of_segment
+
+
+@pytest.mark.parametrize("size", [1000, RECEIVE_BYTES, RECEIVE_BYTES + 1, 3 * RECEIVE_BYTES])
+async def test_chunks_stay_unchanged_while_they_are_held(size: int) -> None:
+    data = Random(4).randbytes(12 * RECEIVE_BYTES)
+    async with MockSegmentStore(watched=False) as store, ConnectionPool(settings(read_size_bytes=size)) as pool:
+        await make(store)
+        where = FixedStore(endpoint(store))
+        async with SegmentWriter(pool, where, SEGMENT) as writer:
+            await writer.write(data)
+        async with SegmentReader(pool, where, SEGMENT) as reader:
+            held = [await reader.read() for _ in range(min(12, len(data) // size))]
+        assert b"".join(each.view for each in held) == data[: size * len(held)]
+        assert all(type(each.data) is bytes for each in held)
 
 
 @pytest.mark.seed("36.28")

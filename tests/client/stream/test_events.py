@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,9 +39,13 @@ def test_any_events_in_any_pieces_come_out_as_they_were_with_their_offsets(
     assert not decoder.partial
 
 
-@given(st.lists(st.sampled_from([1, 3, 8, 100, 70_000, 200_000]), max_size=40), st.integers(0, 400_000))
-def test_a_large_event_is_assembled_of_small_and_large_pieces(sizes: list[int], length: int) -> None:
-    data = frame_event(b"ab" * (length // 2)) + frame_event(b"next")
+@given(
+    st.lists(st.sampled_from([1, 3, 8, 100, 70_000, 200_000]), max_size=40),
+    st.integers(0, 400_000),
+    st.sampled_from((bytes, memoryview)),
+)
+def test_a_large_event_is_assembled_of_small_and_large_pieces(sizes: list[int], length: int, kind: Any) -> None:
+    data = kind(frame_event(b"ab" * (length // 2)) + frame_event(b"next"))
     decoder = EventDecoder("s", 0)
     out, at = [], 0
     for size in [*sizes, len(data)]:

@@ -34,7 +34,7 @@ from segstore.wire import (
     WireError,
     encode,
 )
-from segstore.wire.codec import CODECS, Codec, codec_backend, framing
+from segstore.wire.codec import CODECS, Codec, FrameMemory, codec_backend, framing
 from segstore.wire.codec.generate import Rows
 from tests.strategies import as_read, command_of, commands, framed, mutated
 from tests.wire.agreement import outcome, read_by_schema, refusal
@@ -314,6 +314,101 @@ def test_payloads_of_a_frame_in_pieces_stay_valid_while_they_are_held() -> None:
         decoder.feed(frame[:20])
         held += decoder.feed(frame[20:])
     assert [encode(command) for command in held] == frames
+
+
+# Long frames in memory of their own -----------------------------------------------------------------------------------
+
+
+def received(decoder: FrameDecoder, data: bytes, sizes: list[int], buffer: bytearray) -> list[Command]:
+    """The commands of data that comes in reads of these sizes at most, into the decoder's room or else the buffer."""
+    found: list[Command] = []
+    at = 0
+    for size in [*sizes, *[len(data)] * (len(data) + 1)]:
+        where = memoryview(buffer) if decoder.room is None else decoder.room
+        read = data[at : at + min(size, len(where))]
+        where[: len(read)] = read
+        found += map(as_read, decoder.feed(where, len(read)))
+        at += len(read)
+        assert decoder.room is None or len(decoder.room) > 0
+        if at == len(data):
+            break
+    return found
+
+
+@EACH_CODEC
+@given(
+    values=st.lists(OFTEN_OR_ANY, max_size=6),
+    sizes=st.lists(st.integers(1, 40), max_size=30),
+    longer_than=st.integers(8, 60),
+    size=st.integers(1, 60),
+)
+def test_long_frames_received_in_place_are_the_same(
+    codec: Codec, values: list[Command], sizes: list[int], longer_than: int, size: int
+) -> None:
+    stream, memory = b"".join(map(encode, values)), FrameMemory(longer_than=longer_than)
+    decoder = FrameDecoder(codec=codec, memory=memory)
+    expected = [as_read(value) for value in values]
+    assert received(decoder, stream, sizes, bytearray(size)) == expected
+    assert (decoder.buffered_bytes, decoder.room) == (0, None)
+    found = []
+    for at in range(0, len(stream), size):  # fed from elsewhere
+        found += map(as_read, decoder.feed(stream[at : at + size]))
+    assert found == expected
+
+
+@EACH_CODEC
+@pytest.mark.parametrize("cut", [3, 8, 9, 60])
+def test_a_long_frame_is_held_in_its_memory_alone(codec: Codec, cut: int) -> None:
+    frame = encode(PartialEvent(bytes(range(100))))
+    decoder = FrameDecoder(codec=codec, memory=FrameMemory(longer_than=50))
+    held = []
+    for number in range(5):
+        assert decoder.feed(frame[:cut]) == []
+        assert decoder.buffered_bytes == cut
+        begun = cut
+        if cut < HEADER_BYTES:
+            assert decoder.room is None
+            begun = HEADER_BYTES + 1
+            assert decoder.feed(frame[cut:begun]) == []
+        room = decoder.room
+        assert room is not None
+        assert len(room) == len(frame) - begun
+        room[:] = frame[-len(room) :]
+        room[-1] = number
+        held += decoder.feed(room)
+        assert (decoder.buffered_bytes, decoder.room) == (0, None)
+    last = []
+    for each in held:
+        assert isinstance(each, PartialEvent)
+        last.append(each.data[-1])
+    assert last == list(range(5)), "payloads stay valid while they are held"
+
+
+@EACH_CODEC
+def test_a_long_frame_that_is_wrong_ends_the_decoder_and_leaves_its_memory(codec: Codec) -> None:
+    memory = FrameMemory(longer_than=50)
+    decoder = FrameDecoder(codec=codec, memory=memory)
+    decoder.feed(framed(4711, bytes(100))[:70])
+    room = decoder.room
+    assert room is not None
+    used = room.obj
+    with pytest.raises(UnknownCommand):
+        decoder.feed(room)
+    assert (decoder.buffered_bytes, decoder.room) == (0, None)
+    with pytest.raises(UnknownCommand):
+        decoder.feed(b"")
+    del room
+    again = memory.take(100)
+    assert again is not None
+    assert again.obj is used
+
+
+def test_a_frame_longer_than_any_memory_is_held_as_it_comes() -> None:
+    frame = encode(PartialEvent(bytes(3 << 20)))
+    decoder = FrameDecoder(memory=FrameMemory(longer_than=50))
+    assert decoder.feed(frame[:1000]) == []
+    assert (decoder.buffered_bytes, decoder.room) == (1000, None)
+    assert list(map(encode, decoder.feed(frame[1000:]))) == [frame]
 
 
 # Acknowledgements in rows ---------------------------------------------------------------------------------------------

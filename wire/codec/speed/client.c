@@ -254,37 +254,48 @@ tell_stored(const Shortcut *self, PyObject *const *args)
 
 /* --- split_events(data, start, limit, base, make, where, out), frame_event(event) --------------------------------- */
 
-/* Events that are whole: what all begin with, an int32 length, as many bytes. */
-static PyObject *
-split_events(const Shortcut *self, PyObject *const *args)
+/* Events that are whole: what all begin with, an int32 length, as many bytes. Returns where they end, or -1 with an
+   exception. */
+static Py_ssize_t
+split(const Shortcut *self, PyObject *const *args, const Py_buffer *data, Py_ssize_t at, int64_t limit, int64_t base)
 {
-    PyObject *data = args[0], *make = args[4], *out = args[6];
-    int64_t start, limit, base;
-    if (!PyBytes_CheckExact(data) || !PyList_CheckExact(out) ||
-        !number_in(args[1], 0, PyBytes_GET_SIZE(data), &start) || !number_in(args[2], 0, INT32_MAX, &limit) ||
-        !number_in(args[3], 0, INT64_MAX - PyBytes_GET_SIZE(data), &base))
-        return NULL;
-    const unsigned char *bytes = (unsigned char *)PyBytes_AS_STRING(data);
+    const unsigned char *bytes = data->buf;
     const char *head = PyBytes_AS_STRING(self->head);
-    Py_ssize_t at = (Py_ssize_t)start, end = PyBytes_GET_SIZE(data);
-    while (end - at >= HEADER_BYTES && memcmp(bytes + at, head, 4) == 0) {
+    while (data->len - at >= HEADER_BYTES && memcmp(bytes + at, head, 4) == 0) {
         Py_ssize_t length = load32(bytes + at + 4);
-        if (length < 0 || length > limit || length > end - at - HEADER_BYTES)
+        if (length < 0 || length > limit || length > data->len - at - HEADER_BYTES)
             break;
         PyObject *event = PyBytes_FromStringAndSize((char *)bytes + at + HEADER_BYTES, length);
         PyObject *offset = event == NULL ? NULL : PyLong_FromLongLong(base + at);
         PyObject *made = NULL;
         if (offset != NULL)
-            made = PyObject_Vectorcall(make, (PyObject *[]){event, offset, args[5]}, 3, NULL);
-        int status = made == NULL ? -1 : PyList_Append(out, made);
+            made = PyObject_Vectorcall(args[4], (PyObject *[]){event, offset, args[5]}, 3, NULL);
+        int status = made == NULL ? -1 : PyList_Append(args[6], made);
         Py_XDECREF(event);
         Py_XDECREF(offset);
         Py_XDECREF(made);
         if (status < 0)
-            return NULL;
+            return -1;
         at += HEADER_BYTES + length;
     }
-    return PyLong_FromSsize_t(at);
+    return at;
+}
+
+static PyObject *
+split_events(const Shortcut *self, PyObject *const *args)
+{
+    int64_t start, limit, base;
+    Py_buffer data;
+    if (!PyList_CheckExact(args[6]) || hold(args[0], &data) < 0)
+        return NULL;
+    PyObject *end = NULL;
+    if (number_in(args[1], 0, data.len, &start) && number_in(args[2], 0, INT32_MAX, &limit) &&
+        number_in(args[3], 0, INT64_MAX - data.len, &base)) {
+        Py_ssize_t at = split(self, args, &data, (Py_ssize_t)start, limit, base);
+        end = at < 0 ? NULL : PyLong_FromSsize_t(at);
+    }
+    PyBuffer_Release(&data);
+    return end;
 }
 
 static PyObject *

@@ -161,28 +161,34 @@ def test_items_that_change_while_others_are_told_are_seen_as_they_are() -> None:
         assert items == []
 
 
-@given(st.lists(st.binary(max_size=30)), st.binary(max_size=12), st.integers(0, 30), st.data())
+KINDS = st.sampled_from((bytes, bytearray, memoryview))
+
+
+@given(st.lists(st.binary(max_size=30)), st.binary(max_size=12), st.integers(0, 30), KINDS, st.data())
 def test_events_are_split_alike_wherever_they_are_cut(
-    events: list[bytes], behind: bytes, limit: int, data: st.DataObject
+    events: list[bytes], behind: bytes, limit: int, kind: Any, data: st.DataObject
 ) -> None:
     whole = b"".join(map(frame_event, events)) + behind
-    whole = whole[: data.draw(st.integers(0, len(whole)))]
+    whole = kind(whole)[: data.draw(st.integers(0, len(whole)))]
     found = []
     for split in pairs()["split_events"]:
         out: list[Any] = []
         found.append((split(whole, 0, limit, 7, lambda *each: each, "s", out), out))
     assert found[0] == found[1]
+    assert all(type(event) is bytes for event, *_ in found[0][1])
 
 
 def test_an_event_that_is_not_made_ends_the_split() -> None:
     def full(*_: Any) -> None:
         raise ZeroDivisionError
 
+    data = bytearray(frame_event(b"abc"))
     for split in pairs()["split_events"]:
         out: list[Any] = []
         with pytest.raises(ZeroDivisionError):
-            split(frame_event(b"abc"), 0, 9, 0, full, None, out)
+            split(data, 0, 9, 0, full, None, out)
         assert out == []
+        data.append(1)  # a BufferError if it was still viewed
 
 
 @given(st.binary(max_size=80), st.integers(-(2**63), 2**63 - 1))
