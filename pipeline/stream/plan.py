@@ -15,19 +15,19 @@ should have been read, unless the options allow it; with `CutError`: an end that
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Set
+from typing import NamedTuple
 
+from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
 from segstore.pipeline.stream.cuts import Cut, CutError, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
+from segstore.pipeline.stream.timeline import Timeline, divide, place
 from segstore.wire import StreamSegmentInfo
-
-_NEARLY: Final = (7, 4)
-"""Eighths of a share at which to look for an end in the index, before searching by reading events."""
 
 
 class ByteRange(NamedTuple):
@@ -100,7 +100,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
             found.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:
         raise CutError(f"the end does not follow the start: nothing leads to {segments.name_of(min(missed))}", "")
-    return await _split(segments, found, options.split_bytes)
+    return await _split(segments, sorted(found), options.split_bytes)
 
 
 def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
@@ -120,7 +120,7 @@ def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: Stre
 
 
 async def ranges_between(segments: Segments, start: Cut, end: Cut, split_bytes: int) -> list[ByteRange]:
-    """Returns the ranges between two offsets of a streaming query, split for tasks."""
+    """Returns the ranges between two offsets of a streaming query, predecessors first, split for tasks."""
     whole = [
         ByteRange(segment_id, segments.name_of(segment_id), start.get(segment_id, 0), last)
         for segment_id, last in sorted(end.items())
@@ -149,119 +149,160 @@ async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) 
 async def next_cut(
     segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamLimit | None, target: Cut | None
 ) -> Cut:
-    """Returns the end of a batch that starts at `start`, at most `target`. Raises DataLost, NoSuchStream."""
-    begun, ends = await _begin(segments, options, start, target or {})
-    rooms = {segment_id: ends[segment_id] - offset for segment_id, offset in begun.items()}
-    end = {segment_id: max(offset, ends[segment_id]) for segment_id, offset in begun.items()}
-    if limit is None:
-        return end
-    least = EVENT_HEADER_BYTES if limit.events else 1
-    rooms = {segment_id: room for segment_id, room in rooms.items() if room > 0}
-    if sum(rooms.values()) <= limit.most * least:
-        return end
-    if limit.events:
-        left = limit.most
-        for number, segment_id in enumerate(sorted(rooms, key=rooms.__getitem__)):
-            share = -(-left // (len(rooms) - number))
-            at = begun[segment_id]
-            if share > 0:
-                at, taken = await _scan(segments, segment_id, at, ends[segment_id], events=share)
-                left -= taken
-            end[segment_id] = at
-        return end
-    for segment_id, share in shares(rooms, limit.most).items():
-        if share < rooms[segment_id]:
-            at = begun[segment_id]
-            end[segment_id] = await _boundary(segments, segment_id, at, share, ends[segment_id]) if share else at
-    return end
+    """Returns the end of a batch that starts at `start`, at most `target`; `start` itself if there is nothing to read.
+
+    Raises DataLost, NoSuchStream.
+    """
+    batch = _Batch(segments, options, start, target)
+    most = None if limit is None else limit.most * (EVENT_HEADER_BYTES if limit.events else 1)
+    if await batch.explore(most) or limit is None:
+        return batch.cut({segment_id: extent.end for segment_id, extent in batch.extents.items()})
+    return batch.cut(await batch.advance(limit))
 
 
-def shares(rooms: Mapping[int, int], most: int) -> dict[int, int]:
-    """Divides a limit: what a segment does not need of its even share goes to the others."""
-    given, left = {}, most
-    for number, segment_id in enumerate(sorted(rooms, key=rooms.__getitem__)):
-        given[segment_id] = min(rooms[segment_id], left // (len(rooms) - number))
-        left -= given[segment_id]
-    if most > 0 and not any(given.values()):
-        given[next(iter(given))] = 1
-    return given
+class _Extent(NamedTuple):
+    """What a batch can read of a segment. modified_ms: when the segment was last modified. closed: whether its
+    successors start at `end`."""
+
+    start: int
+    end: int
+    modified_ms: int
+    closed: bool
 
 
-async def _begin(
-    segments: Segments, options: StreamOptions, start: Mapping[int, int], target: Cut
-) -> tuple[Cut, dict[int, int]]:
-    """Returns the segments that a batch reads, with their start and current end."""
-    begun: Cut = dict(start)
-    infos: dict[int, StreamSegmentInfo | None] = {}
-    followed: set[int] = set()
-    while True:
-        infos |= await segments.infos([each for each in begun if each not in infos])
-        finished = set()
-        for segment_id, offset in begun.items():
-            info = infos[segment_id]
-            # The task that reads a segment new in this batch checks its start.
-            first = _first(segments.name_of(segment_id), offset, info, options) if segment_id in start else offset
-            if info is None or (info.is_sealed and first >= info.write_offset):
-                finished.add(segment_id)
-        more = False
-        for segment_id in sorted(finished - followed - target.keys()):
-            followed.add(segment_id)
-            following = await segments.successors(segment_id)
-            for each in following:
-                known = each.segment.segment_id in begun
-                if not known and finished.issuperset(each.predecessors):
-                    begun[each.segment.segment_id] = 0
-                    more = True
-        if not more:
-            break
-        followed.clear()
-    for segment_id in sorted(finished - target.keys()):
-        following = await segments.successors(segment_id)
-        if following and all(each.segment.segment_id in begun for each in following):
-            del begun[segment_id]
-    ends = {}
-    for segment_id, offset in begun.items():
-        info = infos[segment_id]
-        length = offset if info is None else info.write_offset
-        ends[segment_id] = max(offset, min(length, target.get(segment_id, length)))
-    return begun, ends
+class _Batch:
+    """The segments that one batch can read, from the offsets `start` to the stream's tail or an earlier target.
 
+    Attributes:
+        extents: the segments found so far.
+        successors: those of the closed segments among them.
+    """
 
-async def _boundary(segments: Segments, segment_id: int, start: int, share: int, end: int) -> int:
-    """Returns the end of an event at most `share` bytes after `start`, unless the first event is longer."""
-    name = segments.name_of(segment_id)
-    for eighths in _NEARLY:
-        at = await segments.locate(name, start + share * eighths // 8)
-        if at is None:
-            break
-        if start < at <= start + share:
-            return min(at, end)
-    at, _ = await _scan(segments, segment_id, start, end, size=share)
-    return at
+    def __init__(
+        self, segments: Segments, options: StreamOptions, start: Mapping[int, int], target: Cut | None
+    ) -> None:
+        self.extents: dict[int, _Extent] = {}
+        self.successors: dict[int, list[Successor]] = {}
+        self._segments, self._options, self._start, self._target = segments, options, start, target
 
+    async def explore(self, most: int | None) -> bool:
+        """Finds segments until they have more than `most` bytes; returns whether these are all."""
+        await self._add(self._start)
+        while most is None or sum(each.end - each.start for each in self.extents.values()) <= most:
+            closed = {segment_id for segment_id, extent in self.extents.items() if extent.closed}
+            if not await self._following(closed, self.extents):
+                return True
+        return False
 
-async def _scan(
-    segments: Segments, segment_id: int, start: int, end: int, *, size: int | None = None, events: int | None = None
-) -> tuple[int, int]:
-    """Reads events up to a number of bytes or events, at least one; returns the end offset and the event count."""
-    name = segments.name_of(segment_id)
-    reader = segments.reader(name, start, read_ahead=False, known_to=end)
-    limit = segments.client.pool.settings.max_large_event_bytes
-    decoder = EventDecoder(name, start, limit)
-    at, count = start, 0
-    with_room = start + size if size is not None else end
-    try:
-        while at < end:
-            chunk = await reader.read()
-            for event in decoder.feed(chunk.view[: max(0, end - chunk.offset)]):
-                behind = event.offset + EVENT_HEADER_BYTES + len(event.data)
-                if count and behind > with_room:
-                    return at, count
-                at, count = behind, count + 1
-                if count == events:
-                    return at, count
-            if decoder.offset >= end or chunk.end_of_segment:
+    async def _add(self, begun: Mapping[int, int]) -> None:
+        infos = await self._segments.infos(begun)
+        name_of, options = self._segments.name_of, self._options
+        firsts = {each: _first(name_of(each), offset, infos[each], options) for each, offset in begun.items()}
+        if self._target is None and any(info is None or info.is_sealed for info in infos.values()):
+            # Segments that are found later must not be read further than the others.
+            self._target = await self._segments.tail()
+        target = self._target or {}
+        for segment_id, info in infos.items():
+            end, modified_ms, sealed = firsts[segment_id], 0, True
+            if info is not None:
+                end = max(end, min(info.write_offset, target.get(segment_id, info.write_offset)))
+                modified_ms, sealed = info.last_modified, info.is_sealed
+            closed = sealed and segment_id not in target
+            self.extents[segment_id] = _Extent(firsts[segment_id], end, modified_ms, closed)
+
+    async def _following(self, finished: Set[int], begun: Collection[int]) -> list[int]:
+        """Returns the segments, other than those begun, that start when these are read to their ends."""
+        new = sorted(finished - self.successors.keys())
+        found = await gather_bounded(self._segments.successors, new)
+        self.successors |= dict(zip(new, found, strict=True))
+        ready = sorted(self._ready(finished).difference(begun))
+        await self._add({each: 0 for each in ready if each not in self.extents})
+        return ready
+
+    def _ready(self, finished: Set[int]) -> set[int]:
+        following = [each for segment_id in finished for each in self.successors.get(segment_id, ())]
+        return {each.segment.segment_id for each in following if finished >= set(each.predecessors)}
+
+    async def advance(self, limit: StreamLimit) -> dict[int, int]:
+        """Returns how far a limited batch reads each segment: all up to one moment of writing."""
+        lines = await self._timelines(self._start, {}, limit)
+        while True:
+            at, shares = divide(lines, limit.most)
+            unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at]
+            await gather_bounded(Timeline.extend, unread)
+            finished = {each for each in lines if self.extents[each].closed and lines[each].ended_by(at)}
+            new = [] if unread else await self._following(finished, lines)
+            lines |= await self._timelines(new, lines, limit)
+            if not unread and not new:
                 break
-    finally:
-        reader.close()
-    return at, count
+
+        async def end_of(segment_id: int) -> int:
+            line, share = lines[segment_id], shares[segment_id]
+            known = bisect_right(line.amounts, share) - 1
+            if known or not share:
+                return line.offsets[known]
+            return await self._scan(segment_id, line.offsets[1], share, events=limit.events)
+
+        ends = dict(zip(lines, await gather_bounded(end_of, lines), strict=True))
+        if all(ends[each] == self.extents[each].start for each in lines):  # the first event is above the limit
+            first = max(lines, key=lambda each: lines[each].amount_at(at + 1))
+            ends[first] = await self._scan(first, self.extents[first].end, 1, events=True)
+        return ends
+
+    async def _timelines(
+        self, new: Iterable[int], before: Mapping[int, Timeline], limit: StreamLimit
+    ) -> dict[int, Timeline]:
+        made = {}
+        for segment_id in new:
+            extent, name = self.extents[segment_id], self._segments.name_of(segment_id)
+            ended = [
+                line.times[-1]
+                for each, line in before.items()
+                if segment_id in [one.segment.segment_id for one in self.successors.get(each, ())]
+            ]
+            made[segment_id] = Timeline(self._segments, name, *extent[:3], max(ended, default=0), events=limit.events)
+        await gather_bounded(Timeline.open, made.values())
+        place([*before.values(), *made.values()])
+        return made
+
+    async def _scan(self, segment_id: int, end: int, most: int, *, events: bool) -> int:
+        """Reads up to `most` bytes or events from the segment's start, not beyond `end`; returns where they end."""
+        at = self.extents[segment_id].start
+        name = self._segments.name_of(segment_id)
+        reader = self._segments.reader(name, at, read_ahead=False, known_to=end)
+        decoder = EventDecoder(name, at, self._segments.client.pool.settings.max_large_event_bytes)
+        try:
+            while at < end:
+                chunk = await reader.read()
+                for event in decoder.feed(chunk.view[: max(0, end - chunk.offset)]):
+                    size = EVENT_HEADER_BYTES + len(event.data)
+                    most -= 1 if events else size
+                    if most < 0:
+                        return at
+                    at += size
+                if decoder.offset >= end or chunk.end_of_segment:
+                    break
+        finally:
+            reader.close()
+        return at
+
+    def cut(self, ends: Mapping[int, int]) -> Cut:
+        """Returns the batch's end as an offset that tells, with the start, what the batch reads.
+
+        A segment is in it from the batch that begins it to the batch after the one that reads it to its end, and longer
+        until all its successors have begun. It also waits for its predecessors, whose successor it would be again.
+        """
+        start = self._start
+        if all(end <= start.get(each, 0) for each, end in ends.items()):
+            return dict(start)
+        finished = {each for each, end in ends.items() if self.extents[each].closed and end == self.extents[each].end}
+        begun = ends.keys() & self._ready(finished).union(start)
+        cut: Cut = {}
+        awaited: set[int] = set()
+        for segment_id in sorted(begun):
+            following = {each.segment.segment_id for each in self.successors.get(segment_id, ())}
+            was_finished = segment_id in finished and start.get(segment_id, -1) >= ends[segment_id]
+            if not (was_finished and following and following <= begun and segment_id not in awaited):
+                cut[segment_id] = max(ends[segment_id], start.get(segment_id, 0))
+                awaited |= following
+        return cut

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from segstore.client import Client, connect
 from segstore.client.connection import Locations, SegmentRequests
 from segstore.client.controller import Access, Successor, name_of
-from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing
+from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing, SegmentTruncated
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.pipeline.stream.options import StreamOptions
@@ -32,18 +33,22 @@ from segstore.wire import (
     LocateOffset,
     MergeSegments,
     OffsetLocated,
+    ReadSegment,
     SegmentAttribute,
     SegmentAttributeUpdated,
     SegmentCreated,
     SegmentDeleted,
+    SegmentRead,
     SegmentsMerged,
     StreamSegmentInfo,
 )
+from segstore.wire.names import index_name
 
 NO_VALUE: Final = -(1 << 63)
 """The value of a missing attribute."""
 _REPLACE_IF_EQUALS: Final = 4
 _AT_ONCE: Final = 64
+_INDEX_ENTRY: Final = Struct(">qqq")
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -55,6 +60,14 @@ class DeadlinePassed(RuntimeError):
         super().__init__(message)
         self.option = option
         self.timeout_ms = timeout_ms
+
+
+class IndexEntry(NamedTuple):
+    """An entry of a segment's index: its length and number of events at a time, in Unix ms."""
+
+    length: int
+    events: int
+    time_ms: int
 
 
 class Segments:
@@ -118,6 +131,31 @@ class Segments:
         except (SegmentMissing, NotSupported, PeerRefused):
             return None
         return found.offset
+
+    async def index_numbers(self, segment: str) -> tuple[int, int]:
+        """Returns the numbers of the first entry in a segment's index and behind the last; equal without an index."""
+        try:
+            info = await self.info(index_name(segment))
+        except (SegmentMissing, NotSupported, PeerRefused):
+            return 0, 0
+        return -(-info.start_offset // _INDEX_ENTRY.size), info.write_offset // _INDEX_ENTRY.size
+
+    async def index_entries(self, segment: str, number: int, most: int) -> list[IndexEntry]:
+        """Returns existing entries of a segment's index: from `number` on, at least one; [] if they were truncated."""
+        name, data = index_name(segment), b""
+        while len(data) < _INDEX_ENTRY.size:
+            at, size = number * _INDEX_ENTRY.size + len(data), most * _INDEX_ENTRY.size - len(data)
+
+            def ask(request_id: int, token: str, at: int = at, size: int = size) -> ReadSegment:
+                return ReadSegment(name, at, size, token, request_id)
+
+            try:
+                found = await self.requests.ask(name, SegmentRead, ask)
+            except (SegmentMissing, SegmentTruncated, PeerRefused):
+                return []
+            data += found.data
+        whole = len(data) - len(data) % _INDEX_ENTRY.size
+        return [IndexEntry(*each) for each in _INDEX_ENTRY.iter_unpack(data[:whole])]
 
     async def attribute(self, segment: str, attribute: UUID) -> int:
         """Returns an attribute, NO_VALUE if it is missing. Raises SegmentMissing."""

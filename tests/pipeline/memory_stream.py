@@ -8,7 +8,8 @@ Invariant: a request and its reply, also a refusal, are those of the wire. Not h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from segstore.pipeline.stream.segments import Segments
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.requests import REQUESTS
 from segstore.server.store import NoSuchSegment, SegmentStore, StoreError
-from segstore.wire import Command
+from segstore.wire import Command, ReadSegment, SegmentRead
 from segstore.wire import NoSuchSegment as NoSuchSegmentReply
 from segstore.wire.names import segment_id
 
@@ -40,6 +41,9 @@ class MemoryStream:
 
     Attributes:
         stores: as those of a cluster, to look into.
+        clock_ms, tick_ms: the time, and how much later it is with each look at it. With the default of twenty, an index
+            has an entry for each append.
+        asked: how many requests there were, by the name of the command or of the controller's method.
     """
 
     def __init__(self, scope: str, stream: str, segments: int = 1) -> None:
@@ -49,30 +53,38 @@ class MemoryStream:
         self.epochs: list[list[SegmentRange]] = []
         self.sealed = self.deleted = False
         self.begins: dict[int, int] = {}
-        self._now_ms = 0
-        self._begin_epoch(segments)
+        self.clock_ms, self.tick_ms = 0, 20
+        self.asked: Counter[str] = Counter()
+        self._begin_epoch([], [each / segments for each in range(segments + 1)])
 
     @property
     def now_ms(self) -> int:
-        """Twenty milliseconds later each time: an index has an entry for each append."""
-        self._now_ms += 20
-        return self._now_ms
+        self.clock_ms += self.tick_ms
+        return self.clock_ms
 
-    def _begin_epoch(self, parts: int) -> None:
-        number, first = len(self.epochs), sum(map(len, self.epochs))
-        edges = [each / parts for each in range(parts + 1)]
+    @property
+    def segments(self) -> list[SegmentRange]:
+        """All that there ever were, predecessors first."""
+        return sorted({each.segment_id: each for epoch in self.epochs for each in epoch}.values())
+
+    def _begin_epoch(self, kept: list[SegmentRange], edges: Sequence[float]) -> None:
+        number, first = len(self.epochs), len(self.segments)
         made = []
         for at, (low, high) in enumerate(pairwise(edges)):
             identifier = segment_id(number, first + at)
             made.append(SegmentRange(identifier, name_of(self.scope, self.stream, identifier), low, high))
             self.store.create_segment(made[-1].name, now_ms=self.now_ms)
-        self.epochs.append(made)
+        self.epochs.append(kept + made)
 
     def scale(self, parts: int) -> None:
         """All segments give way to so many others."""
-        for each in self.epochs[-1]:
+        self.replace(self.epochs[-1], [each / parts for each in range(parts + 1)])
+
+    def replace(self, old: list[SegmentRange], edges: Sequence[float]) -> None:
+        """Adjacent open segments give way to those between the edges, which cover the same keys."""
+        for each in old:
             self.store.container_for(each.name).seal_segment(each.name, now_ms=self.now_ms)
-        self._begin_epoch(parts)
+        self._begin_epoch([each for each in self.epochs[-1] if each not in old], edges)
 
     def write(self, events: Iterable[tuple[bytes, str]]) -> None:
         """Events with routing keys; those that go to one segment one after the other are one append."""
@@ -82,12 +94,13 @@ class MemoryStream:
             return next(each.name for each in self.epochs[-1] if each.low <= at < each.high)
 
         for name, some in groupby(sorted(events, key=target), key=target):
-            MemoryWriter(self, name).append(b"".join(frame_event(data) for data, _ in some), print, 1)
+            framed = [frame_event(data) for data, _ in some]
+            MemoryWriter(self, name).append(b"".join(framed), print, len(framed))
 
     def events(self) -> list[FramedEvent]:
         """All of them, those of a segment in order, predecessors first."""
         found: list[FramedEvent] = []
-        for each in (each for epoch in self.epochs for each in epoch):
+        for each in self.segments:
             info = self.store.segment_info(each.name)
             decoder = EventDecoder(each.name, info.start_offset, ClientSettings().max_large_event_bytes)
             found += decoder.feed(self.store.segment(each.name).read_bytes(info.start_offset, info.length))
@@ -102,7 +115,7 @@ class MemoryStream:
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         self.deleted = True
-        for each in (each for epoch in self.epochs for each in epoch):
+        for each in self.segments:
             self.store.delete_segment(each.name)
 
     async def truncate_stream(self, scope: str, stream: str, cut: dict[int, int]) -> None:
@@ -121,6 +134,9 @@ class MemoryRequests:
         self, segment: str, expected: type[R] | tuple[type[R], ...], make: Callable[[int, str], Command]
     ) -> R:
         command = make(1, "")
+        self._stream.asked[type(command).__name__] += 1
+        if isinstance(command, ReadSegment):
+            return self._read(command)  # type: ignore[return-value]  # the only reply that is expected
         request = REQUESTS[type(command)]
         reply: Command | None
         try:
@@ -132,6 +148,12 @@ class MemoryRequests:
         if isinstance(reply, expected):
             return reply
         raise failure(reply, endpoint="memory", segment=segment)
+
+    def _read(self, command: ReadSegment) -> SegmentRead:
+        found = self._stream.store.read(command.segment, command.offset, command.suggested_length)
+        assert found is not None, f"a read of {command.segment} would wait at {command.offset} for ever"
+        data = b"".join(found.data)
+        return SegmentRead(command.segment, found.offset, found.at_tail, found.end_of_segment, data, command.request_id)
 
 
 class MemoryWriter:
@@ -206,9 +228,11 @@ class MemorySegments(Segments):
         return self._there().epochs[number]
 
     async def successors(self, segment_id: int) -> list[Successor]:
-        for before, after in pairwise(self._there().epochs):
+        stream = self._there()
+        stream.asked["successors"] += 1
+        for before, after in pairwise(stream.epochs):
             for mine in before:
-                if mine.segment_id == segment_id:
+                if mine.segment_id == segment_id and mine not in after:
                     return [
                         Successor(each, tuple(old.segment_id for old in before if _overlap(old, each)))
                         for each in after

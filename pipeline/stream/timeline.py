@@ -1,0 +1,153 @@
+"""Timelines: how much of a segment was written by when, according to the segment's index.
+
+An index has an entry (length, number of events, Unix ms) for about every ten milliseconds in which the segment grew.
+What lies between two entries counts as written evenly in the ten milliseconds before the second one. A segment without
+an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have none.
+
+Invariants: times, amounts and offsets rise, so several timelines can be cut at one moment; a number of events is never
+below the true one, also where entries do not tell it. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's
+server).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from segstore.client.stream import EVENT_HEADER_BYTES
+from segstore.pipeline.stream.segments import IndexEntry, Segments
+
+_WINDOW: Final = 2048
+"""Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
+_SPREAD_MS: Final = 10
+"""The store writes an entry this long after the first append that it covers."""
+
+
+class Timeline:
+    """The growth of one segment from `start` to `end`, with its index read as far as needed.
+
+    Attributes, the first three with one item for each known boundary between events, the first for the start:
+        times: when the segment had grown to it, in Unix ms.
+        amounts: bytes or events from the start to it.
+        offsets: its offset.
+        indexed: whether the times come from an index.
+        placed: whether the time of the start is known.
+    """
+
+    def __init__(
+        self, segments: Segments, name: str, start: int, end: int, modified_ms: int, after_ms: int, *, events: bool
+    ) -> None:
+        """modified_ms: when the segment was last modified. after_ms: when its predecessors ended. events: what counts,
+        instead of bytes."""
+        self.times, self.amounts, self.offsets = [after_ms], [0], [start]
+        self.indexed, self.placed = False, after_ms > 0
+        self._segments, self._name, self._end = segments, name, end
+        self._modified_ms, self._after_ms = modified_ms, after_ms
+        self._counts_events = events
+        self._counted: int | None = 0 if start == 0 else None
+        """Events in the segment up to the last entry, if known."""
+        self._next = self._behind = 0
+        """Numbers of the next index entry to read, and of the one behind the last."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the timeline is known to the end."""
+        return self.offsets[-1] >= self._end
+
+    async def open(self) -> None:
+        """Finds the start in the index, and reads from there on as far as one boundary."""
+        if self.complete:
+            return
+        low, self._behind = await self._segments.index_numbers(self._name)
+        high = self._behind
+        while high - low >= _WINDOW:
+            middle = (low + high) // 2
+            found = await self._segments.index_entries(self._name, middle, 1)
+            if not found:
+                break
+            if found[0].length <= self.offsets[0]:
+                low = middle  # it tells when the start was written
+            else:
+                high = middle
+        self._next = low
+        while len(self.times) == 1:
+            await self.extend()
+
+    async def extend(self) -> None:
+        """Reads more of the index; behind its end, the rest of the segment is one step. Call it until `complete`."""
+        found: list[IndexEntry] = []
+        if self._next < self._behind:
+            found = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
+        for entry in found:
+            if len(self.times) == 1:
+                known = entry.length <= self.offsets[0]
+                self.times[0] = max(self._after_ms, entry.time_ms - (0 if known else _SPREAD_MS))
+                self.indexed = self.placed = True
+            self._grow(entry.time_ms, min(entry.length, self._end), entry.events)
+            self._counted = entry.events
+        self._next += len(found)
+        if not found:  # none is left, or the index was truncated meanwhile
+            self._grow(self._modified_ms, self._end, None)
+
+    def _grow(self, time_ms: int, offset: int, counted: int | None) -> None:
+        size = offset - self.offsets[-1]
+        if size <= 0:
+            return
+        amount = size
+        if self._counts_events:
+            amount = max(1, size // EVENT_HEADER_BYTES)
+            if counted is not None and self._counted is not None and counted > self._counted:
+                amount = min(amount, counted - self._counted)
+        # A segment has nothing at the time when its predecessors end, whatever the clocks of their stores say.
+        self.times.append(max(time_ms, self.times[-1], self.times[0] + 1))
+        self.amounts.append(self.amounts[-1] + amount)
+        self.offsets.append(offset)
+
+    def ended_by(self, time_ms: int) -> bool:
+        """Whether the segment had grown to its end by then."""
+        return self.complete and self.times[-1] <= time_ms
+
+    def amount_at(self, time_ms: int) -> int:
+        """Returns the amount written by then."""
+        at = bisect_right(self.times, time_ms)
+        if at == len(self.times):
+            return self.amounts[-1]
+        if at == 0:
+            return 0
+        since, until = self.times[at - 1 : at + 1]
+        if self.indexed:
+            since = max(since, until - _SPREAD_MS)
+        before, after = self.amounts[at - 1 : at + 1]
+        return before + (after - before) * max(0, time_ms - since) // (until - since)
+
+
+def place(timelines: Collection[Timeline]) -> None:
+    """Sets the unknown starts: the earliest that is known, else as long before the first end as the last is after."""
+    unknown = [each for each in timelines if not each.placed and len(each.times) > 1]
+    if not unknown:
+        return
+    ends = [each.times[-1] for each in unknown]
+    first = min((each.times[0] for each in timelines if each.placed), default=2 * min(ends) - max(ends) - 1)
+    for each in unknown:
+        each.times[0] = max(0, min(first, each.times[1] - 1))
+        each.placed = True
+
+
+def divide(timelines: Mapping[int, Timeline], most: int) -> tuple[int, dict[int, int]]:
+    """Returns the last moment (ms) by which all segments together grew by at most `most`, and the amount of each.
+
+    What is left of `most` goes to what was written in the millisecond after that moment.
+    """
+    last = max(each.times[-1] for each in timelines.values())
+
+    def total(time_ms: int) -> int:
+        return sum([each.amount_at(time_ms) for each in timelines.values()])
+
+    at = bisect_right(range(last + 1), most, key=total) - 1
+    left, more = most - total(at), total(at + 1) - total(at)
+    shares = {}
+    for segment_id, each in timelines.items():
+        before, after = each.amount_at(at), each.amount_at(at + 1)
+        shares[segment_id] = before + (after - before) * left // more if more else before
+    return at, shares
