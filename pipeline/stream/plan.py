@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Set
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
@@ -28,6 +28,8 @@ from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.pipeline.stream.timeline import Timeline, divide, place
 from segstore.wire import StreamSegmentInfo
+
+_READ_BYTES: Final = 1 << 20
 
 
 class ByteRange(NamedTuple):
@@ -239,14 +241,16 @@ class _Batch:
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
             known = bisect_right(line.amounts, share) - 1
-            if known or not share:
+            rest = share - line.amounts[known]
+            if not rest:
                 return line.offsets[known]
-            return await self._scan(segment_id, line.offsets[1], share, events=limit.events)
+            start, end = line.offsets[known : known + 2]
+            return await self._scan(segment_id, start, end, rest, events=limit.events)
 
         ends = dict(zip(lines, await gather_bounded(end_of, lines), strict=True))
         if all(ends[each] == self.extents[each].start for each in lines):  # the first event is above the limit
             first = max(lines, key=lambda each: lines[each].amount_at(at + 1))
-            ends[first] = await self._scan(first, self.extents[first].end, 1, events=True)
+            ends[first] = await self._scan(first, *self.extents[first][:2], 1, events=True)
         return ends
 
     async def _timelines(
@@ -265,25 +269,18 @@ class _Batch:
         place([*before.values(), *made.values()])
         return made
 
-    async def _scan(self, segment_id: int, end: int, most: int, *, events: bool) -> int:
-        """Reads up to `most` bytes or events from the segment's start, not beyond `end`; returns where they end."""
-        at = self.extents[segment_id].start
-        name = self._segments.name_of(segment_id)
-        reader = self._segments.reader(name, at, read_ahead=False, known_to=end)
+    async def _scan(self, segment_id: int, at: int, end: int, most: int, *, events: bool) -> int:
+        """Reads up to `most` bytes or events from an event's start on, not beyond `end`; returns where they end."""
+        name, offset = self._segments.name_of(segment_id), at
         decoder = EventDecoder(name, at, self._segments.client.pool.settings.max_large_event_bytes)
-        try:
-            while at < end:
-                chunk = await reader.read()
-                for event in decoder.feed(chunk.view[: max(0, end - chunk.offset)]):
-                    size = EVENT_HEADER_BYTES + len(event.data)
-                    most -= 1 if events else size
-                    if most < 0:
-                        return at
-                    at += size
-                if decoder.offset >= end or chunk.end_of_segment:
-                    break
-        finally:
-            reader.close()
+        while offset < end and (data := await self._segments.read(name, offset, min(end - offset, _READ_BYTES))):
+            offset += len(data)
+            for event in decoder.feed(data):
+                size = EVENT_HEADER_BYTES + len(event.data)
+                most -= 1 if events else size
+                if most < 0:
+                    return at
+                at += size
         return at
 
     def cut(self, ends: Mapping[int, int]) -> Cut:

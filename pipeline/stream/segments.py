@@ -132,30 +132,23 @@ class Segments:
             return None
         return found.offset
 
-    async def index_numbers(self, segment: str) -> tuple[int, int]:
-        """Returns the numbers of the first entry in a segment's index and behind the last; equal without an index."""
+    async def index_numbers(self, segment: str) -> tuple[int, int] | None:
+        """Returns the numbers of the first entry in a segment's index and behind the last; None without an index."""
         try:
             info = await self.info(index_name(segment))
         except (SegmentMissing, NotSupported, PeerRefused):
-            return 0, 0
+            return None
         return -(-info.start_offset // _INDEX_ENTRY.size), info.write_offset // _INDEX_ENTRY.size
 
     async def index_entries(self, segment: str, number: int, most: int) -> list[IndexEntry]:
         """Returns existing entries of a segment's index: from `number` on, at least one; [] if they were truncated."""
-        name, data = index_name(segment), b""
-        while len(data) < _INDEX_ENTRY.size:
-            at, size = number * _INDEX_ENTRY.size + len(data), most * _INDEX_ENTRY.size - len(data)
-
-            def ask(request_id: int, token: str, at: int = at, size: int = size) -> ReadSegment:
-                return ReadSegment(name, at, size, token, request_id)
-
+        data, size = b"", _INDEX_ENTRY.size
+        while len(data) < size:
             try:
-                found = await self.requests.ask(name, SegmentRead, ask)
+                data += await self.read(index_name(segment), number * size + len(data), most * size - len(data))
             except (SegmentMissing, SegmentTruncated, PeerRefused):
                 return []
-            data += found.data
-        whole = len(data) - len(data) % _INDEX_ENTRY.size
-        return [IndexEntry(*each) for each in _INDEX_ENTRY.iter_unpack(data[:whole])]
+        return [IndexEntry(*each) for each in _INDEX_ENTRY.iter_unpack(data[: len(data) // size * size])]
 
     async def attribute(self, segment: str, attribute: UUID) -> int:
         """Returns an attribute, NO_VALUE if it is missing. Raises SegmentMissing."""
@@ -205,6 +198,14 @@ class Segments:
         return isinstance(reply, SegmentsMerged)
 
     # --- bytes ------------------------------------------------------------------------------------------------------
+
+    async def read(self, segment: str, offset: int, size: int) -> bytes:
+        """Returns existing data, at most `size` bytes. Raises SegmentMissing and SegmentTruncated."""
+
+        def ask(request_id: int, token: str) -> ReadSegment:
+            return ReadSegment(segment, offset, size, token, request_id)
+
+        return bytes((await self.requests.ask(segment, SegmentRead, ask)).data)[:size]
 
     def reader(self, segment: str, offset: int = 0, *, read_ahead: bool = True, known_to: int = 0) -> SegmentReader:
         """Reads a segment from `offset` on. read_ahead, known_to: see `SegmentReader`."""

@@ -31,7 +31,6 @@ class Timeline:
         times: when the segment had grown to it, in Unix ms.
         amounts: bytes or events from the start to it.
         offsets: its offset.
-        indexed: whether the times come from an index.
         placed: whether the time of the start is known.
     """
 
@@ -41,12 +40,13 @@ class Timeline:
         """modified_ms: when the segment was last modified. after_ms: when its predecessors ended. events: what counts,
         instead of bytes."""
         self.times, self.amounts, self.offsets = [after_ms], [0], [start]
-        self.indexed, self.placed = False, after_ms > 0
+        self.placed = after_ms > 0
         self._segments, self._name, self._end = segments, name, end
         self._modified_ms, self._after_ms = modified_ms, after_ms
         self._counts_events = events
         self._counted: int | None = 0 if start == 0 else None
         """Events in the segment up to the last entry, if known."""
+        self._indexed = False
         self._next = self._behind = 0
         """Numbers of the next index entry to read, and of the one behind the last."""
 
@@ -59,8 +59,10 @@ class Timeline:
         """Finds the start in the index, and reads from there on as far as one boundary."""
         if self.complete:
             return
-        low, self._behind = await self._segments.index_numbers(self._name)
-        high = self._behind
+        numbers = await self._segments.index_numbers(self._name)
+        self._indexed = numbers is not None
+        low, high = numbers or (0, 0)
+        self._behind = high
         while high - low >= _WINDOW:
             middle = (low + high) // 2
             found = await self._segments.index_entries(self._name, middle, 1)
@@ -80,10 +82,9 @@ class Timeline:
         if self._next < self._behind:
             found = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
         for entry in found:
-            if len(self.times) == 1:
-                known = entry.length <= self.offsets[0]
-                self.times[0] = max(self._after_ms, entry.time_ms - (0 if known else _SPREAD_MS))
-                self.indexed = self.placed = True
+            if entry.length <= self.offsets[0]:
+                self.times[0] = max(self._after_ms, entry.time_ms)
+                self.placed = True
             self._grow(entry.time_ms, min(entry.length, self._end), entry.events)
             self._counted = entry.events
         self._next += len(found)
@@ -94,6 +95,8 @@ class Timeline:
         size = offset - self.offsets[-1]
         if size <= 0:
             return
+        if self._indexed and not self.placed:
+            self.times[0], self.placed = max(0, time_ms - _SPREAD_MS), True
         amount = size
         if self._counts_events:
             amount = max(1, size // EVENT_HEADER_BYTES)
@@ -116,7 +119,7 @@ class Timeline:
         if at == 0:
             return 0
         since, until = self.times[at - 1 : at + 1]
-        if self.indexed:
+        if self._indexed:
             since = max(since, until - _SPREAD_MS)
         before, after = self.amounts[at - 1 : at + 1]
         return before + (after - before) * max(0, time_ms - since) // (until - since)

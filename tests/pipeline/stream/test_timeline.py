@@ -1,0 +1,192 @@
+"""Watermarks: what a streaming query reads is in the order of writing, as nearly as an index tells it.
+
+Spark drops rows that are older than the latest event time of all batches before, less a delay. Here the event time is
+the time of writing, so a row that comes late by more than the index's precision would be lost.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from segstore.client.routing import SegmentRange, position_of
+from segstore.client.stream import frame_event
+from segstore.pipeline.stream.cuts import Offsets, cut_of, offsets_of
+from segstore.pipeline.stream.options import StreamLimit
+from segstore.pipeline.stream.plan import cut_at, next_cut, ranges_between
+from segstore.pipeline.stream.rows import events_of
+from segstore.wire.names import index_name
+from tests.pipeline.memory_stream import MemoryStream, MemoryWriter
+from tests.pipeline.stream_support import SCOPE, STREAM, options, using
+
+PRECISE_MS = 20
+"""What lies between two entries of an index was written within ten milliseconds; successors start after the last."""
+KEYS = 50
+
+
+class Written(NamedTuple):
+    number: int
+    time_ms: int
+    key: str
+
+
+class Writing:
+    """Writes single events and scales, with a clock of its own; an event says its number, time and key."""
+
+    def __init__(self, seed: int, segments: int = 1) -> None:
+        self.stream = MemoryStream(SCOPE, STREAM, segments)
+        self.stream.tick_ms = 0
+        self.stream.clock_ms = self._time_ms = 1_000_000
+        self.random = Random(seed)
+        self.written: list[Written] = []
+        self._writers: dict[str, MemoryWriter] = {}
+
+    def write(self, count: int, per_ms: float, hot: float = 0.0, hot_key: str = "hot") -> None:
+        """Events at a rate. hot: the fraction of them that have one key."""
+        begin = self._time_ms
+        for each in range(count):
+            self.stream.clock_ms = self._time_ms = begin + int(each / per_ms)
+            key = hot_key if self.random.random() < hot else f"k{self.random.randrange(KEYS)}"
+            event = Written(len(self.written), self._time_ms, key)
+            self.written.append(event)
+            at = position_of(key)
+            name = next(each.name for each in self.stream.epochs[-1] if each.low <= at < each.high)
+            if name not in self._writers:
+                self._writers[name] = MemoryWriter(self.stream, name)
+            padding = b"." * self.random.randrange(1, 60)
+            data = b"%d %d %s %s" % (event.number, event.time_ms, key.encode(), padding)
+            self._writers[name].append(frame_event(data), print, 1)
+
+    def pause(self, ms: int) -> None:
+        self._time_ms += ms
+        self.stream.clock_ms = self._time_ms
+
+    def scale(self) -> None:
+        """Splits a segment, merges two, or moves the edge between two."""
+        segments = sorted(self.stream.epochs[-1], key=lambda each: each.low)
+        at = self.random.randrange(len(segments))
+        some = segments[at : at + self.random.choice((1, 2))]
+        low, high = some[0].low, some[-1].high
+        edges = [low, high] if len(some) == 2 and self.random.random() < 0.5 else [low, self._between(some), high]
+        self.pause(1)
+        self.stream.replace(some, edges)
+        self.pause(1)
+
+    def _between(self, some: list[SegmentRange]) -> float:
+        low, high = some[0].low, some[-1].high
+        return low + (high - low) * self.random.uniform(0.1, 0.9)
+
+    def without_index(self, fraction: float) -> None:
+        for each in self.stream.segments:
+            if self.random.random() < fraction:
+                self.stream.store.container_for(each.name).delete_segment(index_name(each.name))
+
+
+class Query:
+    """Reads as a query does that is restarted before each batch.
+
+    Attributes:
+        batches: the events of each.
+        late_ms: by how much an event was older than one in a batch before, at most.
+        asked: the number of requests that planned each batch.
+    """
+
+    def __init__(self, stream: MemoryStream, limit: StreamLimit | None = None, **more: str) -> None:
+        self.batches: list[list[Written]] = []
+        self.asked: list[int] = []
+        self.late_ms = self._latest_ms = 0
+        self._stream, self._limit, self._more = stream, limit, more
+        self._at: Offsets | None = None
+
+    async def run(self, batches: int = 1_000_000) -> Query:
+        """Reads so many batches, or all there is."""
+        while batches and await self._batch():
+            batches -= 1
+        return self
+
+    async def _batch(self) -> bool:
+        given = options(self._stream, **self._more)
+        async with using(self._stream, **self._more) as segments:
+            start = await cut_at(segments, "head") if self._at is None else cut_of(self._at)
+            self._stream.asked.clear()
+            end = await next_cut(segments, given, start, self._limit, None)
+            self.asked.append(self._stream.asked.total())
+            if end == start:
+                return False
+            parts = await ranges_between(segments, start, end, given.split_bytes)
+            rows = [each.data for part in parts async for some in events_of(segments, given, part) for each in some]
+        batch = [Written(int(number), int(time_ms), key.decode()) for number, time_ms, key, _ in map(bytes.split, rows)]
+        self.late_ms = max([self.late_ms, *(self._latest_ms - each.time_ms for each in batch)])
+        self._latest_ms = max([self._latest_ms, *(each.time_ms for each in batch)])
+        self.batches.append(batch)
+        self._at = offsets_of(end)
+        return True
+
+    def check(self, written: list[Written]) -> None:
+        """All was read once, that of a key in order."""
+        flat = [each for batch in self.batches for each in batch]
+        assert sorted(flat) == written
+        for key in {each.key for each in written}:
+            assert [each.number for each in flat if each.key == key] == [
+                each.number for each in written if each.key == key
+            ]
+        if self._limit is not None and self._limit.events:
+            assert max(map(len, self.batches)) <= self._limit.most
+        assert all(self.batches), "a batch without events"
+
+
+LIMITS = [None, StreamLimit(500, True), StreamLimit(30_000, False)]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("segments", "scalings", "hot"), [(4, 0, 0.75), (1, 8, 0.0), (2, 8, 0.75)])
+async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
+    segments: int, scalings: int, hot: float, limit: StreamLimit | None
+) -> None:
+    writing = Writing(1, segments)
+    for _ in range(scalings):
+        writing.write(500, 5, hot)
+        writing.scale()
+    writing.write(5_000 - len(writing.written), 5, hot)
+    query = await Query(writing.stream, limit).run()
+    query.check(writing.written)
+    assert query.late_ms <= PRECISE_MS
+    if limit is None:
+        assert len(query.batches) == 1
+    else:
+        assert len(query.batches) <= 5_000 / 500 * 1.3
+
+
+@pytest.mark.parametrize("limit", LIMITS[1:])
+async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit: StreamLimit) -> None:
+    writing = Writing(2, 2)
+    for _ in range(10):
+        writing.write(500, 5, hot=1, hot_key="k0")
+        writing.write(1, 5, hot=1, hot_key="k1")
+    assert position_of("k1") < 0.5 < position_of("k0")
+    query = await Query(writing.stream, limit).run()
+    query.check(writing.written)
+    assert query.late_ms <= PRECISE_MS
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_any_stream_is_read_once_and_in_order(seed: int) -> None:
+    random = Random(seed)
+    writing = Writing(seed, random.randrange(1, 5))
+    limit = random.choice(
+        [None, StreamLimit(random.randrange(1, 800), True), StreamLimit(random.randrange(10, 40_000), False)]
+    )
+    query = Query(writing.stream, limit)
+    for _ in range(random.randrange(2, 12)):
+        writing.write(random.randrange(300), random.choice((0.001, 0.1, 1, 10, 100)), random.choice((0.0, 0.9)))
+        if random.random() < 0.7:
+            writing.scale()
+        if random.random() < 0.3:
+            writing.pause(random.randrange(100_000))
+        if random.random() < 0.3:
+            await query.run(random.randrange(1, 4))
+    await query.run()
+    query.check(writing.written)
+    assert query.late_ms <= PRECISE_MS
