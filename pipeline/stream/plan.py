@@ -26,7 +26,7 @@ from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
 from segstore.pipeline.stream.cuts import Cut, CutError, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.timeline import Timeline, divide, place
+from segstore.pipeline.stream.timeline import STEP_MS, Timeline, divide, place, steps_to
 from segstore.wire import StreamSegmentInfo
 
 _READ_BYTES: Final = 1 << 20
@@ -227,16 +227,24 @@ class _Batch:
 
     async def advance(self, limit: StreamLimit) -> dict[int, int]:
         """Returns how far a limited batch reads each segment: all up to one moment of writing."""
-        lines = await self._timelines(self._start, {}, limit)
+        lines: dict[int, Timeline] = {}
+        new = list(self._start)
+        while new:  # from segments that were read to their ends before
+            lines |= await self._timelines(new, limit, {})
+            new = await self._following({each for each in lines if self._is_empty(each)}, lines)
+        begin_ms = place(lines.values())
         while True:
-            at, shares = divide(lines, limit.most)
+            at, shares = divide(lines, begin_ms, limit.most)
             unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at]
-            await gather_bounded(Timeline.extend, unread)
-            finished = {each for each in lines if self.extents[each].closed and lines[each].ended_by(at)}
-            new = [] if unread else await self._following(finished, lines)
-            lines |= await self._timelines(new, lines, limit)
-            if not unread and not new:
+            if unread:
+                await gather_bounded(Timeline.extend, unread)
+                continue
+            ended = {each: line.times[-1] for each, line in lines.items() if line.ended_by(at)}
+            new = await self._following({each for each in ended if self.extents[each].closed}, lines)
+            if not new:
                 break
+            after = {each: begin_ms + steps_to(ended[each] - begin_ms) * STEP_MS for each in ended}
+            lines |= await self._timelines(new, limit, after)
 
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
@@ -249,25 +257,26 @@ class _Batch:
 
         ends = dict(zip(lines, await gather_bounded(end_of, lines), strict=True))
         if all(ends[each] == self.extents[each].start for each in lines):  # the first event is above the limit
-            first = max(lines, key=lambda each: lines[each].amount_at(at + 1))
+            first = max(lines, key=lambda each: lines[each].amount_at(at + STEP_MS))
             ends[first] = await self._scan(first, *self.extents[first][:2], 1, events=True)
         return ends
 
-    async def _timelines(
-        self, new: Iterable[int], before: Mapping[int, Timeline], limit: StreamLimit
-    ) -> dict[int, Timeline]:
+    def _is_empty(self, segment_id: int) -> bool:
+        extent = self.extents[segment_id]
+        return extent.closed and extent.start == extent.end
+
+    async def _timelines(self, new: Iterable[int], limit: StreamLimit, after: Mapping[int, int]) -> dict[int, Timeline]:
+        """after: when those that are read to their ends ended."""
         made = {}
         for segment_id in new:
-            extent, name = self.extents[segment_id], self._segments.name_of(segment_id)
-            ended = [
-                line.times[-1]
-                for each, line in before.items()
-                if segment_id in [one.segment.segment_id for one in self.successors.get(each, ())]
-            ]
+            name, extent = self._segments.name_of(segment_id), self.extents[segment_id]
+            ended = [time_ms for each, time_ms in after.items() if segment_id in self._ids_after(each)]
             made[segment_id] = Timeline(self._segments, name, *extent[:3], max(ended, default=0), events=limit.events)
         await gather_bounded(Timeline.open, made.values())
-        place([*before.values(), *made.values()])
         return made
+
+    def _ids_after(self, segment_id: int) -> set[int]:
+        return {each.segment.segment_id for each in self.successors.get(segment_id, ())}
 
     async def _scan(self, segment_id: int, at: int, end: int, most: int, *, events: bool) -> int:
         """Reads up to `most` bytes or events from an event's start on, not beyond `end`; returns where they end."""
@@ -297,7 +306,7 @@ class _Batch:
         cut: Cut = {}
         awaited: set[int] = set()
         for segment_id in sorted(begun):
-            following = {each.segment.segment_id for each in self.successors.get(segment_id, ())}
+            following = self._ids_after(segment_id)
             was_finished = segment_id in finished and start.get(segment_id, -1) >= ends[segment_id]
             if not (was_finished and following and following <= begun and segment_id not in awaited):
                 cut[segment_id] = max(ends[segment_id], start.get(segment_id, 0))

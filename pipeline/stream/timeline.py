@@ -1,12 +1,14 @@
 """Timelines: how much of a segment was written by when, according to the segment's index.
 
-An index has an entry (length, number of events, Unix ms) for about every ten milliseconds in which the segment grew.
-What lies between two entries counts as written evenly in the ten milliseconds before the second one. A segment without
-an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have none.
+An index has an entry (length, number of events, Unix ms) for about every ten milliseconds in which the segment grew. A
+segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have
+none.
 
-Invariants: times, amounts and offsets rise, so several timelines can be cut at one moment; a number of events is never
-below the true one, also where entries do not tell it. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's
-server).
+`divide` cuts several timelines at one moment. It works in steps of a second, and in proportion within one: writers,
+transactions and merges reach the segments of a stream one after the other, so finer times do not tell the order.
+
+Invariants: times, amounts and offsets rise; a number of events is never below the true one, also where entries do not
+tell it. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from segstore.pipeline.stream.segments import IndexEntry, Segments
 
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
-_SPREAD_MS: Final = 10
-"""The store writes an entry this long after the first append that it covers."""
+STEP_MS: Final = 1000
 
 
 class Timeline:
@@ -96,7 +97,7 @@ class Timeline:
         if size <= 0:
             return
         if self._indexed and not self.placed:
-            self.times[0], self.placed = max(0, time_ms - _SPREAD_MS), True
+            self.times[0], self.placed = max(0, time_ms - 1), True
         amount = size
         if self._counts_events:
             amount = max(1, size // EVENT_HEADER_BYTES)
@@ -113,44 +114,44 @@ class Timeline:
 
     def amount_at(self, time_ms: int) -> int:
         """Returns the amount written by then."""
-        at = bisect_right(self.times, time_ms)
-        if at == len(self.times):
-            return self.amounts[-1]
-        if at == 0:
-            return 0
-        since, until = self.times[at - 1 : at + 1]
-        if self._indexed:
-            since = max(since, until - _SPREAD_MS)
-        before, after = self.amounts[at - 1 : at + 1]
-        return before + (after - before) * max(0, time_ms - since) // (until - since)
+        since, until = self.times[0], self.times[-1]
+        if self._indexed or not since < time_ms < until:
+            return self.amounts[max(0, bisect_right(self.times, time_ms) - 1)]
+        return self.amounts[-1] * (time_ms - since) // (until - since)
 
 
-def place(timelines: Collection[Timeline]) -> None:
-    """Sets the unknown starts: the earliest that is known, else as long before the first end as the last is after."""
-    unknown = [each for each in timelines if not each.placed and len(each.times) > 1]
-    if not unknown:
-        return
-    ends = [each.times[-1] for each in unknown]
-    first = min((each.times[0] for each in timelines if each.placed), default=2 * min(ends) - max(ends) - 1)
-    for each in unknown:
-        each.times[0] = max(0, min(first, each.times[1] - 1))
-        each.placed = True
+def place(timelines: Collection[Timeline]) -> int:
+    """Returns the earliest start of timelines, one of them not empty, and sets the starts that are unknown: to the
+    earliest of the others, else as long before the first end as the last end is after it."""
+    written = [each for each in timelines if len(each.times) > 1]
+    ends = [each.times[-1] for each in written]
+    first = min((each.times[0] for each in written if each.placed), default=2 * min(ends) - max(ends) - 1)
+    for each in written:
+        if not each.placed:
+            each.times[0] = max(0, min(first, each.times[1] - 1))
+    return min(each.times[0] for each in written)
 
 
-def divide(timelines: Mapping[int, Timeline], most: int) -> tuple[int, dict[int, int]]:
-    """Returns the last moment (ms) by which all segments together grew by at most `most`, and the amount of each.
+def divide(timelines: Mapping[int, Timeline], begin_ms: int, most: int) -> tuple[int, dict[int, int]]:
+    """Returns the last moment by which all segments together grew by at most `most`, and the amount of each.
 
-    What is left of `most` goes to what was written in the millisecond after that moment.
+    The moment is a number of steps after `begin_ms`. What is left of `most` is divided in proportion to what was
+    written in the step after it.
     """
+
+    def total(steps: int) -> int:
+        return sum([each.amount_at(begin_ms + steps * STEP_MS) for each in timelines.values()])
+
     last = max(each.times[-1] for each in timelines.values())
-
-    def total(time_ms: int) -> int:
-        return sum([each.amount_at(time_ms) for each in timelines.values()])
-
-    at = bisect_right(range(last + 1), most, key=total) - 1
-    left, more = most - total(at), total(at + 1) - total(at)
+    steps = bisect_right(range(steps_to(last - begin_ms) + 1), most, key=total) - 1
+    at, left, more = begin_ms + steps * STEP_MS, most - total(steps), total(steps + 1) - total(steps)
     shares = {}
     for segment_id, each in timelines.items():
-        before, after = each.amount_at(at), each.amount_at(at + 1)
+        before, after = each.amount_at(at), each.amount_at(at + STEP_MS)
         shares[segment_id] = before + (after - before) * left // more if more else before
     return at, shares
+
+
+def steps_to(ms: int) -> int:
+    """Returns the number of steps that last at least so long, 0 for a negative time."""
+    return max(0, -(-ms // STEP_MS))

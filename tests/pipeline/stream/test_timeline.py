@@ -17,12 +17,13 @@ from segstore.pipeline.stream.cuts import Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit
 from segstore.pipeline.stream.plan import cut_at, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
+from segstore.pipeline.stream.timeline import STEP_MS
 from segstore.wire.names import index_name
 from tests.pipeline.memory_stream import MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using
 
-PRECISE_MS = 20
-"""What lies between two entries of an index was written within ten milliseconds; successors start after the last."""
+PRECISE_MS = 2 * STEP_MS + 20
+"""A step, another one where segments give way to their successors, and the times in an index."""
 KEYS = 50
 
 
@@ -70,7 +71,7 @@ class Writing:
         some = segments[at : at + self.random.choice((1, 2))]
         low, high = some[0].low, some[-1].high
         edges = [low, high] if len(some) == 2 and self.random.random() < 0.5 else [low, self._between(some), high]
-        self.pause(1)
+        self.pause(STEP_MS)
         self.stream.replace(some, edges)
         self.pause(1)
 
@@ -147,9 +148,9 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
 ) -> None:
     writing = Writing(1, segments)
     for _ in range(scalings):
-        writing.write(500, 5, hot)
+        writing.write(500, 0.1, hot)
         writing.scale()
-    writing.write(5_000 - len(writing.written), 5, hot)
+    writing.write(5_000 - len(writing.written), 0.1, hot)
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
     assert query.late_ms <= PRECISE_MS
@@ -163,8 +164,8 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
 async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit: StreamLimit) -> None:
     writing = Writing(2, 2)
     for _ in range(10):
-        writing.write(500, 5, hot=1, hot_key="k0")
-        writing.write(1, 5, hot=1, hot_key="k1")
+        writing.write(500, 0.1, hot=1, hot_key="k0")
+        writing.write(1, 0.1, hot=1, hot_key="k1")
     assert position_of("k1") < 0.5 < position_of("k0")
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
