@@ -248,17 +248,23 @@ class _Batch:
 
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
+            if line.estimated and share:
+                at, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], share, events=True)
+                if not left or at < line.offsets[1]:
+                    return at
+                share = line.amounts[1] + left
             known = bisect_right(line.amounts, share) - 1
-            rest = share - line.amounts[known]
-            if not rest:
+            if share == line.amounts[known] or known == len(line.amounts) - 1:
                 return line.offsets[known]
             start, end = line.offsets[known : known + 2]
-            return await self._scan(segment_id, start, end, rest, events=limit.events)
+            at, _ = await self._scan(segment_id, start, end, share - line.amounts[known], events=limit.events)
+            return at
 
         ends = dict(zip(lines, await gather_bounded(end_of, lines), strict=True))
         if all(ends[each] == self.extents[each].start for each in lines):  # the first event is above the limit
             first = max(lines, key=lambda each: lines[each].amount_at(at + STEP_MS))
-            ends[first] = await self._scan(first, *self.extents[first][:2], 1, events=True)
+            extent = self.extents[first]
+            ends[first], _ = await self._scan(first, extent.start, extent.end, 1, events=True)
         return ends
 
     def _is_empty(self, segment_id: int) -> bool:
@@ -278,19 +284,22 @@ class _Batch:
     def _ids_after(self, segment_id: int) -> set[int]:
         return {each.segment.segment_id for each in self.successors.get(segment_id, ())}
 
-    async def _scan(self, segment_id: int, at: int, end: int, most: int, *, events: bool) -> int:
-        """Reads up to `most` bytes or events from an event's start on, not beyond `end`; returns where they end."""
+    async def _scan(self, segment_id: int, at: int, end: int, most: int, *, events: bool) -> tuple[int, int]:
+        """Reads up to `most` bytes or events from an event's start on, not beyond `end`.
+
+        Returns where they end, and how many there could be more.
+        """
         name, offset = self._segments.name_of(segment_id), at
         decoder = EventDecoder(name, at, self._segments.client.pool.settings.max_large_event_bytes)
         while offset < end and (data := await self._segments.read(name, offset, min(end - offset, _READ_BYTES))):
             offset += len(data)
             for event in decoder.feed(data):
                 size = EVENT_HEADER_BYTES + len(event.data)
+                if most < (1 if events else size):
+                    return at, most
                 most -= 1 if events else size
-                if most < 0:
-                    return at
                 at += size
-        return at
+        return at, most
 
     def cut(self, ends: Mapping[int, int]) -> Cut:
         """Returns the batch's end as an offset that tells, with the start, what the batch reads.

@@ -7,8 +7,8 @@ none.
 `divide` cuts several timelines at one moment. It works in steps of a second, and in proportion within one: writers,
 transactions and merges reach the segments of a stream one after the other, so finer times do not tell the order.
 
-Invariants: times, amounts and offsets rise; a number of events is never below the true one, also where entries do not
-tell it. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
+Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
+`estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Timeline:
         amounts: bytes or events from the start to it.
         offsets: its offset.
         placed: whether the time of the start is known.
+        estimated: whether the first amount of events is, because the start lies between two index entries.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class Timeline:
         """modified_ms: when the segment was last modified. after_ms: when its predecessors ended. events: what counts,
         instead of bytes."""
         self.times, self.amounts, self.offsets = [after_ms], [0], [start]
-        self.placed = after_ms > 0
+        self.placed, self.estimated = after_ms > 0, False
         self._segments, self._name, self._end = segments, name, end
         self._modified_ms, self._after_ms = modified_ms, after_ms
         self._counts_events = events
-        self._counted: int | None = 0 if start == 0 else None
-        """Events in the segment up to the last entry, if known."""
+        self._before: IndexEntry | None = None
+        """The last index entry, if known."""
         self._indexed = False
         self._next = self._behind = 0
         """Numbers of the next index entry to read, and of the one behind the last."""
@@ -64,6 +65,8 @@ class Timeline:
         self._indexed = numbers is not None
         low, high = numbers or (0, 0)
         self._behind = high
+        if low == 0:  # nothing was truncated
+            self._before = IndexEntry(0, 0, 0)
         while high - low >= _WINDOW:
             middle = (low + high) // 2
             found = await self._segments.index_entries(self._name, middle, 1)
@@ -86,27 +89,34 @@ class Timeline:
             if entry.length <= self.offsets[0]:
                 self.times[0] = max(self._after_ms, entry.time_ms)
                 self.placed = True
-            self._grow(entry.time_ms, min(entry.length, self._end), entry.events)
-            self._counted = entry.events
+            self._grow(entry.time_ms, min(entry.length, self._end), entry)
+            self._before = entry
         self._next += len(found)
         if not found:  # none is left, or the index was truncated meanwhile
             self._grow(self._modified_ms, self._end, None)
 
-    def _grow(self, time_ms: int, offset: int, counted: int | None) -> None:
+    def _grow(self, time_ms: int, offset: int, entry: IndexEntry | None) -> None:
         size = offset - self.offsets[-1]
         if size <= 0:
             return
         if self._indexed and not self.placed:
             self.times[0], self.placed = max(0, time_ms - 1), True
-        amount = size
-        if self._counts_events:
-            amount = max(1, size // EVENT_HEADER_BYTES)
-            if counted is not None and self._counted is not None and counted > self._counted:
-                amount = min(amount, counted - self._counted)
+        amount = self._events(size, entry) if self._counts_events else size
         # A segment has nothing at the time when its predecessors end, whatever the clocks of their stores say.
         self.times.append(max(time_ms, self.times[-1], self.times[0] + 1))
         self.amounts.append(self.amounts[-1] + amount)
         self.offsets.append(offset)
+
+    def _events(self, size: int, entry: IndexEntry | None) -> int:
+        """Returns the number of events in the next bytes."""
+        most, before = max(1, size // EVENT_HEADER_BYTES), self._before
+        if entry is None or before is None or entry.events <= before.events:
+            return most
+        events = entry.events - before.events
+        if before.length < self.offsets[0]:
+            self.estimated = True
+            events = -(-events * size // (entry.length - before.length))
+        return min(most, events)
 
     def ended_by(self, time_ms: int) -> bool:
         """Whether the segment had grown to its end by then."""
