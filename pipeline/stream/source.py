@@ -141,6 +141,10 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         async with opened(self.options, "READ") as segments:
             return offsets_of(await next_cut(segments, self.options, start, limit, self._target))
 
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802 — Spark's name
+        """Returns the stream's tail, which a query's progress shows beside the offset that it has reached."""
+        return offsets_of(asyncio.run(self._tail()))
+
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
         self._target = asyncio.run(self._tail())
 

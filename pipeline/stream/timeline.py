@@ -4,8 +4,8 @@ An index has an entry (length, number of events, Unix ms) for about every ten mi
 segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have
 none.
 
-`divide` cuts several timelines at one moment. It works in steps of a second, and in proportion within one: writers,
-transactions and merges reach the segments of a stream one after the other, so finer times do not tell the order.
+`divide` cuts several timelines at one moment. It works in steps of 100 ms, and in proportion within one: what a writer
+sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
 
 Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
@@ -22,7 +22,7 @@ from segstore.pipeline.stream.segments import IndexEntry, Segments
 
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
-STEP_MS: Final = 1000
+STEP_MS: Final = 100
 
 
 class Timeline:

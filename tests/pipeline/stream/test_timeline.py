@@ -6,6 +6,7 @@ the time of writing, so a row that comes late by more than the index's precision
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
@@ -13,11 +14,12 @@ import pytest
 
 from segstore.client.routing import SegmentRange, position_of
 from segstore.client.stream import frame_event
-from segstore.pipeline.stream.cuts import Offsets, cut_of, offsets_of
+from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit
-from segstore.pipeline.stream.plan import cut_at, next_cut, ranges_between
+from segstore.pipeline.stream.plan import DataLost, cut_at, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.timeline import STEP_MS
+from segstore.server.store import NoSuchSegment
 from segstore.wire.names import index_name
 from tests.pipeline.memory_stream import MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using
@@ -82,7 +84,8 @@ class Writing:
     def without_index(self, fraction: float) -> None:
         for each in self.stream.segments:
             if self.random.random() < fraction:
-                self.stream.store.container_for(each.name).delete_segment(index_name(each.name))
+                with suppress(NoSuchSegment):
+                    self.stream.store.container_for(each.name).delete_segment(index_name(each.name))
 
 
 class Query:
@@ -94,12 +97,14 @@ class Query:
         asked: the number of requests that planned each batch.
     """
 
-    def __init__(self, stream: MemoryStream, limit: StreamLimit | None = None, **more: str) -> None:
+    def __init__(
+        self, stream: MemoryStream, limit: StreamLimit | None = None, start: Cut | None = None, **more: str
+    ) -> None:
         self.batches: list[list[Written]] = []
         self.asked: list[int] = []
         self.late_ms = self._latest_ms = 0
         self._stream, self._limit, self._more = stream, limit, more
-        self._at: Offsets | None = None
+        self._at: Offsets | None = None if start is None else offsets_of(start)
 
     async def run(self, batches: int = 1_000_000) -> Query:
         """Reads so many batches, or all there is."""
@@ -148,9 +153,9 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
 ) -> None:
     writing = Writing(1, segments)
     for _ in range(scalings):
-        writing.write(500, 0.1, hot)
+        writing.write(500, 1, hot)
         writing.scale()
-    writing.write(5_000 - len(writing.written), 0.1, hot)
+    writing.write(5_000 - len(writing.written), 1, hot)
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
     assert query.late_ms <= PRECISE_MS
@@ -164,12 +169,117 @@ async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
 async def test_a_segment_with_ten_events_keeps_step_with_one_of_thousands(limit: StreamLimit) -> None:
     writing = Writing(2, 2)
     for _ in range(10):
-        writing.write(500, 0.1, hot=1, hot_key="k0")
-        writing.write(1, 0.1, hot=1, hot_key="k1")
+        writing.write(500, 1, hot=1, hot_key="k0")
+        writing.write(1, 1, hot=1, hot_key="k1")
     assert position_of("k1") < 0.5 < position_of("k0")
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
     assert query.late_ms <= PRECISE_MS
+
+
+@pytest.mark.parametrize("limit", LIMITS[1:])
+async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit) -> None:
+    """As by a transaction, or by a writer that is faster than its stream."""
+    writing = Writing(3, 3)
+    sizes = {"k7": 300, "k0": 5_000, "k8": 50}
+    for key, size in sizes.items():
+        writing.stream.write([(b"%d 1000000 %s ." % (number, key.encode()), key) for number in range(size)])
+        writing.pause(5)
+    writing.pause(20)  # the last entry is due
+    query = await Query(writing.stream, limit).run()
+    assert sum(map(len, query.batches)) == sum(sizes.values())
+    for batch in query.batches[:-1]:
+        part = {key: sum(each.key == key for each in batch) / size for key, size in sizes.items()}
+        assert max(part.values()) - min(part.values()) < 0.05
+    if limit.events:
+        assert max(map(len, query.batches)) <= limit.most
+
+
+async def test_without_an_index_segments_advance_in_proportion() -> None:
+    writing = Writing(4, 3)
+    writing.write(6_000, 1, hot=0.8)
+    writing.without_index(1)
+    query = await Query(writing.stream, StreamLimit(20_000, False)).run()
+    query.check(writing.written)
+    assert query.late_ms < 1_000  # of 6,000
+    assert len(query.batches) > 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_streams_that_lack_indexes_are_read_once_and_in_order_of_keys(seed: int) -> None:
+    writing = Writing(seed, 3)
+    limit = StreamLimit(100, True) if seed % 2 else StreamLimit(5_000, False)
+    query = Query(writing.stream, limit)
+    for _ in range(6):
+        writing.write(200, 1, hot=0.5)
+        writing.without_index(0.3)
+        await query.run(1)
+        writing.scale()
+    await query.run()
+    query.check(writing.written)
+
+
+async def test_a_long_index_is_searched_and_read_in_windows() -> None:
+    writing = Writing(5, 2)
+    writing.write(12_000, 0.05)  # an entry for nearly each event
+    query = Query(writing.stream, StreamLimit(3_000, True))
+    await query.run()
+    query.check(writing.written)
+    assert query.late_ms <= PRECISE_MS
+    assert len(query.batches) <= 5
+    assert max(query.asked) < 50
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(limit: StreamLimit | None) -> None:
+    """Two segments become two others, one of which has only the first as its predecessor."""
+    writing = Writing(6, 2)
+    writing.write(300, 1)
+    writing.write(600, 1, hot=1, hot_key="k0")  # only the second segment is far behind
+    low, high = writing.stream.epochs[-1]
+    writing.stream.replace([low, high], [0.0, 0.3, 1.0])
+    writing.write(300, 1)
+    first, _ = writing.stream.epochs[-1]
+    writing.stream.replace([first], [0.0, 0.1, 0.3])
+    writing.write(300, 1)
+    query = await Query(writing.stream, limit).run()
+    query.check(writing.written)
+
+
+async def test_a_limited_batch_asks_only_about_the_segments_that_it_reads() -> None:
+    writing = Writing(7)
+    for _ in range(1_000):
+        writing.write(10, 1)
+        writing.stream.scale(1)
+    for limit in (StreamLimit(20, True), StreamLimit(1_000, False)):
+        query = await Query(writing.stream, limit).run(20)
+        assert max(query.asked) <= 60
+    query = await Query(writing.stream).run()
+    query.check(writing.written)
+    assert len(query.batches) == 1
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: StreamLimit | None) -> None:
+    writing = Writing(8, 2)
+    writing.write(500, 1)
+    async with using(writing.stream) as segments:
+        middle = await segments.tail()
+    kept = len(writing.written)
+    writing.write(500, 1)
+    writing.stream.scale(3)
+    writing.write(1_000, 1)
+    start = {each.segment_id: 0 for each in writing.stream.epochs[0]}
+    for name, lost, rest in (("truncated", middle, kept), ("gone", None, 1_000)):
+        if lost is not None:
+            await writing.stream.truncate_stream(SCOPE, STREAM, lost)
+        else:
+            for each in writing.stream.epochs[0]:
+                writing.stream.store.delete_segment(each.name)
+        with pytest.raises(DataLost, match=name):
+            await Query(writing.stream, limit, start).run()
+        query = await Query(writing.stream, limit, start, failOnDataLoss="false").run()
+        assert sorted(each for batch in query.batches for each in batch) == writing.written[rest:]
 
 
 @pytest.mark.parametrize("seed", range(40))
