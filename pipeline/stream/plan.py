@@ -1,16 +1,18 @@
 """Plans reads of a stream: byte ranges between two cuts, and the extent of each micro-batch.
 
 A range lies in one segment and ends at the end of an event: at the segment's length, at an offset from the store's
-index or, under a limit without a suitable index entry, at an event boundary found by reading. Large ranges are split at
+index or, under a limit, at an event boundary found by reading from the index entry before. Large ranges are split at
 index offsets; a segment without an index is read by one task.
 
-Between micro-batches, a segment read to its end is replaced by its successors; a successor starts once all its
-predecessors are read to their ends. So events of one routing key never arrive in an earlier batch than their
-predecessors. A segment stays in the offsets, at its end, until all its successors have started.
+A micro-batch without a limit ends at the stream's tail. With one it ends at one moment of writing in all segments,
+because Spark drops rows that are older than those of earlier batches, less the delay of a watermark
+(`segstore.pipeline.stream.timeline`). A segment that is read to its end is followed by its successors in the same
+batch; a successor starts once all its predecessors are read to their ends. So events of one routing key never arrive in
+an earlier batch than their predecessors.
 
-Invariants: two offsets always delimit the same events; a limited batch has at least one event of each segment that it
-reads, because an event above the limit would otherwise block all progress. Refused, with `DataLost`: deleted data that
-should have been read, unless the options allow it; with `CutError`: an end that does not follow the start.
+Invariants: two offsets always delimit the same events; a limited batch has at least one event, because an event above
+the limit would otherwise block all progress. Refused, with `DataLost`: deleted data that should have been read, unless
+the options allow it; with `CutError`: an end that does not follow the start.
 """
 
 from __future__ import annotations
