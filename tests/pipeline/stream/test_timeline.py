@@ -122,7 +122,12 @@ class Query:
             if end == start:
                 return False
             parts = await ranges_between(segments, start, end, given.split_bytes)
-            rows = [each.data for part in parts async for some in events_of(segments, given, part) for each in some]
+            rows: list[bytes] = [
+                each.data for part in parts async for some in events_of(segments, given, part) for each in some
+            ]
+        if self._limit is not None:
+            sizes = [1 if self._limit.events else len(frame_event(row)) for row in rows]
+            assert sum(sizes) <= self._limit.most or len(rows) == 1
         batch = [Written(int(number), int(time_ms), key.decode()) for number, time_ms, key, _ in map(bytes.split, rows)]
         self.late_ms = max([self.late_ms, *(self._latest_ms - each.time_ms for each in batch)])
         self._latest_ms = max([self._latest_ms, *(each.time_ms for each in batch)])
@@ -138,8 +143,6 @@ class Query:
             assert [each.number for each in flat if each.key == key] == [
                 each.number for each in written if each.key == key
             ]
-        if self._limit is not None and self._limit.events:
-            assert max(map(len, self.batches)) <= self._limit.most
         assert all(self.batches), "a batch without events"
 
 
@@ -191,8 +194,6 @@ async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit)
     for batch in query.batches[:-1]:
         part = {key: sum(each.key == key for each in batch) / size for key, size in sizes.items()}
         assert max(part.values()) - min(part.values()) < 0.05
-    if limit.events:
-        assert max(map(len, query.batches)) <= limit.most
 
 
 async def test_without_an_index_segments_advance_in_proportion() -> None:
@@ -230,18 +231,22 @@ async def test_a_long_index_is_searched_and_read_in_windows() -> None:
     assert max(query.asked) < 50
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(limit: StreamLimit | None) -> None:
-    """Two segments become two others, one of which has only the first as its predecessor."""
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("limit", [None, StreamLimit(60, True), StreamLimit(3_000, False)])
+async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(
+    limit: StreamLimit | None, indexed: bool
+) -> None:
+    """Two segments become two others; the first of these follows one of them, the second both."""
     writing = Writing(6, 2)
     writing.write(300, 1)
     writing.write(600, 1, hot=1, hot_key="k0")  # only the second segment is far behind
-    low, high = writing.stream.epochs[-1]
-    writing.stream.replace([low, high], [0.0, 0.3, 1.0])
+    writing.stream.replace(writing.stream.epochs[-1], [0.0, 0.3, 1.0])
     writing.write(300, 1)
     first, _ = writing.stream.epochs[-1]
     writing.stream.replace([first], [0.0, 0.1, 0.3])
     writing.write(300, 1)
+    if not indexed:
+        writing.without_index(1)
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
 
