@@ -44,6 +44,7 @@ class Writing:
         self.stream.clock_ms = self._time_ms = 1_000_000
         self.random = Random(seed)
         self.written: list[Written] = []
+        self._segment_of: list[str] = []
         self._writers: dict[str, MemoryWriter] = {}
 
     def write(self, count: int, per_ms: float, hot: float = 0.0, hot_key: str = "hot") -> None:
@@ -56,11 +57,15 @@ class Writing:
             self.written.append(event)
             at = position_of(key)
             name = next(each.name for each in self.stream.epochs[-1] if each.low <= at < each.high)
+            self._segment_of.append(name)
             if name not in self._writers:
                 self._writers[name] = MemoryWriter(self.stream, name)
             padding = b"." * self.random.randrange(1, 60)
             data = b"%d %d %s %s" % (event.number, event.time_ms, key.encode(), padding)
             self._writers[name].append(frame_event(data), print, 1)
+
+    def of(self, segments: set[str]) -> list[Written]:
+        return [each for each, name in zip(self.written, self._segment_of, strict=True) if name in segments]
 
     def pause(self, ms: int) -> None:
         self._time_ms += ms
@@ -249,6 +254,35 @@ async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(
         writing.without_index(1)
     query = await Query(writing.stream, limit).run()
     query.check(writing.written)
+
+
+async def test_a_finished_segment_stays_in_the_offset_while_a_predecessor_does() -> None:
+    """The first segment waits until the second, also followed by the fourth, is read; the third is read."""
+    writing = Writing(6, 2)
+    writing.write(300, 1)
+    writing.stream.replace(writing.stream.epochs[-1], [0.0, 0.3, 1.0])
+    writing.write(300, 1)
+    writing.stream.replace(writing.stream.epochs[-1][:1], [0.0, 0.1, 0.3])
+    writing.write(300, 1)
+    first, second, third, _, fifth, sixth = (each.segment_id for each in writing.stream.segments)
+    async with using(writing.stream) as segments:
+        ends = {each: info.write_offset for each, info in (await segments.infos([first, third])).items() if info}
+    start = {first: ends[first], second: 0, third: ends[third], fifth: 0, sixth: 0}
+    query = Query(writing.stream, StreamLimit(30, True), start)
+    await query.run()
+    rest = {each.name for each in writing.stream.segments if each.segment_id not in (first, third)}
+    assert sorted(each for batch in query.batches for each in batch) == writing.of(rest)
+
+
+async def test_a_limit_in_events_holds_for_a_batch_that_starts_within_a_large_append() -> None:
+    writing = Writing(9)
+    sizes = [1_000] * 50 + [1] * 50
+    writing.stream.write([(b"%d 1000000 k %s" % (number, b"." * size), "k") for number, size in enumerate(sizes)])
+    writing.pause(20)
+    writing.write(500, 0.05)
+    query = await Query(writing.stream, StreamLimit(60, True)).run()
+    assert sum(map(len, query.batches)) == 600
+    assert len(query.batches) <= 11
 
 
 async def test_a_limited_batch_asks_only_about_the_segments_that_it_reads() -> None:
