@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from segstore.client.controller import Successor
 from segstore.client.routing import SegmentRange, position_of
 from segstore.client.stream import frame_event
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
@@ -21,7 +22,7 @@ from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.timeline import STEP_MS
 from segstore.server.store import NoSuchSegment
 from segstore.wire.names import index_name
-from tests.pipeline.memory_stream import MemoryStream, MemoryWriter
+from tests.pipeline.memory_stream import MemorySegments, MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using
 
 PRECISE_MS = 2 * STEP_MS + 20
@@ -283,6 +284,26 @@ async def test_a_limit_in_events_holds_for_a_batch_that_starts_within_a_large_ap
     query = await Query(writing.stream, StreamLimit(60, True)).run()
     assert sum(map(len, query.batches)) == 600
     assert len(query.batches) <= 11
+
+
+async def test_what_is_written_while_a_batch_is_planned_is_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = Writing(10, 2)
+    for _ in range(20):
+        writing.write(50, 1)
+        writing.scale()
+    asked = MemorySegments.successors
+
+    async def busy(segments: MemorySegments, segment_id: int) -> list[Successor]:
+        writing.write(50, 0.1)
+        return await asked(segments, segment_id)
+
+    monkeypatch.setattr(MemorySegments, "successors", busy)
+    query = await Query(writing.stream).run(1)
+    monkeypatch.undo()
+    await query.run()
+    query.check(writing.written)
+    assert len(query.batches) == 2
+    assert query.late_ms <= PRECISE_MS
 
 
 async def test_a_limited_batch_asks_only_about_the_segments_that_it_reads() -> None:
