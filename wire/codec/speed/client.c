@@ -19,7 +19,7 @@ typedef struct Shortcut {
     PyObject *behind;               /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
     Py_ssize_t slots[MAX_TYPES];    /* offsets in instances of the first type */
-    PyObject *method;               /* owned, or NULL: of the method that is called */
+    PyObject *method;               /* owned, or NULL: name of the method that is called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
