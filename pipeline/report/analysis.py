@@ -73,6 +73,7 @@ class Analysis:
     def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
         require(frames, (*FRAME_COLUMNS, "life"))
         self._sql = partial(statement, frames.sparkSession)
+        # `follow` counts lives itself: without the column, Spark omits the window of `placed`, its shuffle and sort.
         whole = frames.select(*FRAME_COLUMNS).repartition("connection", "file")
         ordered = whole.sortWithinPartitions(*steps.ORDER)
         self.written = map_in_arrow(ordered, steps.follow, steps.WRITTEN).persist(StorageLevel.DISK_ONLY)

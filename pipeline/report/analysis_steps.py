@@ -60,18 +60,16 @@ FRAMES: Final = ddl(_columns((*FRAME_COLUMNS, "life")))
 def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Follows the connections of a partition; batches have `FRAME_COLUMNS`, sorted by `ORDER`."""
     found = Found()
-    life, opened, key = Life(0, found), False, None
+    life, key = Life(0, found), None
     for batch in batches:
         lives = []
         for row in map(to_row, zip(*(column.to_pylist() for column in batch.columns), repeat(None), strict=False)):
-            starts = row.kind == "open"
             if key != (row.connection, row.file):
                 yield from _ended(life, found)
-                life, opened, key = Life(1, found), False, (row.connection, row.file)
-            elif starts and opened:
+                life, key = Life(1, found), (row.connection, row.file)
+            elif not life.continues(row):
                 yield from _ended(life, found)
                 life = Life(life.life + 1, found)
-            opened = opened or starts
             life.see(row)
             lives.append(life.life)
         yield _batch("frames", pa.array([_packed(batch.append_column("life", pa.array(lives, pa.int32())))]))

@@ -1,9 +1,9 @@
 """Follows one life of a connection, record by record: pairs requests with replies and acks, and checks the protocol.
 
 This is the analysis; `segstore.pipeline.report.reference` runs it over whole traces in one process, and
-`segstore.pipeline.report.analysis` on Spark, connection by connection. Two results need more than one connection, or
-more than the columns of a frame, and are left to the caller: whether a later set-up of a writer covers an append
-without an ack (`uncovered`, `set_ups`), and the bytes at the end of append blocks (`tails`).
+`segstore.pipeline.report.analysis` on Spark, connection by connection. What needs more than one connection is left to
+the caller: whether a later set-up of a writer covers an append without an ack (`uncovered`, `set_ups`). So are the
+bytes at the end of append blocks, if the rows have no frames (`tails`).
 
 Invariant: exchanges are added as soon as no later record can change them. Memory grows with the writers and flows of
 the connection, not with its records; `segstore.pipeline.report.pending` bounds that of requests. No Spark, no Arrow.
@@ -111,6 +111,10 @@ class Life:
         self._epochs: dict[str, _Epoch] = {}
         self._flows: dict[int, _Tenure] = {}
         self._tenures: dict[int, _Tenure] = {}
+
+    def continues(self, row: Row) -> bool:
+        """Whether a record of the connection belongs to this life; a second opening begins the next one."""
+        return row.kind != "open" or not self._opened
 
     def see(self, row: Row) -> None:
         """Takes the next record."""

@@ -1,8 +1,8 @@
 """The reference analysis: one pass over the records in plain Python, against which Spark's is tested.
 
-It runs the same `segstore.pipeline.report.connection` as Spark's, over all connections of a file at once and in file
-order; what needs more than one connection or the bytes of blocks is done here a second time, on Python's objects. Rows
-are tuples in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
+It follows all connections of a file at once and in file order, by the same `segstore.pipeline.report.connection` that
+Spark's runs connection by connection. Whether a later set-up covers an append is decided here on Python's objects, on
+Spark by SQL. Rows are tuples in the order of `EXCHANGE_COLUMNS` and `VIOLATION_COLUMNS`.
 
 Invariant: rows come from `segstore.pipeline.trace.rows`, and so from the codec. Memory grows with the number of
 requests. No Spark, no NumPy.
@@ -49,7 +49,6 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
     for _, records in groupby(map(to_row, rows), attrgetter("file")):
         found = Found()
         lives: dict[int, Life] = {}
-        opened: set[int] = set()
         for row in records:
             if row.kind == "skipped":
                 out.skipped.append((row.file, row.block, row.size, row.error))
@@ -58,11 +57,9 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
             life = lives.get(row.connection)
             if life is None:
                 life = lives[row.connection] = Life(1, found)
-            elif row.kind == "open" and row.connection in opened:
+            elif not life.continues(row):
                 _end(life)
                 life = lives[row.connection] = Life(life.life + 1, found)
-            if row.kind == "open":
-                opened.add(row.connection)
             life.see(row)
         for life in lives.values():
             _end(life)
