@@ -108,8 +108,8 @@ def _compare(effort: Effort, kind: tuple[int, int], *, slow: bool) -> tuple[dict
         reading = {PYTHON: _over(_in_python(wire.decode), frames), HAND: _over(handwritten.decode, frames)}
         writing = {PYTHON: _over(_in_python(wire.encode), values), HAND: _over(handwritten.encode, values)}
         if wire.SPEED is not None:
-            reading[C] = _over(wire.SPEED.in_front_of(_in_python(wire.decode)), frames)
-            writing[C] = _over(wire.SPEED.in_front_of(_in_python(wire.encode)), values)
+            reading[C] = _over(wire.SPEED.shortcut(_in_python(wire.decode)), frames)
+            writing[C] = _over(wire.SPEED.shortcut(_in_python(wire.encode)), values)
         if slow:
             mirrored = [twins.twin(value) for value in values]
             packed = [twins.encode(value) for value in mirrored]

@@ -10,9 +10,11 @@ Invariant: a statement leaves no view behind, even if it fails, and unpersists n
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -28,3 +30,18 @@ def statement(spark: SparkSession, text: str, **frames: DataFrame) -> DataFrame:
     finally:
         for view in views.values():
             catalog.dropTempView(view)
+
+
+def map_in_arrow(
+    rows: DataFrame, step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+) -> DataFrame:
+    """Returns what a step in Python makes of each partition, as `DataFrame.mapInArrow` does.
+
+    That method (4.3.0) demands pandas, which it does not use.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    made = UserDefinedFunction(step, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    return DataFrame(rows._jdf.mapInArrow(made(*rows.columns)._jc, False, None), rows.sparkSession)

@@ -4,7 +4,6 @@ VERSION: str
 
 Shape: Any
 Codec: Any
-Front: Any
 Frames: Any
 Acks: Any
 Rows: Any

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -247,7 +246,7 @@ def tell_stored(items: list[Pending], failed: Callable[[Exception], object]) -> 
     for item in items:
         done = item.done
         if isinstance(done, asyncio.Future):
-            with suppress(asyncio.InvalidStateError):  # its waiter was cancelled
+            if not done.done():
                 done.set_result(None)
             continue
         try:

@@ -8,13 +8,13 @@
     analysis.latencies(found.exchanges, "command").show()
 
 `segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
-SQL statements.
+steps: one shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 
-Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records one by one.
+Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records in file order.
 Pairing has two meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack
 covers earlier events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task
-sorts the frames of a connection, spilling to disk; everything else is distributed. Refused, with `ColumnError`: rows
-that lack a column, by its name.
+sorts and follows a connection, however long: Java spills the sort to disk, and Python the requests that wait
+(`segstore.pipeline.report.pending`). Refused, with `ColumnError`: rows that lack a column, by its name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark import StorageLevel
 
 from segstore.pipeline.report import analysis_steps as steps
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
-from segstore.pipeline.statements import statement
+from segstore.pipeline.statements import map_in_arrow, statement
 from segstore.pipeline.trace.columns import ColumnError
 
 if TYPE_CHECKING:
@@ -46,9 +46,20 @@ def require(rows: DataFrame, columns: Sequence[str]) -> None:
 
 
 def placed(rows: DataFrame) -> DataFrame:
-    """Returns the records among trace rows, with the life of their connection. Raises ColumnError."""
+    """Returns the records among trace rows, with the life of their connection. Raises ColumnError.
+
+    Recorders never reuse connection numbers, but other tools may.
+    """
     require(rows, FRAME_COLUMNS)
-    return statement(rows.sparkSession, steps.PLACED, rows=rows)
+    return statement(
+        rows.sparkSession,
+        f"""
+        SELECT {", ".join(FRAME_COLUMNS)}, CAST(greatest(1, count(CASE WHEN kind = 'open' THEN 1 END) OVER (
+            PARTITION BY connection, file ORDER BY block, record ROWS UNBOUNDED PRECEDING)) AS INT) AS life
+        FROM {{rows}} WHERE kind <> 'skipped'
+        """,
+        rows=rows,
+    )
 
 
 class Analysis:
@@ -62,10 +73,12 @@ class Analysis:
     def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
         require(frames, (*FRAME_COLUMNS, "life"))
         self._sql = partial(statement, frames.sparkSession)
-        ordered = self._sql(steps.ORDERED, frames=frames)
-        refused = self._sql(steps.REFUSED, frames=ordered)
-        self.written = self._sql(steps.WRITTEN, refused=refused).persist(StorageLevel.DISK_ONLY)
-        self.frames = self.written.select(*FRAME_COLUMNS, "life")
+        # `follow` counts lives itself: without the column, Spark omits the window of `placed`, its shuffle and sort.
+        whole = frames.select(*FRAME_COLUMNS).repartition("connection", "file")
+        ordered = whole.sortWithinPartitions(*steps.ORDER)
+        self.written = map_in_arrow(ordered, steps.follow, steps.WRITTEN).persist(StorageLevel.DISK_ONLY)
+        packed = self.written.select("frames").where("frames IS NOT NULL")
+        self.frames = map_in_arrow(packed, steps.frames, steps.FRAMES)
         self._blocks = blocks
 
     def __enter__(self) -> Analysis:
@@ -83,14 +96,12 @@ class Analysis:
     @property
     def exchanges(self) -> DataFrame:
         """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
-        covering = self._sql(steps.COVERING, written=self.written)
-        return self._sql(steps.EXCHANGES, written=self.written, covering=covering)
+        return self._sql(steps.EXCHANGES, written=self.written)
 
     @property
     def violations(self) -> DataFrame:
         """All rule violations: `VIOLATION_COLUMNS`."""
         found = self._sql(steps.VIOLATIONS, written=self.written)
-        found = found.union(self._sql(steps.FLOW_REUSE, written=self.written))
         if self._blocks is not None:
             require(self._blocks, ("file", "block", "record", "command", "frame"))
             blocks = self._blocks.where("command = 'APPEND_BLOCK'").select("file", "block", "record", "frame")

@@ -1,7 +1,6 @@
 """Definitions for trace analysis: protocol rules, which reply answers which request, result columns.
 
-The two implementations, `segstore.pipeline.report.analysis` on Spark and `segstore.pipeline.report.reference` in plain
-Python, share these definitions and nothing else. No Spark.
+`segstore.pipeline.report.connection` applies them to the records of a connection. No Spark.
 
 Sources: `AppendRule` for rules about append blocks; Pravega's `WireCommands` and its request handler for the replies to
 each request. A failure answers any request.

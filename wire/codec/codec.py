@@ -67,10 +67,6 @@ ACCELERATOR: Final = SPEED if codec_backend == "c" else None
 """The accelerator if C is this process's codec, else None."""
 
 
-def _with_c_in_front(function: F) -> F:
-    return function if ACCELERATOR is None else ACCELERATOR.in_front_of(function)
-
-
 def or_in_c(*types: type, **layout: Any) -> Callable[[F], F]:
     """Decorates a function that has an equal in C, which is asked first if C is this process's codec.
 
@@ -125,7 +121,7 @@ def decoders_of(codec: Codec, most_elements: int | None) -> Decoders:
     return Decoders(codec, most_elements)
 
 
-@_with_c_in_front
+@or_in_c()
 def decode(frame: Buffer, unknown: UnknownPolicy = "refuse", codec: Codec | None = None) -> Command:
     """Decodes one whole frame, header included.
 
@@ -198,7 +194,7 @@ class _Encoders(dict[type[Command], Any]):
         return made
 
 
-@_with_c_in_front
+@or_in_c()
 def encode(command: Command, codec: Codec | None = None) -> bytes:
     """Encodes a command as a frame of the current wire version, header included.
 
@@ -213,7 +209,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
         return _build(command)
 
 
-@_with_c_in_front
+@or_in_c()
 def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     """Encodes a command as a list of buffers, for `writelines` or `sendmsg`.
 

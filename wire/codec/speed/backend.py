@@ -26,7 +26,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
 
 NAME: Final = "segstore._speed"
-TYPES: Final = {"Acks", "Codec", "Frames", "Front", "Rows", "Shape", "Shortcut"}
+TYPES: Final = {"Acks", "Codec", "Frames", "Rows", "Shape", "Shortcut"}
 
 
 class Accelerator:
@@ -35,16 +35,6 @@ class Accelerator:
     def __init__(self, speed: Any, commands: Iterable[type[Command]]) -> None:
         self._speed = speed
         self._codec = make_codec(speed, commands)
-
-    def in_front_of(self, function: F) -> F:
-        """`decode`, `encode` or `encode_parts`, as an object that asks C before it calls the function.
-
-        It asks if it is called with one argument and no more.
-        """
-        front: Any = self._speed.Front(self._codec, function.__name__, function)
-        functools.update_wrapper(front, function)
-        made: F = front
-        return made
 
     def decoder(
         self, code: int, behind: Mapping[int, Callable[..., Command]], most_elements: int | None
@@ -109,9 +99,12 @@ class Accelerator:
     ) -> F:
         """The function `behind` with its equal in C, which has the same name, in front.
 
+        C is asked if it is called with all the arguments that C knows, by position, and no more.
         types: classes of what C takes; slots: attributes of the first. head, end, positions: see `append_layout`.
         """
-        shortcut: F = self._speed.Shortcut(behind.__name__, behind, types, slots, head, end, positions)
+        made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
+        functools.update_wrapper(made, behind)
+        shortcut: F = made
         return shortcut
 
 

@@ -1,4 +1,4 @@
-/* The codec of all commands, the front doors of `encode` and `decode`, and the module. */
+/* The codec of all commands, and the module. */
 
 #include "speed.h"
 
@@ -147,128 +147,6 @@ PyType_Spec codec_spec = {
     .slots = codec_slots,
 };
 
-/* --- Front ------------------------------------------------------------------------------------------------------- */
-
-/* A function of Python with a short cut: called with one argument and no more, the codec is asked first. */
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *(*ask)(Codec *, PyObject *);
-    Codec *codec;     /* owned */
-    PyObject *behind; /* owned */
-    PyObject *dict;   /* owned, or NULL: what functools.update_wrapper sets */
-} Front;
-
-static PyObject *
-front_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    Front *self = (Front *)callable;
-    if (PyVectorcall_NARGS(nargsf) == 1 && names == NULL) {
-        PyObject *made = self->ask(self->codec, args[0]);
-        if (made != NULL || PyErr_Occurred())
-            return made;
-    }
-    return PyObject_Vectorcall(self->behind, args, nargsf, names);
-}
-
-static PyObject *
-front_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *codec, *behind;
-    const char *what;
-    static char *keywords[] = {"codec", "what", "behind", NULL};
-    State *state = PyType_GetModuleState(type);
-    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O!sO:Front", keywords, state->codec, &codec, &what,
-                                                      &behind))
-        return NULL;
-    PyObject *(*ask)(Codec *, PyObject *) = strcmp(what, "decode") == 0         ? read_frame
-                                            : strcmp(what, "encode") == 0       ? write_frame
-                                            : strcmp(what, "encode_parts") == 0 ? write_parts
-                                                                                : NULL;
-    if (ask == NULL || !PyCallable_Check(behind))
-        return PyErr_Format(PyExc_ValueError, "no front door for %s", what);
-    Front *self = (Front *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->vectorcall = front_call;
-    self->ask = ask;
-    self->codec = (Codec *)Py_NewRef(codec);
-    self->behind = Py_NewRef(behind);
-    return (PyObject *)self;
-}
-
-static int
-front_traverse(Front *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->codec);
-    Py_VISIT(self->behind);
-    Py_VISIT(self->dict);
-    return 0;
-}
-
-/* The codec and the function stay until the end: a front door that is called by another finalizer still works. */
-static int
-front_clear(Front *self)
-{
-    Py_CLEAR(self->dict);
-    return 0;
-}
-
-static void
-front_dealloc(Front *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->codec);
-    Py_XDECREF(self->behind);
-    Py_XDECREF(self->dict);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-/* Functions are pickled and copied by name, and so is this. */
-static PyObject *
-front_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    return PyObject_GetAttrString(self, "__qualname__");
-}
-
-static PyMethodDef front_methods[] = {
-    {"__reduce__", front_reduce, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef front_members[] = {
-    {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Front, vectorcall), Py_READONLY, NULL},
-    {"__dictoffset__", Py_T_PYSSIZET, offsetof(Front, dict), Py_READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef front_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot front_slots[] = {
-    {Py_tp_new, front_new},
-    {Py_tp_dealloc, front_dealloc},
-    {Py_tp_traverse, front_traverse},
-    {Py_tp_clear, front_clear},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_methods, front_methods},
-    {Py_tp_members, front_members},
-    {Py_tp_getset, front_getset},
-    {0, NULL},
-};
-
-PyType_Spec front_spec = {
-    .name = "segstore._speed.Front",
-    .basicsize = sizeof(Front),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = front_slots,
-};
-
 /* --- the module -------------------------------------------------------------------------------------------------- */
 
 static int
@@ -283,9 +161,8 @@ module_exec(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     if (add_type(module, &shape_spec, &state->shape) < 0 || add_type(module, &codec_spec, &state->codec) < 0 ||
-        add_type(module, &front_spec, &state->front) < 0 || add_type(module, &frames_spec, &state->frames) < 0 ||
-        add_type(module, &acks_spec, &state->acks) < 0 || add_type(module, &rows_spec, &state->rows) < 0 ||
-        add_type(module, &shortcut_spec, &state->shortcut) < 0)
+        add_type(module, &frames_spec, &state->frames) < 0 || add_type(module, &acks_spec, &state->acks) < 0 ||
+        add_type(module, &rows_spec, &state->rows) < 0 || add_type(module, &shortcut_spec, &state->shortcut) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "VERSION", SEGSTORE_VERSION);
 }
@@ -296,7 +173,6 @@ module_traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->shape);
     Py_VISIT(state->codec);
-    Py_VISIT(state->front);
     Py_VISIT(state->frames);
     Py_VISIT(state->acks);
     Py_VISIT(state->rows);
@@ -310,7 +186,6 @@ module_clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->shape);
     Py_CLEAR(state->codec);
-    Py_CLEAR(state->front);
     Py_CLEAR(state->frames);
     Py_CLEAR(state->acks);
     Py_CLEAR(state->rows);

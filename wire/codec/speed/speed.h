@@ -89,10 +89,10 @@ typedef struct {
 } Codec;
 
 typedef struct {
-    PyTypeObject *shape, *codec, *front, *frames, *acks, *rows, *shortcut; /* owned */
+    PyTypeObject *shape, *codec, *frames, *acks, *rows, *shortcut; /* owned */
 } State;
 
-extern PyType_Spec shape_spec, codec_spec, front_spec, frames_spec, acks_spec, rows_spec, shortcut_spec;
+extern PyType_Spec shape_spec, codec_spec, frames_spec, acks_spec, rows_spec, shortcut_spec;
 
 /* Offset of the slot `name` in instances of `cls`; -1 and TypeError if it is not a plain slot. */
 Py_ssize_t slot_of(PyTypeObject *cls, const char *name);

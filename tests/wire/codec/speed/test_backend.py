@@ -515,9 +515,9 @@ def test_misuse_of_the_extension_raises() -> None:
         partial(speed.Shape, uuid.UUID, 21, ("hex",), (node,)),
         partial(speed.Codec, (1,), uuid.UUID, uuid.UUID, None),
         partial(speed.Codec, (), int, int, None),
-        partial(speed.Front, ask, "print", print),
-        partial(speed.Front, ask, "decode", 5),
-        partial(speed.Front, None, "decode", print),
+        partial(speed.Shortcut, ask, "print", print, (), (), b"", b"", ()),
+        partial(speed.Shortcut, ask, "decode", 5, (), (), b"", b"", ()),
+        partial(speed.Shortcut, None, "decode", print, (), (), b"", b"", ()),
         partial(speed.Frames, None, b"", 1, (), ()),
         partial(speed.Frames, ask, b"", 1, (1,), ()),
         partial(speed.Frames, ask, b"", 1, (), (print, b"12345678", 20, 5)),
@@ -600,7 +600,7 @@ def test_functions_with_c_in_front_are_still_those_functions() -> None:
     assert codec.SPEED is not None
     for function in (decode, encode, encode_parts):
         behind = getattr(function, "__wrapped__", function)
-        front = codec.SPEED.in_front_of(behind)
+        front: Any = codec.SPEED.shortcut(behind)
         assert (front.__name__, front.__module__, front.__doc__) == (
             function.__name__,
             "segstore.wire.codec.codec",
@@ -625,7 +625,7 @@ def test_an_extension_of_another_version_is_refused_by_name(monkeypatch: pytest.
         (_extension("0.0.9"), f"was built for segstore 0.0.9, and this is {__version__}"),
         (
             _extension(__version__, Acks=1, Codec=2, Shape=3),
-            "was built from other sources: it lacks Frames, Front, Rows",
+            "was built from other sources: it lacks Frames, Rows, Shortcut",
         ),
         (_extension(__version__, **dict.fromkeys(TYPES)), "does not know these tables"),
     ):

@@ -275,7 +275,8 @@ def test_a_shortcut_is_collected_with_its_function() -> None:
 
 
 def test_misuse_of_shortcuts_raises() -> None:
-    make = codec.SPEED._speed.Shortcut  # type: ignore[union-attr]
+    speed = codec.SPEED
+    make = partial(speed._speed.Shortcut, speed._codec)  # type: ignore[union-attr]
     appended = partial(make, "frames_of_append", print, (), ())
     take = partial(make, "take_items", print)
     appended(bytes(24), bytes(56), (8, 8, 24, 32, 36, 44))

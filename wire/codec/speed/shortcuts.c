@@ -1,4 +1,4 @@
-/* Functions of Python with an equal in C that needs no codec: what a client does with each event, and a hash.
+/* Functions of Python with an equal in C: what encodes and decodes, what a client does with each event, and a hash.
 
    C is asked first. What it declines, before it has changed anything, goes to the function of Python with the same
    arguments. */
@@ -17,9 +17,11 @@ typedef struct Shortcut {
     vectorcallfunc vectorcall;
     const struct What *what;
     PyObject *behind;               /* owned */
+    PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
+    Codec *codec;                   /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
     Py_ssize_t slots[MAX_TYPES];    /* offsets in instances of the first type */
-    PyObject *method;               /* owned, or NULL: of the method that is called */
+    PyObject *method;               /* owned, or NULL: name of the method that is called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
@@ -371,7 +373,28 @@ murmur3_128_low(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
 /*  name, function, arguments, types, slots, positions, method, template */
+static PyObject *
+decode(const Shortcut *self, PyObject *const *args)
+{
+    return read_frame(self->codec, args[0]);
+}
+
+static PyObject *
+encode(const Shortcut *self, PyObject *const *args)
+{
+    return write_frame(self->codec, args[0]);
+}
+
+static PyObject *
+encode_parts(const Shortcut *self, PyObject *const *args)
+{
+    return write_parts(self->codec, args[0]);
+}
+
 static const What whats[] = {
+    {"decode", decode, 1, 0, 0, 0, NULL, -1},
+    {"encode", encode, 1, 0, 0, 0, NULL, -1},
+    {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
     {"frames_of_append", frames_of_append, 5, 0, 0, 6, NULL, 1},
     {"take_items", take_items, 3, 1, 2, 0, NULL, -1},
     {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
@@ -431,12 +454,14 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
 static PyObject *
 shortcut_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *behind, *types, *slots, *head, *end, *positions;
+    PyObject *codec, *behind, *types, *slots, *head, *end, *positions;
     const char *name;
-    static char *keywords[] = {"what", "behind", "types", "slots", "head", "end", "positions", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOO!O!O!O!O!:Shortcut", keywords, &name, &behind, &PyTuple_Type,
-                                     &types, &PyTuple_Type, &slots, &PyBytes_Type, &head, &PyBytes_Type, &end,
-                                     &PyTuple_Type, &positions))
+    static char *keywords[] = {"codec", "what", "behind", "types", "slots", "head", "end", "positions", NULL};
+    State *state = PyType_GetModuleState(type);
+    if (state == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O!sOO!O!O!O!O!:Shortcut", keywords, state->codec,
+                                                      &codec, &name, &behind, &PyTuple_Type, &types, &PyTuple_Type,
+                                                      &slots, &PyBytes_Type, &head, &PyBytes_Type, &end, &PyTuple_Type,
+                                                      &positions))
         return NULL;
     const What *what = NULL;
     for (size_t i = 0; i < sizeof(whats) / sizeof(whats[0]); i++)
@@ -450,6 +475,7 @@ shortcut_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->vectorcall = shortcut_call;
     self->what = what;
     self->behind = Py_NewRef(behind);
+    self->codec = (Codec *)Py_NewRef(codec);
     self->head = Py_NewRef(head);
     self->end = Py_NewRef(end);
     if (shortcut_init(self, types, slots, positions) < 0) {
@@ -460,14 +486,23 @@ shortcut_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* All that it holds stays until the end: one that is called by another finalizer still works. */
 static int
 shortcut_traverse(Shortcut *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->codec);
     Py_VISIT(self->behind);
+    Py_VISIT(self->dict);
     for (int i = 0; i < MAX_TYPES; i++)
         Py_VISIT(self->types[i]);
+    return 0;
+}
+
+/* All that it works with stays until the end: one that is called by another finalizer still works. */
+static int
+shortcut_clear(Shortcut *self)
+{
+    Py_CLEAR(self->dict);
     return 0;
 }
 
@@ -479,26 +514,47 @@ shortcut_dealloc(Shortcut *self)
     for (int i = 0; i < MAX_TYPES; i++)
         Py_XDECREF(self->types[i]);
     Py_XDECREF(self->method);
+    Py_XDECREF(self->codec);
     Py_XDECREF(self->behind);
+    Py_XDECREF(self->dict);
     Py_XDECREF(self->head);
     Py_XDECREF(self->end);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
+/* Functions are pickled and copied by name, and so is this. */
+static PyObject *
+shortcut_reduce(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyMethodDef shortcut_methods[] = {
+    {"__reduce__", shortcut_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef shortcut_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef shortcut_members[] = {
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Shortcut, vectorcall), Py_READONLY, NULL},
-    {"__wrapped__", Py_T_OBJECT_EX, offsetof(Shortcut, behind), Py_READONLY, NULL},
+    {"__dictoffset__", Py_T_PYSSIZET, offsetof(Shortcut, dict), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot shortcut_slots[] = {
-    {Py_tp_doc, "Shortcut(what, behind, types, slots, head, end, positions)\n--\n\nA function of Python, and C in front."},
     {Py_tp_new, shortcut_new},
     {Py_tp_dealloc, shortcut_dealloc},
     {Py_tp_traverse, shortcut_traverse},
+    {Py_tp_clear, shortcut_clear},
     {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_methods, shortcut_methods},
     {Py_tp_members, shortcut_members},
+    {Py_tp_getset, shortcut_getset},
     {0, NULL},
 };
 
