@@ -18,13 +18,14 @@ from segstore.wire.names import is_stream_name
 
 _MIB: Final = 1 << 20
 EVENT_COLUMN: Final = "event"
+ALIGNMENT_MS: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 60_000
 """A commit that takes longer fails; repeating the batch completes it."""
 ABORT_TIMEOUT_MS: Final = 10_000
 """Short, because leftovers of a failed write are invisible and can be deleted later."""
 _OPTIONS: Final = (
     "controller", "scope", "stream", "from", "to", "splitBytes", "failOnDataLoss",
-    "maxBytesPerTrigger", "maxEventsPerTrigger",
+    "maxBytesPerTrigger", "maxEventsPerTrigger", "alignmentMs",
     "eventColumn", "routingKeyColumn", "commitTimeoutMs", "abortTimeoutMs",
     "user", "password", "bearerToken", "tlsCaFile",
 )  # fmt: skip
@@ -51,6 +52,7 @@ class StreamOptions(NamedTuple):
     controller: its URI. scope, stream: the stream. settings: client settings as given, for `client_settings()`. start,
     end: "head", "tail" or a cut; None if not given. split_bytes: approximate bytes of a segment per task.
     fail_on_data_loss: whether events deleted before they were read end the query. limit: of a micro-batch.
+    alignment_ms: how far apart in time of writing the segments of a limited batch may end.
     event_column, routing_key_column: columns of written rows. commit_timeout_ms, abort_timeout_ms: limits for the
     driver after the tasks of a batch have written, or one has failed.
     """
@@ -64,6 +66,7 @@ class StreamOptions(NamedTuple):
     split_bytes: int = 64 * _MIB
     fail_on_data_loss: bool = True
     limit: StreamLimit | None = None
+    alignment_ms: int = ALIGNMENT_MS
     event_column: str = EVENT_COLUMN
     routing_key_column: str | None = None
     commit_timeout_ms: int = COMMIT_TIMEOUT_MS
@@ -127,6 +130,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         split_bytes=read_count(given, "splitBytes", 64 * _MIB),
         fail_on_data_loss=read_flag(given, "failOnDataLoss", True),
         limit=StreamLimit(read_count(given, limits[0], 0), limits[0] == "maxEventsPerTrigger") if limits else None,
+        alignment_ms=read_count(given, "alignmentMs", ALIGNMENT_MS),
         event_column=given.get("eventColumn", EVENT_COLUMN),
         routing_key_column=given.get("routingKeyColumn"),
         commit_timeout_ms=read_count(given, "commitTimeoutMs", COMMIT_TIMEOUT_MS),

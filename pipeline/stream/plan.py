@@ -28,7 +28,7 @@ from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
 from segstore.pipeline.stream.cuts import Cut, CutError, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.timeline import STEP_MS, Timeline, divide, place, steps_to
+from segstore.pipeline.stream.timeline import Timeline, divide, place, share_out
 from segstore.wire import StreamSegmentInfo
 
 _READ_BYTES: Final = 1 << 20
@@ -234,19 +234,23 @@ class _Batch:
         while new:  # from segments that were read to their ends before
             lines |= await self._timelines(new, limit, {})
             new = await self._following({each for each in lines if self._is_empty(each)}, lines)
-        begin_ms = place(lines.values())
+        begin_ms, step_ms = place(lines.values()), self._options.alignment_ms
         while True:
-            at, shares = divide(lines, begin_ms, limit.most)
-            unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at]
+            at, left = divide(lines, begin_ms, step_ms, limit.most)
+            unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at + step_ms]
             if unread:
                 await gather_bounded(Timeline.extend, unread)
                 continue
-            ended = {each: line.times[-1] for each, line in lines.items() if line.ended_by(at)}
+            ended = {each: line.times[-1] for each, line in lines.items() if line.ended_by(at + step_ms)}
             new = await self._following({each for each in ended if self.extents[each].closed}, lines)
             if not new:
                 break
-            after = {each: begin_ms + steps_to(ended[each] - begin_ms) * STEP_MS for each in ended}
-            lines |= await self._timelines(new, limit, after)
+            lines |= await self._timelines(new, limit, ended)
+        waits_for = {
+            each: [before for before in ended if each in self._ids_after(before) and ended[before] > at]
+            for each in lines
+        }
+        shares = share_out(lines, at, step_ms, left, waits_for)
 
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
@@ -262,9 +266,9 @@ class _Batch:
             at, _ = await self._scan(segment_id, start, end, share - line.amounts[known], events=limit.events)
             return at
 
-        ends = dict(zip(lines, await gather_bounded(end_of, lines), strict=True))
-        if all(ends[each] == self.extents[each].start for each in lines):  # the first event is above the limit
-            first = max(lines, key=lambda each: lines[each].amount_at(at + STEP_MS))
+        ends = dict(zip(shares, await gather_bounded(end_of, shares), strict=True))
+        if all(ends[each] == self.extents[each].start for each in shares):  # the first event is above the limit
+            first = max(shares, key=lambda each: lines[each].amount_at(at + step_ms))
             extent = self.extents[first]
             ends[first], _ = await self._scan(first, extent.start, extent.end, 1, events=True)
         return ends

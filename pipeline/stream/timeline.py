@@ -4,8 +4,8 @@ An index has an entry (length, number of events, Unix ms) for about every ten mi
 segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have
 none.
 
-`divide` cuts several timelines at one moment. It works in steps of 100 ms, and in proportion within one: what a writer
-sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
+`divide` cuts several timelines at one moment. It works in steps, and `share_out` in proportion within one: what a
+writer sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
 
 Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
@@ -22,7 +22,6 @@ from segstore.pipeline.stream.segments import IndexEntry, Segments
 
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
-STEP_MS: Final = 100
 
 
 class Timeline:
@@ -142,26 +141,53 @@ def place(timelines: Collection[Timeline]) -> int:
     return min(each.times[0] for each in written)
 
 
-def divide(timelines: Mapping[int, Timeline], begin_ms: int, most: int) -> tuple[int, dict[int, int]]:
-    """Returns the last moment by which all segments together grew by at most `most`, and the amount of each.
+def divide(timelines: Mapping[int, Timeline], begin_ms: int, step_ms: int, most: int) -> tuple[int, int]:
+    """Returns the last moment by which all segments together grew by at most `most`, and what is left of that.
 
-    The moment is a number of steps after `begin_ms`. What is left of `most` is divided in proportion to what was
-    written in the step after it.
+    The moment is a number of steps after `begin_ms`.
     """
 
     def total(steps: int) -> int:
-        return sum([each.amount_at(begin_ms + steps * STEP_MS) for each in timelines.values()])
+        return sum([each.amount_at(begin_ms + steps * step_ms) for each in timelines.values()])
 
     last = max(each.times[-1] for each in timelines.values())
-    steps = bisect_right(range(steps_to(last - begin_ms) + 1), most, key=total) - 1
-    at, left, more = begin_ms + steps * STEP_MS, most - total(steps), total(steps + 1) - total(steps)
-    shares = {}
-    for segment_id, each in timelines.items():
-        before, after = each.amount_at(at), each.amount_at(at + STEP_MS)
-        shares[segment_id] = before + (after - before) * left // more if more else before
-    return at, shares
+    steps = bisect_right(range(-(-(last - begin_ms) // step_ms) + 1), most, key=total) - 1
+    return begin_ms + steps * step_ms, most - total(steps)
 
 
-def steps_to(ms: int) -> int:
-    """Returns the number of steps that last at least so long, 0 for a negative time."""
-    return max(0, -(-ms // STEP_MS))
+def share_out(
+    timelines: Mapping[int, Timeline], at: int, step_ms: int, left: int, waits_for: Mapping[int, Collection[int]]
+) -> dict[int, int]:
+    """Returns the amount of each segment that begins: what it had at `at`, and its part of what is left for the step.
+
+    Segments advance in proportion, a segment and its successors as one: what a segment does not need goes to them. A
+    segment begins when all its predecessors have ended.
+    waits_for: for each segment, its predecessors that end after `at`; their ids are lower.
+    """
+    had = {segment_id: each.amount_at(at) for segment_id, each in timelines.items()}
+    grown = {segment_id: each.amount_at(at + step_ms) - had[segment_id] for segment_id, each in timelines.items()}
+    weights: dict[int, float] = dict(grown)
+    followers: dict[int, list[tuple[int, float]]] = {segment_id: [] for segment_id in timelines}
+    for segment_id in sorted(timelines, reverse=True):
+        together = sum([grown[each] for each in waits_for[segment_id]])
+        for each in waits_for[segment_id]:
+            # Predecessors end together, so what follows is divided as they are.
+            fraction = grown[each] / together if together else 1 / len(waits_for[segment_id])
+            weights[each] += weights[segment_id] * fraction
+            followers[each].append((segment_id, weights[segment_id] * fraction))
+    part = left / max(1, sum(grown.values()))
+    budgets = {each: 0.0 if waits_for[each] else weights[each] * part for each in timelines}
+    amounts: dict[int, int] = {}
+    ended: set[int] = set()
+    for segment_id in sorted(timelines):
+        if not ended.issuperset(waits_for[segment_id]):
+            continue
+        taken = min(grown[segment_id], int(budgets[segment_id]))
+        amounts[segment_id] = had[segment_id] + taken
+        if taken == grown[segment_id]:
+            ended.add(segment_id)
+        rest, behind = budgets[segment_id] - taken, weights[segment_id] - grown[segment_id]
+        for each, weight in followers[segment_id]:
+            if behind:
+                budgets[each] += rest * weight / behind
+    return amounts

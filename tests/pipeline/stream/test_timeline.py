@@ -19,14 +19,15 @@ from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit
 from segstore.pipeline.stream.plan import DataLost, cut_at, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
-from segstore.pipeline.stream.timeline import STEP_MS
 from segstore.server.store import NoSuchSegment
 from segstore.wire.names import index_name
 from tests.pipeline.memory_stream import MemorySegments, MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using
 
-PRECISE_MS = 2 * STEP_MS + 20
-"""A step, another one where segments give way to their successors, and the times in an index."""
+STEP_MS = 100
+"""The alignment of most queries here."""
+PRECISE_MS = STEP_MS + 20
+"""A step, and the times in an index."""
 KEYS = 50
 
 
@@ -109,7 +110,7 @@ class Query:
         self.batches: list[list[Written]] = []
         self.asked: list[int] = []
         self.late_ms = self._latest_ms = 0
-        self._stream, self._limit, self._more = stream, limit, more
+        self._stream, self._limit, self._more = stream, limit, {"alignmentMs": str(STEP_MS), **more}
         self._at: Offsets | None = None if start is None else offsets_of(start)
 
     async def run(self, batches: int = 1_000_000) -> Query:
@@ -200,6 +201,27 @@ async def test_what_is_written_at_once_is_read_in_proportion(limit: StreamLimit)
     for batch in query.batches[:-1]:
         part = {key: sum(each.key == key for each in batch) / size for key, size in sizes.items()}
         assert max(part.values()) - min(part.values()) < 0.05
+
+
+@pytest.mark.parametrize("limit", LIMITS[1:])
+@pytest.mark.parametrize("hot", [0.0, 0.75])
+async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_read_in_proportion(
+    hot: float, limit: StreamLimit
+) -> None:
+    writing = Writing(6, 4)
+    for _ in range(8):
+        writing.write(1_000, 1_000, hot)
+        split = writing.random.choice(writing.stream.epochs[-1])
+        writing.stream.replace([split], [split.low, (split.low + split.high) / 2, split.high])
+        writing.pause(1)
+    writing.write(1_000, 1_000, hot)
+    query = await Query(writing.stream, limit, alignmentMs="10000").run()
+    query.check(writing.written)
+    latest = late = 0
+    for batch in query.batches:
+        late = max(late, *(latest - each.number for each in batch))
+        latest = max(latest, *(each.number for each in batch))
+    assert late < 0.25 * len(writing.written)
 
 
 async def test_without_an_index_segments_advance_in_proportion() -> None:
