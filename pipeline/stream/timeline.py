@@ -23,6 +23,7 @@ from segstore.pipeline.stream.segments import IndexEntry, Segments
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
 STEP_MS: Final = 100
+"""Longer than what is sent at once takes to reach all segments, and short beside the delay of a watermark."""
 
 
 class Timeline:
