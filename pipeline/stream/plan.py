@@ -254,13 +254,8 @@ class _Batch:
 
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
-            if line.estimated and share:
-                at, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], share, events=True)
-                if not left or at < line.offsets[1]:
-                    return at
-                share = line.amounts[1] + left
             known = bisect_right(line.amounts, share) - 1
-            if share == line.amounts[known] or known == len(line.amounts) - 1:
+            if share == line.amounts[known]:
                 return line.offsets[known]
             start, end = line.offsets[known : known + 2]
             at, _ = await self._scan(segment_id, start, end, share - line.amounts[known], events=limit.events)
@@ -285,6 +280,16 @@ class _Batch:
             ended = [time_ms for each, time_ms in after.items() if segment_id in self._ids_after(each)]
             made[segment_id] = Timeline(self._segments, name, *extent[:3], max(ended, default=0), events=limit.events)
         await gather_bounded(Timeline.open, made.values())
+
+        async def count(segment_id: int) -> None:
+            line = made[segment_id]
+            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.most + 1, events=True)
+            line.correct(limit.most + 1 - left)
+
+        # A first amount above the limit need not be exact, because the batch ends before it.
+        await gather_bounded(
+            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.most]
+        )
         return made
 
     def _ids_after(self, segment_id: int) -> set[int]:
@@ -317,7 +322,9 @@ class _Batch:
         if all(end <= start.get(each, 0) for each, end in ends.items()):
             return dict(start)
         finished = {each for each, end in ends.items() if self.extents[each].closed and end == self.extents[each].end}
-        begun = ends.keys() & self._ready(finished).union(start)
+        begun = set(start)
+        while new := (self._ready(finished & begun) & ends.keys()) - begun:
+            begun |= new
         cut: Cut = {}
         awaited: set[int] = set()
         for segment_id in sorted(begun):

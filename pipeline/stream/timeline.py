@@ -117,6 +117,11 @@ class Timeline:
             events = -(-events * size // (entry.length - before.length))
         return min(most, events)
 
+    def correct(self, amount: int) -> None:
+        """Replaces an estimated first amount."""
+        by = amount - self.amounts[1]
+        self.amounts[1:] = [each + by for each in self.amounts[1:]]
+
     def ended_by(self, time_ms: int) -> bool:
         """Whether the segment had grown to its end by then."""
         return self.complete and self.times[-1] <= time_ms

@@ -234,7 +234,7 @@ async def test_without_an_index_segments_advance_in_proportion() -> None:
     assert len(query.batches) > 10
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 async def test_streams_that_lack_indexes_are_read_once_and_in_order_of_keys(seed: int) -> None:
     writing = Writing(seed, 3)
     limit = StreamLimit(100, True) if seed % 2 else StreamLimit(5_000, False)
@@ -364,7 +364,7 @@ async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: Str
         assert sorted(each for batch in query.batches for each in batch) == writing.written[rest:]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(24), 1010, 1068, 1077, 1208])
 async def test_any_stream_is_read_once_and_in_order(seed: int) -> None:
     random = Random(seed)
     writing = Writing(seed, random.randrange(1, 5))
