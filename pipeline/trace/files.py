@@ -33,6 +33,8 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 """Default size of the pieces of a short trace."""
 MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
 """Size of the pieces of a long trace."""
+_OPEN_BYTES: Final = 64 * 1024
+"""Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
@@ -194,6 +196,20 @@ def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: i
             return cut(path, file.fileno(), start, stop, piece_bytes)
     except OSError as error:
         return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
+
+
+def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
+    """Groups pieces, in order, for tasks of about `most_bytes` each: many small files share a task."""
+    groups: list[list[Piece]] = []
+    room = 0
+    for piece in pieces:
+        cost = piece.size + _OPEN_BYTES
+        if cost > room:
+            groups.append([])
+            room = most_bytes
+        groups[-1].append(piece)
+        room -= cost
+    return groups
 
 
 def unreadable(error: OSError) -> str:

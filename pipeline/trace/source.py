@@ -4,8 +4,8 @@
     spark.read.format("segstore.trace").schema("ts_ns long, command string").load(["a.wtrace", "b.jsonl"])
     spark.readStream.format("segstore.trace").option("maxBytesPerTrigger", 64_000_000).load("traces/")
 
-A task reads one `Piece` of one file and returns Arrow batches, so Python passes columns to Java. Readers hold only
-options, because Spark pickles them and plans in another process.
+A task reads a `Piece` of a file, or several small ones, and returns Arrow batches, so Python passes columns to Java.
+Readers hold only options, because Spark pickles them and plans in another process.
 
 Invariant: the rows are those of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema may
 omit default columns and name others; unknown columns and wrong types are refused when the query is planned. Only
@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, piece_bytes_of, pieces_of, plan, size_of
+from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, pieces_of, plan, size_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
@@ -111,12 +111,12 @@ def wanted_columns(schema: StructType) -> tuple[Column, ...]:
     return columns
 
 
-class TracePiece(spark.InputPartition):
-    """The piece that one task reads."""
+class TracePieces(spark.InputPartition):
+    """The pieces that one task reads."""
 
-    def __init__(self, piece: Piece) -> None:
-        super().__init__(piece)
-        self.piece = piece
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
 
 
 class TraceReader(spark.DataSourceReader):
@@ -130,7 +130,7 @@ class TraceReader(spark.DataSourceReader):
     def partitions(self) -> list[spark.InputPartition]:
         files = find_files(self.options.paths)
         split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files))
-        return [TracePiece(piece) for piece in plan(files, split_bytes)]
+        return [TracePieces(each) for each in packed(plan(files, split_bytes), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.conditions))
@@ -178,7 +178,8 @@ class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNo
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[spark.InputPartition]:
         new = {path: (start.get(path, 0), stop) for path, stop in end.items() if stop > start.get(path, 0)}
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
-        return [TracePiece(piece) for path, part in new.items() for piece in pieces_of(path, split_bytes, *part)]
+        pieces = (piece for path, part in new.items() for piece in pieces_of(path, split_bytes, *part))
+        return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
@@ -217,7 +218,7 @@ def read_rows(
     partition: spark.InputPartition, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
     """Yields the rows of a task, as batches or, depending on the options, one by one. Raises BadTrace."""
-    if not isinstance(partition, TracePiece):
+    if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
     rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     make: Any = rows.rows
@@ -226,4 +227,9 @@ def read_rows(
 
         make = BatchMaker(rows).batches
     takes = None if options.fail_fast else chosen.takes_block
-    return (row for found in read_piece(partition.piece, takes_block=takes, ports=options.ports) for row in make(found))
+    return (
+        row
+        for piece in partition.pieces
+        for found in read_piece(piece, takes_block=takes, ports=options.ports)
+        for row in make(found)
+    )

@@ -14,8 +14,10 @@ from segstore.pipeline.trace.files import (
     MOST_PIECE_BYTES,
     PIECE_BYTES,
     Chunk,
+    Piece,
     Skipped,
     find_files,
+    packed,
     piece_bytes_of,
     pieces_of,
     plan,
@@ -87,6 +89,17 @@ def test_a_trace_is_cut_into_a_few_pieces_and_a_long_one_into_long_ones(total: i
     size = piece_bytes_of(total)
     assert PIECE_BYTES <= size <= MOST_PIECE_BYTES
     assert -(-total // size) == pieces
+
+
+def test_small_files_share_a_task_and_each_costs_something() -> None:
+    small = [Piece(f"{number:05}.wtrace", "capture", 0, 1_000) for number in range(10_000)]
+    large = Piece("large.wtrace", "capture", 0, PIECE_BYTES)
+    tasks = packed([*small, large, small[0], large], PIECE_BYTES)
+    assert [piece for task in tasks for piece in task] == [*small, large, small[0], large]
+    assert [len(task) for task in tasks[-3:]] == [1, 1, 1]
+    assert 15 < len(tasks) < 30
+    assert len({len(task) for task in tasks[:-4]}) == 1
+    assert packed([], PIECE_BYTES) == []
 
 
 def test_the_size_of_files_is_that_of_those_that_are_there(tmp_path: Path) -> None:
