@@ -37,7 +37,7 @@ from segstore.wire.errors import OutOfOrder, WireError
 from segstore.wire.schema import Command, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from segstore.wire.codec import FrameDecoder
     from segstore.wire.schema import Buffer
@@ -160,6 +160,19 @@ class Requests(Generic[T]):
         """
         self._count += 1
         self._appends.setdefault(writer, deque()).append((appends, appends[-1][0], kept))
+
+    def separate(self, each_of: Callable[[T, list[tuple[int, int]]], Iterable[T]]) -> None:
+        """Registers the appends that were registered together one by one. each_of: returns a value for each."""
+        for writer, queue in self._appends.items():
+            apart: deque[_Sent] = deque()
+            for sent in queue:
+                if type(several := sent[0]) is not list:
+                    apart.append(sent)
+                    continue
+                kept = each_of(sent[2], several)
+                apart += [(key, number, value) for (number, key), value in zip(several, kept, strict=True)]
+            self._count += len(apart) - len(queue)
+            self._appends[writer] = apart
 
     def answered(self, reply: Command) -> list[T]:
         """Removes and returns the values of the requests that a reply answers, oldest first."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -168,7 +168,7 @@ class Lane:
 
     @property
     def passes_appends(self) -> bool:
-        """Whether unconditional appends and acknowledgements are passed on at once, whatever they say."""
+        """Whether unconditional appends and acknowledgements are forwarded at once, whatever they say."""
         faults = self._faults
         looks = faults.looks_at_appends or faults.looks_at_replies or faults.observer is not None
         replaces = self._refused or self._hidden or self._instead or self._pending.planned
@@ -176,17 +176,28 @@ class Lane:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def pass_appends(self, writer: bytes, appends: list[tuple[int, int]]) -> None:
+    def pass_appends(self, segment: str, writer_id: UUID, appends: list[tuple[int, int]]) -> None:
         """Appends of one writer, by event number and request id, are executed; only while `passes_appends`.
 
         The list becomes the property of the lane.
         """
-        self._faults.next_request(len(appends))
-        self._pending.add_appends(writer, appends)
+        faults = self._faults
+        event_number, request_id = appends[0]
+        append = Append(segment, writer_id, event_number, 1, b"", None, request_id)
+        first = request_seen(
+            append,
+            faults.next_request(),
+            store=self._store,
+            connection=self.number,
+            now_s=faults.clock.now_s(),
+            started_s=faults.started_s,
+        )
+        faults.next_request(len(appends) - 1)
+        self._pending.add_appends(writer_id.bytes, appends, first)
 
-    def pass_acknowledgements(self, numbers: Mapping[bytes, int]) -> None:
-        """Appends are acknowledged, up to an event number of each writer; only while `passes_appends`."""
-        self._pending.acknowledged(numbers)
+    def pass_acknowledgement(self, writer: bytes, number: int) -> None:
+        """A writer's appends are acknowledged up to an event number; only while `passes_appends`."""
+        self._pending.acknowledged(writer, number)
 
     def request(self, item: Command | Append, raw: bytes = b"") -> list[Effect]:
         """A request has come. Its payload is copied if it has to wait. Raises WireError for a command that cannot be
@@ -317,6 +328,8 @@ class Lane:
         if asked is not None:
             answered = (asked,)
         elif len(self._pending):
+            if self._pending.has_runs and not self.passes_appends:  # rules were added meanwhile
+                self._pending.separate()
             answered = self._pending.answered_by(command or decode(frames[0]))
         seen: list[Seen] = []
         is_planned = False  # of nearly all replies

@@ -17,7 +17,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.protocol import Requests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from segstore.wire import Command
 
@@ -37,11 +37,13 @@ class PendingRequests:
 
     Attributes:
         planned: for how many of them the rules have a plan.
+        has_runs: whether appends were added together since the last `separate`.
     """
 
     def __init__(self) -> None:
         self.planned = 0
-        self._requests: Requests[tuple[int, Asked | None]] = Requests(_MOST_PENDING)
+        self.has_runs = False
+        self._requests: Requests[tuple[int, Asked]] = Requests(_MOST_PENDING)
         self._prompt: dict[int, int] = {}
         self._prompt_count = 0
         self._count = 0
@@ -56,17 +58,38 @@ class PendingRequests:
         if not room:
             self._prompt.clear()
             self._prompt_count = self.planned = 0
+        if not isinstance(item, Append) and not item.is_request:
+            return room
         if asked.plan is not NO_PLAN:
             self.planned += 1
-        if isinstance(item, Append) or (item.is_request and not isinstance(item, ReadSegment)):
+        if not isinstance(item, ReadSegment):
             self._is_prompt(1)  # a read may wait at the tail for long
         return room
 
-    def add_appends(self, writer: bytes, appends: list[tuple[int, int]]) -> None:
-        """Remembers appends of one writer, by event number and request id, for which there is no plan."""
+    def add_appends(self, writer: bytes, appends: list[tuple[int, int]], first: Seen) -> None:
+        """Remembers appends of one writer, by event number and request id, for which there is no plan.
+
+        first: the first of them; of the others, the numbers and the request id differ.
+        """
         self._count += 1
+        self.has_runs = True
         self._is_prompt(len(appends))
-        self._requests.add_appends(writer, appends, (self._count, None))
+        self._requests.add_appends(writer, appends, (self._count, Asked(first, NO_PLAN)))
+
+    def separate(self) -> None:
+        """Remembers the appends that were added together one by one, so that replies are found to answer each."""
+        self.has_runs = False
+
+        def each_of(kept: tuple[int, Asked], appends: list[tuple[int, int]]) -> Iterator[tuple[int, Asked]]:
+            mark, asked = kept
+            number = asked.seen.number + self._prompt[mark] - len(appends)  # of those that are left
+            for at, (event_number, request_id) in enumerate(appends, 1):
+                seen = msgspec.structs.replace(
+                    asked.seen, number=number + at - 1, event_number=event_number, request_id=request_id
+                )
+                yield mark if at == len(appends) else 0, Asked(seen, NO_PLAN)
+
+        self._requests.separate(each_of)
 
     def _is_prompt(self, appends: int) -> None:
         self._prompt[self._count] = appends
@@ -78,23 +101,19 @@ class PendingRequests:
         return self._prompt_count >= _MANY
 
     def answered_by(self, reply: Command) -> list[Asked]:
-        """Removes the requests that a reply answers; returns those added one by one, oldest first."""
+        """Removes and returns the requests that a reply answers, oldest first; of a run, the first."""
         return self._answered(self._requests.answered(reply))
 
-    def acknowledged(self, numbers: Mapping[bytes, int]) -> None:
-        """Removes the appends up to an event number of each writer."""
-        for writer, number in numbers.items():
-            self._answered(self._requests.acknowledged(writer, number))
+    def acknowledged(self, writer: bytes, number: int) -> None:
+        """Removes a writer's appends up to an event number."""
+        self._answered(self._requests.acknowledged(writer, number))
 
-    def _answered(self, found: list[tuple[int, Asked | None]]) -> list[Asked]:
-        out = []
-        for number, asked in found:
-            self._prompt_count -= self._prompt.pop(number, 0)
-            if asked is not None:
-                out.append(asked)
-                if asked.plan is not NO_PLAN:
-                    self.planned -= 1
-        return out
+    def _answered(self, found: list[tuple[int, Asked]]) -> list[Asked]:
+        for mark, asked in found:
+            self._prompt_count -= self._prompt.pop(mark, 0)
+            if asked.plan is not NO_PLAN:
+                self.planned -= 1
+        return [asked for _, asked in found]
 
     def mark(self) -> int:
         """The number of requests added so far, for `all_answered`."""

@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.server.faults import End, Execute, Finish, Lane, Send
@@ -27,7 +28,7 @@ from segstore.server.tap.frames import FindRuns, Frames
 from segstore.server.tap.states import LinkState
 from segstore.wire import AppendBlock, AppendBlockEnd, WireError, encode
 from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter
-from segstore.wire.codec import runs_at
+from segstore.wire.codec import codec_backend, runs_at
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PASSED: Final = WHOLE_APPENDS._replace(row=("last_event_number", "request_id"))
-"""What is kept of appends that no rule looks at."""
+"""Whole appends, of which only the numbers are kept."""
 _Run = tuple[BlockWriter, list[tuple[int, int]]]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
@@ -124,19 +125,24 @@ class Inspection:
         if self._is_ending or (from_client and self._lane.is_deaf):
             frames.has_more = False
             return
-        pieces = frames.feed(data, _STEP, self._find_runs(side) if self._lane.passes_appends else None)
-        for piece in pieces:
-            if from_client:
-                self._add(*piece)
-            elif not self._is_ending:
-                self._reply(*piece)
+        left = _STEP
+        while left > 0:
+            pieces = frames.feed(data, left, self._run_finder(side) if self._lane.passes_appends else None)
+            for piece in pieces:
+                if from_client:
+                    self._add(*piece)
+                elif not self._is_ending:
+                    self._reply(*piece)
+            left, data = left - len(pieces) if frames.has_more else 0, b""
         self._report(side, frames.problem)
         self._go_through()
         if link.state not in (LinkState.CLOSING, LinkState.CLOSED):
             link.hold(self._requests.held + self._replies.held + sum(map(len, self._block)))
 
-    def _find_runs(self, side: Side) -> FindRuns | None:
-        """What finds the appends or acknowledgements that pass without being looked at one by one."""
+    def _run_finder(self, side: Side) -> FindRuns | None:
+        """Returns a function that finds appends or acknowledgements to be forwarded together."""
+        if codec_backend != "c":
+            return None
         if side is self._link.store:
             return partial(runs_at, joined=None, records=None)
         if self._blocks is None:
@@ -153,7 +159,13 @@ class Inspection:
         """Passes a piece from the store to the lane."""
         lane = self._lane
         if isinstance(command, list):
-            lane.pass_acknowledgements({writer: number for rows in command for writer, number, _, _, _ in rows.fields})
+            last: dict[bytes, int] = {}
+            for writer, number, _, _, _ in chain.from_iterable(rows.fields for rows in command):
+                if number < last.get(writer, number):  # it was set up again
+                    lane.pass_acknowledgement(writer, last[writer])
+                last[writer] = number
+            for writer, number in last.items():
+                lane.pass_acknowledgement(writer, number)
             self._to_client.append(raw)
         else:
             self._apply(lane.forward(raw) if command is None else lane.reply([raw], command=command))
@@ -194,7 +206,7 @@ class Inspection:
                     self._backlog.extendleft(reversed(_one_by_one(raw, item)))
                     continue
                 for writer, rows in item:
-                    lane.pass_appends(writer.writer_id.bytes, rows)
+                    lane.pass_appends(writer.segment, writer.writer_id, rows)
             if item is None or isinstance(item, list):
                 self._to_store.append(raw)
                 continue
