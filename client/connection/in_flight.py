@@ -41,7 +41,8 @@ class Pending(msgspec.Struct, gc=False):
 
     data: the bytes to store. events: their number. tag: opaque to this module, such as the routing key's position.
     done: a future or function notified once, when the item is stored or never will be. The garbage collector does not
-    track items, which are many: no cycle through `done` outlives the notification.
+    track items, which are many: no cycle through `done` outlives the notification. So a writer that is dropped without
+    being closed is not collected while items wait.
     """
 
     data: Buffer

@@ -46,7 +46,8 @@ _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
 """After this many bytes of events, the writer yields to the loop so that it can send and read acknowledgements."""
 _MOST_ROUTES: Final = 4096
-"""A writer keeps the routes of this many routing keys."""
+_LONGEST_KEPT: Final = 256
+"""A writer keeps the routes of the first `_MOST_ROUTES` routing keys of at most this many characters."""
 
 
 class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
@@ -90,7 +91,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
         self._routes: dict[str | None, tuple[float, SegmentWriter]] = {}
-        """Positions and segment writers of some routing keys. A segment writer that is open still owns the position."""
+        """Positions and segment writers of the first routing keys, kept until a reroute. A segment writer that is open
+        still owns the position."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._replaced: list[SegmentWriter] = []
@@ -202,7 +204,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         if writer is None or writer.state is not _OPEN:
             writer = self._writer_of(segment)
         route = position, writer
-        if routing_key is not None and self._choice.by_key and len(self._routes) < _MOST_ROUTES:
+        kept = len(self._routes) < _MOST_ROUTES and self._choice.by_key
+        if kept and routing_key is not None and len(routing_key) <= _LONGEST_KEPT:
             self._routes[routing_key] = route
         return route
 

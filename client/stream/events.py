@@ -132,7 +132,7 @@ class EventAssembler(Generic[E]):
         """Buffers a part of an event; joins small parts to bound the overhead per part."""
         self._held += len(data)
         if len(data) >= _PIECE_BYTES:
-            self._pieces.append(data)
+            self._pieces.append(memoryview(data))
         elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
             last += data
         else:

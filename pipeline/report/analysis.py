@@ -10,7 +10,8 @@
 `segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
 steps: one shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 
-Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records in file order.
+Invariant: every row equals that of `segstore.pipeline.report.reference`, which processes the records in file order by
+the same code. Comparing the two covers partitioning, batches and the SQL steps, not the rules.
 Pairing has two meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack
 covers earlier events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task
 sorts and follows a connection, however long: Java spills the sort to disk, and Python the requests that wait

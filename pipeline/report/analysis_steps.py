@@ -84,7 +84,7 @@ def _ended(life: Life, found: Found) -> Iterator[pa.RecordBatch]:
 
 
 def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
-    """Takes out the tables that have at least so many rows."""
+    """Takes out the tables that have at least `least` rows."""
     rows: list[Any]
     for table, rows in (
         ("exchange", found.exchanges),

@@ -5,8 +5,9 @@ This is the analysis; `segstore.pipeline.report.reference` runs it over whole tr
 the caller: whether a later set-up of a writer covers an append without an ack (`uncovered`, `set_ups`). So are the
 bytes at the end of append blocks, if the rows have no frames (`tails`).
 
-Invariant: exchanges are added as soon as no later record can change them. Memory grows with the writers and flows of
-the connection, not with its records; `segstore.pipeline.report.pending` bounds that of requests. No Spark, no Arrow.
+Invariant: an exchange is added as soon as no later record can change it; if an ack finishes it while its request is on
+disk, at the end. Memory grows with the writers and flows of the connection, and with the set-ups that follow unfinished
+appends on their flow; `segstore.pipeline.report.pending` bounds that of requests. No Spark, no Arrow.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ to its number: a heap. A failure concerns the appends with its id that have neit
 Invariant: memory is bounded by `held` requests, however many wait: if a store acknowledges only every tenth append,
 nine of ten wait for a reply of their own until the connection ends. When there are more, the older half goes to a
 temporary SQLite database, which keeps its pages in a file of its own and is deleted when closed. All requests of a
-queue on disk are older than those in memory. Results do not depend on `held`.
+queue on disk are older than those in memory. A writer's heap has at most about twice `held` requests, however many
+were refused. Results do not depend on `held`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,15 @@ class Pending:
         if len(failing) >= _MANY and not len(failing) & (len(failing) - 1):  # at powers of 2: cheap if all have one id
             failing[:] = [each for each in failing if each.ack is None]
         assert request.epoch is not None
-        heappush(self._unacked.setdefault(request.epoch, []), (request.row.event_number, request.number, request))
+        unacked = self._unacked.setdefault(request.epoch, [])
+        if len(unacked) > 2 * len(self._requests) + _MANY:  # more than half were refused
+            self._drop_gone(unacked)
+        heappush(unacked, (request.row.event_number, request.number, request))
+
+    def _drop_gone(self, unacked: list[tuple[int, int, Request]]) -> None:
+        """Drops the requests that are not in memory any more from a heap."""
+        unacked[:] = [each for each in unacked if each[1] in self._requests]
+        heapify(unacked)
 
     def answer(self, reply: Row) -> Request | None:
         """Gives a reply to the oldest request that waits for it, which is returned; None if there is none."""
@@ -168,8 +177,7 @@ class Pending:
             if stay := [each for each in failing if each.number in self._requests]:
                 self._may_fail[queue] = stay
         for unacked in [self._unacked[epoch] for epoch in self._unacked.keys() & {each.epoch for each in old}]:
-            unacked[:] = [each for each in unacked if each[1] in self._requests]
-            heapify(unacked)
+            self._drop_gone(unacked)
 
 
 def _columns(request: Request) -> tuple[Any, ...]:

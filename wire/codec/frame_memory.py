@@ -1,7 +1,7 @@
 """Memory in which decoders receive long frames without a copy. Reused, so that its pages are mapped once.
 
 Invariant: memory is reused only when no view of it is left. `bytearray` counts its exports and refuses to change size
-while there are any; that is the test, and nothing is given back.
+while there are any. This is how reuse is decided; callers release nothing.
 """
 
 from __future__ import annotations

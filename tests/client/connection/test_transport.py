@@ -11,7 +11,7 @@ from weakref import ref
 import pytest
 
 from segstore.client.connection import ConnectionPool, Flow, RawClient
-from segstore.client.connection.transport import Connection
+from segstore.client.connection.transport import RECEIVE_BYTES, Connection
 from segstore.client.errors import ConnectFailed, ConnectionLost, ProtocolViolation, RequestTimedOut
 from segstore.wire import (
     AppendBlockEnd,
@@ -19,6 +19,7 @@ from segstore.wire import (
     DataAppended,
     GetStreamSegmentInfo,
     KeepAlive,
+    SegmentRead,
     SegmentSealed,
     SetupAppend,
     StreamSegmentInfo,
@@ -129,6 +130,22 @@ async def test_what_was_sent_before_a_connection_was_closed_arrives() -> None:
         flow.close()
         await until(lambda: any(isinstance(each, GetStreamSegmentInfo) for each in store.peers[0].got))
         assert not any(isinstance(each, AppendBlockEnd) for each in store.peers[0].got)
+
+
+async def test_the_rest_of_a_long_reply_is_received_in_the_memory_of_its_frame() -> None:
+    async with ScriptedStore() as store, ConnectionPool(settings()) as pool:
+        user = Recorder()
+        flow = await pool.flow(store.endpoint, user)
+        reply = SegmentRead("s", 0, False, False, bytes(2 * RECEIVE_BYTES), flow.next_request_id())
+        frame = encode(reply)
+        received = pool.metrics().bytes_in + len(frame) - 7
+        store.peers[0].writer.write(frame[:-7])
+        await until(lambda: pool.metrics().bytes_in == received)
+        assert len(flow.connection.get_buffer(-1)) == 7
+        store.peers[0].writer.write(frame[-7:])
+        await until(lambda: user.replies)
+        assert user.replies == [reply]
+        assert len(flow.connection.get_buffer(-1)) == RECEIVE_BYTES
 
 
 def ack(request_id: int, number: int) -> DataAppended:

@@ -354,6 +354,20 @@ async def test_a_single_partition_has_one_writer_and_a_round_robin_all() -> None
         assert len(started(single)) == 1
 
 
+async def test_a_key_is_hashed_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def counted(key: str) -> float:
+        hashed.append(key)
+        return position_of(key)
+
+    monkeypatch.setattr("segstore.client.stream.routers.position_of", counted)
+    async with streaming(2) as (_, pravega), pravega.event_writer("a", "s") as writer:
+        for key in ("k" * 256, "k" * 257) * 2:
+            await writer.write(b"x", routing_key=key)
+    assert [len(key) for key in hashed] == [256, 257, 257]
+
+
 # --- looking and ending -------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,18 @@ def test_runs_of_events_of_one_length_come_out_one_by_one(runs: list[tuple[int, 
     assert [each.offset for each in out] == [sum(len(one) + 8 for one in events[:at]) for at in range(len(events))]
 
 
+def test_a_piece_that_is_held_is_not_changed() -> None:
+    decoder, piece = EventDecoder("s", 0), bytearray(70_000)
+    decoder.feed(frame_event(bytes(70_001))[:8])
+    decoder.feed(piece)
+    assert [each.data for each in decoder.feed(b"\0")] == [bytes(70_001)]
+    decoder.feed(frame_event(bytes(70_002))[:8])
+    decoder.feed(piece)
+    decoder.feed(b"\1")
+    assert piece == bytearray(70_000)
+    assert [each.data for each in decoder.feed(b"\2")] == [bytes(70_000) + b"\1\2"]
+
+
 def test_what_is_no_event_behind_a_run_of_one_length_is_refused_with_its_place() -> None:
     decoder = EventDecoder("s", 0)
     with pytest.raises(ProtocolViolation, match="no event at 900: type 1"):

@@ -1,4 +1,7 @@
-"""Connections are followed one by one, from batches cut anywhere, and found to be what the reference finds."""
+"""Connections followed one by one, from batches cut anywhere, give what the reference finds by the same code.
+
+Planted faults and recorded traces check the rules.
+"""
 
 from __future__ import annotations
 

@@ -372,7 +372,6 @@ murmur3_128_low(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
-/*  name, function, arguments, types, slots, positions, method, template */
 static PyObject *
 decode(const Shortcut *self, PyObject *const *args)
 {
@@ -391,6 +390,7 @@ encode_parts(const Shortcut *self, PyObject *const *args)
     return write_parts(self->codec, args[0]);
 }
 
+/*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
     {"encode", encode, 1, 0, 0, 0, NULL, -1},
