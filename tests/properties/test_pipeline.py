@@ -6,13 +6,14 @@ Beside the examples of `tests/pipeline`, which are to be quick.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from segstore.pipeline.replay_plan import plan as plan_of_parts
 from segstore.pipeline.stream.cuts import cut_of, cut_text, offsets_of, parse_place
-from segstore.pipeline.stream.plan import shares
+from segstore.pipeline.stream.timeline import share_out
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import plan as plan_of_files
 from segstore.pipeline.trace.filter import FILTERED, Chosen, Condition, condition
@@ -133,11 +134,29 @@ def test_a_cut_that_was_written_is_read_as_the_same(cut: dict[int, int]) -> None
     assert cut_of(offsets_of(cut)) == cut
 
 
-@given(st.dictionaries(st.integers(), st.integers(1, 1000), min_size=1, max_size=9), st.integers(1, 5000))
-def test_a_limit_is_shared_out_and_not_exceeded(rooms: dict[int, int], most: int) -> None:
-    given_ = shares(rooms, most)
-    assert sum(given_.values()) <= most
-    assert all(given_[each] <= rooms[each] for each in given_)
-    assert sum(given_.values()) > 0
-    if sum(rooms.values()) <= most:
-        assert given_ == rooms
+class Grown(NamedTuple):
+    """A timeline that grows in the step after the moment 0."""
+
+    had: int
+    grown: int
+
+    def amount_at(self, time_ms: int) -> int:
+        return self.had + (self.grown if time_ms > 0 else 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1000)), min_size=1, max_size=9), st.data())
+def test_a_limit_is_shared_out_and_not_exceeded(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    lines = {each: Grown(*size) for each, size in enumerate(sizes)}
+    waits_for = {
+        each: sorted(data.draw(st.sets(st.integers(0, each - 1), max_size=2))) if each else [] for each in lines
+    }
+    left = data.draw(st.integers(0, sum(each.grown for each in lines.values())))
+    amounts = share_out(lines, 0, 1, left, waits_for)  # type: ignore[arg-type]  # all that it asks for
+    taken = {each: amount - lines[each].had for each, amount in amounts.items()}
+    assert sum(taken.values()) <= left
+    assert all(0 <= taken[each] <= lines[each].grown for each in taken)
+    for each in lines:
+        ended = [before in taken and taken[before] == lines[before].grown for before in waits_for[each]]
+        assert (each in taken) is all(ended)
+    if not any(waits_for.values()):
+        assert sum(taken.values()) > left - len(lines)
