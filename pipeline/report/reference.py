@@ -11,6 +11,7 @@ requests. No Spark, no NumPy.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -59,19 +60,14 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
             if life is None:
                 life = lives[row.connection] = Life(1, found)
             elif not life.continues(row):
-                _end(life)
+                deque(life.end(), maxlen=0)
                 life = lives[row.connection] = Life(life.life + 1, found)
             life.see(row)
         for life in lives.values():
-            _end(life)
+            deque(life.end(), maxlen=0)
         out.exchanges.extend(sorted([*found.exchanges, *_covered(found)], key=_PLACE))
         out.violations.extend(found.violations)
     return out._replace(frames=frames)
-
-
-def _end(life: Life) -> None:
-    for _ in life.end():
-        pass
 
 
 def _covered(found: Found) -> Iterable[tuple[Any, ...]]:

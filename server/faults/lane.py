@@ -181,18 +181,9 @@ class Lane:
 
         The list becomes the property of the lane.
         """
-        faults = self._faults
         event_number, request_id = appends[0]
-        append = Append(segment, writer_id, event_number, 1, b"", None, request_id)
-        first = request_seen(
-            append,
-            faults.next_request(),
-            store=self._store,
-            connection=self.number,
-            now_s=faults.clock.now_s(),
-            started_s=faults.started_s,
-        )
-        faults.next_request(len(appends) - 1)
+        first = self._seen(Append(segment, writer_id, event_number, 1, b"", None, request_id))
+        self._faults.next_request(len(appends) - 1)
         self._pending.add_appends(writer_id.bytes, appends, first)
 
     def pass_acknowledgement(self, writer: bytes, number: int) -> None:
@@ -205,15 +196,7 @@ class Lane:
         """
         if self.is_deaf:
             return []
-        faults = self._faults
-        seen = request_seen(
-            item,
-            faults.next_request(),
-            store=self._store,
-            connection=self.number,
-            now_s=faults.clock.now_s(),
-            started_s=faults.started_s,
-        )
+        faults, seen = self._faults, self._seen(item)
         if faults.observer is not None:
             faults.observer.add(seen)
         plan = faults.decide(seen) or NO_PLAN
@@ -229,6 +212,18 @@ class Lane:
         self.is_blocked = self.is_blocked or not wait.overtake
         self._waits.add(wait, partial(self._go_on, Execute(seen, plan, kept, raw), cost))
         return []
+
+    def _seen(self, item: Command | Append) -> Seen:
+        """Returns the facts about the next request, which has come now."""
+        faults = self._faults
+        return request_seen(
+            item,
+            faults.next_request(),
+            store=self._store,
+            connection=self.number,
+            now_s=faults.clock.now_s(),
+            started_s=faults.started_s,
+        )
 
     def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""
