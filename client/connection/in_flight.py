@@ -39,10 +39,10 @@ _SHORT: Final = 16_384
 class Pending(msgspec.Struct, gc=False):
     """A queued or in-flight item: one event, or several appended together.
 
-    data: the bytes to store. events: their number. tag: opaque to this module, such as the routing key's position.
-    done: a future or function notified once, when the item is stored or never will be. The garbage collector does not
-    track items, which are many: no cycle through `done` outlives the notification. So a writer that is dropped without
-    being closed is not collected while items wait.
+    data: the bytes to store, or an event that is framed when it is sent. events: their number. tag: opaque to this
+    module, such as the routing key's position. done: a future or function notified once, when the item is stored or
+    never will be. The garbage collector does not track items, which are many: no cycle through `done` outlives the
+    notification. So a writer that is dropped without being closed is not collected while items wait.
     """
 
     data: Buffer
@@ -64,6 +64,8 @@ class Append(msgspec.Struct):
 class InFlight:
     """Events of one writer.
 
+    overhead: bytes that each item takes in the segment beside its data.
+
     Attributes:
         held_bytes: total size of all queued and in-flight items.
         settled: number of items returned to the caller.
@@ -80,11 +82,13 @@ class InFlight:
         "held_bytes",
         "last_stored",
         "oldest",
+        "overhead",
         "queued",
         "settled",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, overhead: int = 0) -> None:
+        self.overhead: Final = overhead
         self.queued: list[Pending] = []
         self._later: deque[Pending] | None = None
         """The items behind `queued`, once there are many."""
@@ -101,7 +105,7 @@ class InFlight:
     def add(self, item: Pending) -> bool:
         """Queues an item; returns whether nothing was queued before."""
         queued = self.queued
-        self.held_bytes += len(item.data)
+        self.held_bytes += len(item.data) + self.overhead
         if self._later is not None:
             self._later.append(item)
         elif len(queued) < _SHORT:
@@ -133,7 +137,7 @@ class InFlight:
 
         Raises IndexError if nothing is queued.
         """
-        items, events, size = take_items(self.queued, most_events, most_bytes)
+        items, events, size = take_items(self.queued, most_events, most_bytes, self.overhead)
         if self._later is not None:
             self._refill(self._later)
         first = self._last_taken + 1
@@ -162,7 +166,7 @@ class InFlight:
         item = self.queued.pop(0)
         if self._later is not None:
             self._refill(self._later)
-        self.held_bytes -= len(item.data)
+        self.held_bytes -= len(item.data) + self.overhead
         self.settled += 1
         return item
 
@@ -205,7 +209,7 @@ class InFlight:
             while append.first + append.items[0].events - 1 <= number:
                 item = append.items.pop(0)
                 append.first += item.events
-                append.size -= len(item.data)
+                append.size -= len(item.data) + self.overhead
                 stored.append(item)
             size += before - append.size
         self.last_stored = max(self.last_stored, number)
@@ -228,13 +232,18 @@ class InFlight:
 
 
 @or_in_c(Pending, slots=("data", "events"))
-def take_items(queue: list[Pending], most_events: int, most_bytes: int) -> tuple[list[Pending], int, int]:
-    """Removes the first item and those behind it that fit; returns them, their events and their bytes."""
-    events, size = queue[0].events, len(queue[0].data)
+def take_items(
+    queue: list[Pending], most_events: int, most_bytes: int, overhead: int
+) -> tuple[list[Pending], int, int]:
+    """Removes the first item and those behind it that fit; returns them, their events, and their bytes.
+
+    overhead: bytes of each item beside its data.
+    """
+    events, size = queue[0].events, len(queue[0].data) + overhead
     count = 1
-    while count < len(queue) and events < most_events and size + len(queue[count].data) <= most_bytes:
+    while count < len(queue) and events < most_events and size + len(queue[count].data) + overhead <= most_bytes:
         events += queue[count].events
-        size += len(queue[count].data)
+        size += len(queue[count].data) + overhead
         count += 1
     items = queue[:count]
     del queue[:count]

@@ -22,7 +22,7 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection.in_flight import Append
 from segstore.client.errors import Closed
 from segstore.wire import Buffer, Command, FrameTooLarge
-from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, frames_of_append
+from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
 from segstore.wire.protocol import gathered
 
 _LARGE_BYTES: Final = 4096
@@ -251,15 +251,19 @@ class Appends:
         outbox: the outbox of the flow's connection.
     """
 
-    __slots__ = ("_flow", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
+    __slots__ = ("_flow", "_frame_events", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
 
-    def __init__(self, flow: Sender, outbox: Outbox, segment: str, writer_id: UUID, request_id: int) -> None:
+    def __init__(
+        self, flow: Sender, outbox: Outbox, segment: str, writer_id: UUID, request_id: int, frame_events: bool = False
+    ) -> None:
+        """frame_events: whether each item is one event, to be stored behind its header."""
         self._flow = flow
         self.outbox: Final = outbox
         self._segment = segment
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
         self._request_id = request_id
+        self._frame_events = frame_events
 
     def send(self, append: Append) -> None:
         """Queues an append, to be written at the end of the turn. Raises Closed, FrameTooLarge."""
@@ -275,13 +279,17 @@ class Appends:
         count = last - append.first + 1
         pieces = [item.data for item in append.items]
         if outbox._blocks:
+            if self._frame_events:
+                pieces = framed(pieces)
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             now_ms = outbox._timers.time() * 1000
             outbox._out += outbox._encoder.append(
                 self._segment, self._writer_id, last, count, data, self._request_id, now_ms
             )
         else:
-            outbox._out += frames_of_append(self._writer_bytes, pieces, count, last, self._request_id)
+            outbox._out += frames_of_append(
+                self._writer_bytes, pieces, count, last, self._request_id, self._frame_events
+            )
         flow.bytes_in_flight += size
         outbox.bytes_in_flight += size
 

@@ -46,17 +46,15 @@ from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, 
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.client.segment.waits import AppendWaits
-from segstore.wire import AppendSetup, Command, DataAppended, InvalidEventNumber
+from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BlockSizeTracker
 
 _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _EVENT_HEADER_BYTES: Final = 8
 
-Carry = Callable[[str, Any], Awaitable[None]]
-"""Stores an event too large for an append at the end of a segment. The machine has only looked at its length.
-
-Raises ClientError, SegmentOver among them."""
+Carry = Callable[[str, Buffer], Awaitable[None]]
+"""Stores an event too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
 
 
 class WriterMachine:
@@ -106,12 +104,14 @@ class WriterMachine:
         writer_id: UUID | None = None,
         on_over: Callable[[Any, SegmentOver], None] | None = None,
         carry: Carry | None = None,
+        frame_events: bool = False,
     ) -> None:
         """Starts set-up immediately.
 
         on_over: called if the segment is sealed or missing, instead of failing unacknowledged events. The owner
         collects these with `take_pending`, now or later; events written until then are included.
-        carry: stores events too large for an append; without it they are refused.
+        carry: stores events too large for an append; without it they are refused. frame_events: what is appended is
+        one event each, which is stored behind its header.
         """
         self.segment: Final = segment
         self.writer_id: Final = writer_id or uuid4()
@@ -126,10 +126,11 @@ class WriterMachine:
         self._late_over: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
         self._most_held = pool.settings.max_in_flight_bytes
-        self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES
+        overhead = _EVENT_HEADER_BYTES if frame_events else 0
+        self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
         self._appends: Appends | None = None
-        self._events = InFlight()
+        self._events = InFlight(overhead)
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
@@ -369,7 +370,8 @@ class WriterMachine:
         self._stumbled = True
         self._flow = flow
         flow.turn = self._take_turn
-        self._appends = Appends(flow, flow.connection.outbox, self.segment, self.writer_id, self._setup.request_id)
+        outbox, request_id, frame_events = flow.connection.outbox, self._setup.request_id, self._events.overhead > 0
+        self._appends = Appends(flow, outbox, self.segment, self.writer_id, request_id, frame_events)
         self.state = after(self.state, WriterEvent.SENT)
         return True
 

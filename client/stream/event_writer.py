@@ -17,7 +17,7 @@ failure; after `aclose`, which can be called twice, no task is left. Follows `Ev
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import Final
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
@@ -34,12 +34,11 @@ from segstore.client.errors import (
 from segstore.client.lifecycle import FlushedAfter, OpenedBefore, not_open, within
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
-from segstore.client.stream.events import frame_event
-from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
+from segstore.client.stream.events import whole_event
+from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
 from segstore.client.stream.stream_client import StreamClient
 from segstore.client.stream.successors import Successors
-from segstore.wire import Buffer
 from segstore.wire.names import writer_id
 
 _OPEN: Final = WriterState.OPEN
@@ -81,7 +80,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._register = name is not None
         self._lazy_start = lazy_start
         settings, random = self._settings, self._pool.random
-        self._largest = self._largest_append = settings.max_event_bytes
+        self._largest = settings.max_event_bytes
         if settings.enable_large_events:
             self._largest = max(self._largest, settings.max_large_event_bytes)
         self._loop = asyncio.get_running_loop()
@@ -171,8 +170,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         now: the sender waits until the event is stored, so it is not delayed for batching.
         """
         size = len(event)
-        large = size > self._largest_append
-        if large and size > self._largest:
+        if size > self._largest:
             raise EventTooLarge(
                 f"an event of {size} bytes for {self._name}, the limit is {self._largest}",
                 stream=self._name,
@@ -184,9 +182,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             route = self._route(routing_key)
         position, writer = route
         done: asyncio.Future[None] = self._loop.create_future()
-        # Of a large event, only the length is used until it is written.
-        data = cast("Buffer", LargeEvent(bytes(event))) if large else frame_event(event)
-        has_room = writer.append(data, done, 1, position, now)
+        has_room = writer.append(event if type(event) is bytes else whole_event(event), done, 1, position, now)
         self._events += 1
         self._bytes += size
         pool = self._pool
@@ -237,6 +233,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 writer_id=writer_id(self.name, segment.name),
                 on_over=lambda w, e: self._on_over(segment, w, e),
                 carry=self.large_events.write if self._settings.enable_large_events else None,
+                frame_events=True,
             )
         return writer
 

@@ -39,13 +39,19 @@ def frame_header(length: int) -> bytes:
     return _header.pack(0, length)
 
 
-@or_in_c(head=frame_header(0))
-def frame_event(event: bytes) -> bytes:
-    """Returns the event with its header. Raises TypeError if it is not bytes."""
+def whole_event(event: Buffer) -> bytes:
+    """Returns the event, a copy if it is not bytes. Raises TypeError if it is not a buffer."""
+    if type(event) is bytes:
+        return event
     try:
-        return _header.pack(0, len(event)) + event
+        return bytes(memoryview(event))
     except TypeError as error:
         raise TypeError(f"an event must be bytes, not {type(event).__name__}") from error
+
+
+def frame_event(event: bytes) -> bytes:
+    """Returns the event with its header."""
+    return frame_header(len(event)) + event
 
 
 @or_in_c(head=frame_header(0))

@@ -82,24 +82,15 @@ _FIRST_VERSION: Final = 15
 _AGAIN: Final = (Retriable, TokenExpired, ConditionFailed, SegmentExists)
 
 
-class LargeEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event whose length includes its envelope, which is only added when it is cut into chunks, to avoid a copy."""
-
-    event: bytes
-
-    def __len__(self) -> int:
-        return EVENT_HEADER_BYTES + len(self.event)
-
-    def chunks(self, chunk_bytes: int) -> Iterator[Buffer]:
-        """Yields the event with its envelope, in chunks of equal length except the last."""
-        view = memoryview(self.event)
-        envelope = frame_header(len(view))
-        at = max(chunk_bytes - EVENT_HEADER_BYTES, 0)
-        first = b"".join([envelope, view[:at]])
-        for start in range(0, len(first), chunk_bytes):
-            yield first[start : start + chunk_bytes]
-        for start in range(at, len(view), chunk_bytes):
-            yield view[start : start + chunk_bytes]
+def _chunks(event: Buffer, chunk_bytes: int) -> Iterator[Buffer]:
+    """Yields the event with its header, in chunks of equal length except the last; copies only the first."""
+    view = memoryview(event)
+    at = max(chunk_bytes - EVENT_HEADER_BYTES, 0)
+    first = b"".join([frame_header(len(view)), view[:at]])
+    for start in range(0, len(first), chunk_bytes):
+        yield first[start : start + chunk_bytes]
+    for start in range(at, len(view), chunk_bytes):
+        yield view[start : start + chunk_bytes]
 
 
 class _CounterRefused(Exception):
@@ -126,14 +117,14 @@ class LargeEventWriter:
         self._locations = locations
         self._counts: dict[str, int] = {}
 
-    async def write(self, target: str, event: LargeEvent) -> None:
+    async def write(self, target: str, event: Buffer) -> None:
         """Stores an event at the end of the target.
 
         Raises SegmentOver if the target is sealed or missing, RetriesExhausted, TokenRefused, NotSupported,
         ProtocolViolation, Closed. If cancelled, the whole event is stored or nothing of it.
         """
         attempt = _Attempt(target, event, self._counts.get(target, _NO_VALUE))
-        what = f"an event of {len(event.event)} bytes for {target}"
+        what = f"an event of {len(event)} bytes for {target}"
         attempts = Attempts(self._settings, what, segment=target, random=self._pool.random)
         while True:
             try:
@@ -226,7 +217,7 @@ class _Attempt(msgspec.Struct):
     """State of one event across its sequences. counted: the counter before the event; count: after it."""
 
     target: str
-    event: LargeEvent
+    event: Buffer
     counted: int
     endpoint: Endpoint | None = None
     token: str = ""
@@ -302,10 +293,10 @@ class _Sequence:
                 segment=name,
             )
 
-    async def append(self, event: LargeEvent, chunk_bytes: int) -> None:
+    async def append(self, event: Buffer, chunk_bytes: int) -> None:
         """Sends all chunks, as fast as the peer reads, and waits until all are acknowledged."""
         flow, start, last = self.flow, 0, -1
-        for last, chunk in enumerate(event.chunks(chunk_bytes)):
+        for last, chunk in enumerate(_chunks(event, chunk_bytes)):
             await self._writable()
             flow.send(ConditionalBlockEnd(self._writer_id, last, start, chunk, flow.next_request_id()))
             start += len(chunk)

@@ -30,7 +30,7 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.segment import ConditionalWriter, SegmentReader, SegmentWriter
-from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder, frame_event
+from segstore.client.stream.events import EVENT_HEADER_BYTES, EventDecoder, whole_event
 from segstore.wire import (
     GetSegmentAttribute,
     SegmentAttribute,
@@ -167,16 +167,16 @@ class RevisionedStream(ClosedAfter):
         with self._there():
             if not await self._conditional.write_event(data, offset):
                 return None
-        return Revision(self.segment, offset + len(frame_event(data)))
+        return Revision(self.segment, offset + EVENT_HEADER_BYTES + len(data))
 
     async def write(self, data: bytes) -> None:
         """Appends an entry unconditionally. Raises as `write_conditionally`."""
         self._check()
         EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
         if self._writer is None:
-            self._writer = SegmentWriter(self._pool, self._locations, self.segment)
+            self._writer = SegmentWriter(self._pool, self._locations, self.segment, frame_events=True)
         with self._there():
-            await self._writer.write(frame_event(data))
+            await self._writer.write(whole_event(data))
 
     # --- the mark and the start -------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open, withi
 from segstore.client.retry import POLLS
 from segstore.client.routing import RangeRouter, SegmentRange, position_of
 from segstore.client.segment import SegmentWriter
-from segstore.client.stream.events import frame_event
+from segstore.client.stream.events import whole_event
 from segstore.client.stream.stream_client import StreamClient
 from segstore.wire.names import transaction_name
 
@@ -209,7 +209,7 @@ class Transaction(OpenedBefore, StreamClient):
         while not writer.has_room:
             await writer.room()
             self._check()
-        return writer.write(frame_event(event))
+        return writer.write(whole_event(event))
 
     def _check(self) -> None:
         if self._router is None:
@@ -224,7 +224,7 @@ class Transaction(OpenedBefore, StreamClient):
         if writer is None:
             name = transaction_name(segment.name, self.id)
             writer = self._writers[segment.segment_id] = SegmentWriter(
-                self._pool, self._locations, name, on_over=self._on_over
+                self._pool, self._locations, name, on_over=self._on_over, frame_events=True
             )
         return writer
 

@@ -101,11 +101,10 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     start, writer = chance.randrange(len(data) + 9), chance.choice((bytes(16), data[:16], chance.choice(ODD)))
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
     notified: list[list[Any]] = [[], []]
-    both(frames_of_append, lambda: (writer, list(pieces), few, number, 7))
-    both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number))
+    both(frames_of_append, lambda: (writer, list(pieces), few, number, 7, bool(start % 2)))
+    both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number, few))
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
-    both(frame_event, lambda: (pieces[0],))
     both(murmur3_128_low, lambda: (pieces[0], number))
     for call, seen in zip((tell_stored, behind(tell_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]

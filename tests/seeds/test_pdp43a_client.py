@@ -24,7 +24,7 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.stream import EventDecoder
-from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
+from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.wire import AppendSetup, CreateTransientSegment, Hello, SegmentCreated, SetupAppend
@@ -111,14 +111,14 @@ async def test_chunks_are_pipelined_and_the_merge_waits_for_every_ack_also_if_on
     script = Played()
     script.ack_at = 6
     async with played(script) as large:
-        writing = asyncio.create_task(large.write(SEGMENT, LargeEvent(bytes(5_992))))
+        writing = asyncio.create_task(large.write(SEGMENT, bytes(5_992)))
         await until(lambda: script.merges)
         await writing
         assert [(each.event_number, each.expected_offset) for each in script.chunks] == [
             (number, number * 1_000) for number in range(6)
         ]
         script.ack_at = 99
-        waiting = asyncio.create_task(large.write(SEGMENT, LargeEvent(bytes(5_992))))
+        waiting = asyncio.create_task(large.write(SEGMENT, bytes(5_992)))
         await until(lambda: len(script.chunks) == 6)
         await asyncio.sleep(0.01)
         assert len(script.merges) == 1
@@ -135,7 +135,7 @@ async def test_a_new_segment_that_was_written_to_is_nonsense() -> None:
 
     async with played(Played(SetupAppend=set_up)) as large:
         with pytest.raises(ProtocolViolation, match="has event 3 in the new segment"):
-            await large.write(SEGMENT, LargeEvent(bytes(5_992)))
+            await large.write(SEGMENT, bytes(5_992))
 
 
 @pytest.mark.seed("43.1")
@@ -147,13 +147,13 @@ async def test_a_segment_of_another_name_than_asked_for_is_nonsense() -> None:
 
     async with played(Played(CreateTransientSegment=created)) as large:
         with pytest.raises(ProtocolViolation, match=r"transient segment of scope/stream.* with .another/stream"):
-            await large.write(SEGMENT, LargeEvent(bytes(5_992)))
+            await large.write(SEGMENT, bytes(5_992))
 
 
 async def test_a_peer_older_than_transient_segments_is_not_asked() -> None:
     async with played(Played(), Hello(14, 5)) as large:
         with pytest.raises(NotSupported, match="14, but large events need 15"):
-            await large.write(SEGMENT, LargeEvent(bytes(5_992)))
+            await large.write(SEGMENT, bytes(5_992))
 
 
 # --- 43.11: starting again ------------------------------------------------------------------------------------------
@@ -234,14 +234,14 @@ async def test_a_sealed_or_missing_target_is_over_and_a_missing_source_is_not() 
     async with MockSegmentStore() as store, ConnectionPool(small()) as pool, await Peer.connect(store) as peer:
         large = LargeEventWriter(pool, FixedStore(endpoint(store)))
         with pytest.raises(SegmentMissing):
-            await large.write(SEGMENT, LargeEvent(bytes(3_000)))
+            await large.write(SEGMENT, bytes(3_000))
         await peer.ask(create(SEGMENT))
         store.faults.add("type = MERGE_SEGMENTS", nth=1, do="NoSuchSegment")
-        await large.write(SEGMENT, LargeEvent(bytes(3_000)))
+        await large.write(SEGMENT, bytes(3_000))
         assert store.store.segment_info(SEGMENT).length == 3_008
         store.store.container_for(SEGMENT).seal_segment(SEGMENT, now_ms=1)
         with pytest.raises(SegmentSealed) as caught:
-            await large.write(SEGMENT, LargeEvent(bytes(3_000)))
+            await large.write(SEGMENT, bytes(3_000))
         assert caught.value.segment == SEGMENT
         assert store.store.segment_info(SEGMENT).length == 3_008
 

@@ -13,7 +13,6 @@ import pytest
 
 from segstore.client import Backoff, EventWriter, connect
 from segstore.client.errors import ClientError
-from segstore.client.stream.large_events import LargeEvent
 from segstore.server.cluster import MockCluster
 from segstore.server.node import SegmentStoreServer
 from segstore.wire import MergeSegments, SegmentAttributeUpdated
@@ -222,7 +221,7 @@ async def test_the_condition_is_the_value_that_the_counter_must_have() -> None:
     script = Played()
     async with played(script) as large:
         for _ in range(3):
-            await large.write(SEGMENT, LargeEvent(bytes(1_500)))
+            await large.write(SEGMENT, bytes(1_500))
     updates = [each.attribute_updates for each in script.merges]
     assert [(each.new_value, each.old_value) for (each,) in updates] == [(1, NO_VALUE), (2, 1), (3, 2)]
     assert {(each.attribute_id, each.attribute_update_type) for (each,) in updates} == {(large.counter_id, 4)}
@@ -236,5 +235,5 @@ async def test_a_store_that_never_merges_is_not_asked_without_end() -> None:
 
     async with played(Played(MergeSegments=never)) as large:
         with pytest.raises(ClientError, match="SEGMENT_ATTRIBUTE_UPDATED"):
-            await large.write(SEGMENT, LargeEvent(bytes(1_500)))
+            await large.write(SEGMENT, bytes(1_500))
         assert not large.exactly_once

@@ -30,6 +30,7 @@ from segstore.wire.blocks.encoder import (
     MAX_PENDING_BYTES,
     MAX_PENDING_EVENTS,
     AppendBlockEncoder,
+    framed,
     frames_of_append,
 )
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
@@ -55,6 +56,7 @@ __all__ = [
     "Row",
     "Run",
     "acknowledger",
+    "framed",
     "frames_of_append",
     "one_by_one",
 ]

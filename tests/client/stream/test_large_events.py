@@ -9,7 +9,7 @@ import pytest
 from segstore.client import ConnectionPool, FixedStore, connect
 from segstore.client.errors import Closed, NotSupported, RequestTimedOut
 from segstore.client.segment import SegmentWriter
-from segstore.client.stream.large_events import LargeEvent, LargeEventWriter
+from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from tests.client.support import endpoint, settings, until
@@ -105,7 +105,7 @@ async def test_a_store_that_does_not_serve_transient_segments_is_named(store: Mo
         await peer.ask(create(SEGMENT))
         store.faults.add("type = CREATE_TRANSIENT_SEGMENT", do="OperationUnsupported")
         with pytest.raises(NotSupported) as caught:
-            await LargeEventWriter(pool, FixedStore(endpoint(store))).write(SEGMENT, LargeEvent(bytes(3_000)))
+            await LargeEventWriter(pool, FixedStore(endpoint(store))).write(SEGMENT, bytes(3_000))
         assert caught.value.endpoint == str(endpoint(store))
 
 

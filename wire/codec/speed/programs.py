@@ -207,17 +207,20 @@ def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., tuple[bytes, int]
     return made
 
 
-def append_layout(block: type[Command], end: type[Command], alike: str, *numbers: str) -> dict[str, Any]:
+def append_layout(
+    block: type[Command], end: type[Command], event: type[Command], alike: str, *numbers: str
+) -> dict[str, Any]:
     """What C writes an append from, as `Accelerator.shortcut` has it: both frames without values, and their positions.
 
+    Behind the end, an event without data.
     numbers: in the end, the bytes of the block's data and the count, both int32, and two int64.
     """
     in_block, head = _positions(block)
     in_end, size = _positions(end)
     return {
         "head": struct.pack(">ii", block.code, head - 8).ljust(head, b"\0"),
-        "end": struct.pack(">ii", end.code, size - 8).ljust(size, b"\0"),
-        "positions": (in_block[alike], *(in_end[name] for name in (alike, *numbers))),
+        "end": struct.pack(">ii", end.code, size - 8).ljust(size, b"\0") + struct.pack(">ii", event.code, 0),
+        "positions": (in_block[alike], *(in_end[name] for name in (alike, *numbers)), size),
     }
 
 

@@ -7,7 +7,7 @@
 
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 #define MAX_TYPES 3
-#define MAX_POSITIONS 6
+#define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
 struct What;
@@ -45,14 +45,24 @@ number_in(PyObject *value, int64_t least, int64_t most, int64_t *number)
     return !overflow && *number >= least && *number <= most;
 }
 
-/* --- frames_of_append(writer, pieces, event_count, event_number, request_id) -------------------------------------- */
+/* --- frames_of_append(writer, pieces, event_count, event_number, request_id, frame_events) ------------------------ */
 
-/* Adds to `out`: `size` bytes before pieces, the pieces, which are bytes, and `size` bytes behind them. */
+/* The header of an event: `event`, which has its type, with the size of a piece. */
+static char *
+add_header(char *at, const unsigned char *event, PyObject *piece)
+{
+    memcpy(at, event, HEADER_BYTES);
+    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
+    return at + HEADER_BYTES;
+}
+
+/* Adds to `out`: `size` bytes before pieces, the pieces, which are bytes, and `size` bytes behind them. Each piece is
+   behind a header, if `event` is not NULL. */
 static int
 add_joined(PyObject *out, const char *before, Py_ssize_t size_before, PyObject *pieces, Py_ssize_t from, Py_ssize_t to,
-           const char *behind, Py_ssize_t size_behind)
+           const unsigned char *event, const char *behind, Py_ssize_t size_behind)
 {
-    Py_ssize_t size = size_before + size_behind;
+    Py_ssize_t size = size_before + size_behind + (event == NULL ? 0 : (to - from) * HEADER_BYTES);
     for (Py_ssize_t i = from; i < to; i++)
         size += PyBytes_GET_SIZE(PyList_GET_ITEM(pieces, i));
     if (size == 0)
@@ -65,6 +75,8 @@ add_joined(PyObject *out, const char *before, Py_ssize_t size_before, PyObject *
     at += size_before;
     for (Py_ssize_t i = from; i < to; i++) {
         PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (event != NULL)
+            at = add_header(at, event, piece);
         memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece));
         at += PyBytes_GET_SIZE(piece);
     }
@@ -82,24 +94,25 @@ frames_of_append(const Shortcut *self, PyObject *const *args)
     PyObject *writer = args[0], *pieces = args[1];
     if (!PyBytes_CheckExact(writer) || PyBytes_GET_SIZE(writer) != UUID_BYTES || !PyList_CheckExact(pieces) ||
         !number_in(args[2], INT32_MIN, INT32_MAX, &count) || !number_in(args[3], INT64_MIN, INT64_MAX, &number) ||
-        !number_in(args[4], INT64_MIN, INT64_MAX, &request))
+        !number_in(args[4], INT64_MIN, INT64_MAX, &request) || !PyBool_Check(args[5]))
         return NULL;
-    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = PyBytes_GET_SIZE(self->end), size = 0;
-    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE];
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = self->positions[6], size = 0;
+    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE], *event = args[5] == Py_True ? end + of_end : NULL;
+    Py_ssize_t of_header = event == NULL ? 0 : HEADER_BYTES;
     PyObject *out = PyList_New(0);
     if (out == NULL)
         return NULL;
     int status = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
         PyObject *piece = PyList_GET_ITEM(pieces, i);
-        if (!PyBytes_CheckExact(piece) || PyBytes_GET_SIZE(piece) > MAX_FRAME_BYTES - of_block - size)
+        if (!PyBytes_CheckExact(piece) || PyBytes_GET_SIZE(piece) > MAX_FRAME_BYTES - of_block - of_header - size)
             status = -1;
         else
-            size += PyBytes_GET_SIZE(piece);
+            size += of_header + PyBytes_GET_SIZE(piece);
     }
     if (status == 0) {
         memcpy(block, PyBytes_AS_STRING(self->head), of_block);
-        memcpy(end, PyBytes_AS_STRING(self->end), of_end);
+        memcpy(end, PyBytes_AS_STRING(self->end), PyBytes_GET_SIZE(self->end));
         store32(block + 4, (uint32_t)(of_block - HEADER_BYTES + size));
         memcpy(block + self->positions[0], PyBytes_AS_STRING(writer), UUID_BYTES);
         memcpy(end + self->positions[1], PyBytes_AS_STRING(writer), UUID_BYTES);
@@ -113,19 +126,23 @@ frames_of_append(const Shortcut *self, PyObject *const *args)
         PyObject *piece = PyList_GET_ITEM(pieces, i);
         if (PyBytes_GET_SIZE(piece) < LARGE_BYTES)
             continue;
-        status = add_joined(out, (char *)block, of_block, pieces, from, i, (char *)end, 0);
+        char header[HEADER_BYTES];
+        if (event != NULL)
+            add_header(header, event, piece);
+        status = add_joined(out, (char *)block, of_block, pieces, from, i, event, header, of_header);
         status = status < 0 ? -1 : PyList_Append(out, piece);
         of_block = 0; /* it is there */
         from = i + 1;
     }
     if (status == 0)
-        status = add_joined(out, (char *)block, of_block, pieces, from, PyList_GET_SIZE(pieces), (char *)end, of_end);
+        status = add_joined(out, (char *)block, of_block, pieces, from, PyList_GET_SIZE(pieces), event, (char *)end,
+                            of_end);
     if (status < 0)
         Py_CLEAR(out);
     return out;
 }
 
-/* --- take_items(queue, most_events, most_bytes) ------------------------------------------------------------------- */
+/* --- take_items(queue, most_events, most_bytes, overhead) --------------------------------------------------------- */
 
 /* Bytes of exactly bytes, a bytearray or a memoryview; -1 if it is something else. */
 static Py_ssize_t
@@ -141,18 +158,19 @@ size_of(PyObject *data)
 
 /* The items that are taken are added to `items`; 0, or -1 if it is declined. Changes nothing else. */
 static int
-look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, PyObject *items, int64_t *events,
-     int64_t *size)
+look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items,
+     int64_t *events, int64_t *size)
 {
     Py_ssize_t i = 0;
     *events = *size = 0;
     for (; i < PyList_GET_SIZE(queue) && (i == 0 || *events < most_events); i++) {
         PyObject *item = PyList_GET_ITEM(queue, i);
         int64_t count;
-        Py_ssize_t bytes;
+        int64_t bytes;
         if (!Py_IS_TYPE(item, self->types[0]) || !number_in(slot(item, self->slots[1]), 0, INT32_MAX, &count) ||
             (bytes = size_of(slot(item, self->slots[0]))) < 0)
             return -1;
+        bytes += overhead;
         if (i > 0 && bytes > most_bytes - *size)
             break;
         if (PyList_Append(items, item) < 0)
@@ -168,16 +186,16 @@ look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_by
 static PyObject *
 take_items(const Shortcut *self, PyObject *const *args)
 {
-    int64_t most_events, most_bytes, events, size;
+    int64_t most_events, most_bytes, overhead, events, size;
     PyObject *queue = args[0];
     if (!PyList_CheckExact(queue) || !number_in(args[1], INT64_MIN, INT64_MAX, &most_events) ||
-        !number_in(args[2], 0, INT32_MAX, &most_bytes))
+        !number_in(args[2], 0, INT32_MAX, &most_bytes) || !number_in(args[3], 0, INT32_MAX, &overhead))
         return NULL;
     PyObject *taken = PyTuple_New(3), *items = taken == NULL ? NULL : PyList_New(0);
     int status = -1;
     if (items != NULL) {
         PyTuple_SET_ITEM(taken, 0, items);
-        status = look(self, queue, most_events, most_bytes, items, &events, &size);
+        status = look(self, queue, most_events, most_bytes, overhead, items, &events, &size);
     }
     if (status == 0) {
         PyTuple_SET_ITEM(taken, 1, PyLong_FromLongLong(events));
@@ -254,7 +272,7 @@ tell_stored(const Shortcut *self, PyObject *const *args)
     return Py_NewRef(Py_None);
 }
 
-/* --- split_events(data, start, limit, base, make, where, out), frame_event(event) --------------------------------- */
+/* --- split_events(data, start, limit, base, make, where, out) ----------------------------------------------------- */
 
 /* Events that are whole: what all begin with, an int32 length, as many bytes. Returns where they end, or -1 with an
    exception. */
@@ -298,23 +316,6 @@ split_events(const Shortcut *self, PyObject *const *args)
     }
     PyBuffer_Release(&data);
     return end;
-}
-
-static PyObject *
-frame_event(const Shortcut *self, PyObject *const *args)
-{
-    PyObject *event = args[0];
-    if (!PyBytes_CheckExact(event) || PyBytes_GET_SIZE(event) > INT32_MAX - HEADER_BYTES)
-        return NULL;
-    Py_ssize_t size = PyBytes_GET_SIZE(event);
-    PyObject *framed = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + size);
-    if (framed != NULL) {
-        unsigned char *to = (unsigned char *)PyBytes_AS_STRING(framed);
-        memcpy(to, PyBytes_AS_STRING(self->head), 4);
-        store32(to + 4, (uint32_t)size);
-        memcpy(to + HEADER_BYTES, PyBytes_AS_STRING(event), size);
-    }
-    return framed;
 }
 
 /* --- murmur3_128_low(data, seed) ---------------------------------------------------------------------------------- */
@@ -395,11 +396,10 @@ static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
     {"encode", encode, 1, 0, 0, 0, NULL, -1},
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
-    {"frames_of_append", frames_of_append, 5, 0, 0, 6, NULL, 1},
-    {"take_items", take_items, 3, 1, 2, 0, NULL, -1},
+    {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
+    {"take_items", take_items, 4, 1, 2, 0, NULL, -1},
     {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
-    {"frame_event", frame_event, 1, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
 };
 
@@ -441,7 +441,7 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
         return -1;
     if (what->template > 0 && (end < HEADER_BYTES || end > MAX_TEMPLATE))
         return -1;
-    static const Py_ssize_t widths[MAX_POSITIONS] = {UUID_BYTES, UUID_BYTES, 4, 4, 8, 8};
+    static const Py_ssize_t widths[MAX_POSITIONS] = {UUID_BYTES, UUID_BYTES, 4, 4, 8, 8, HEADER_BYTES};
     for (int i = 0; i < what->positions; i++) {
         Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i));
         if (position < HEADER_BYTES || position > (i == 0 ? head : end) - widths[i])
