@@ -221,15 +221,11 @@ def read_rows(
     if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
     rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    make: Any = rows.rows
-    if options.vectorised:
-        from segstore.pipeline.trace.batches import BatchMaker
-
-        make = BatchMaker(rows).batches
     takes = None if options.fail_fast else chosen.takes_block
-    return (
-        row
-        for piece in partition.pieces
-        for found in read_piece(piece, takes_block=takes, ports=options.ports)
-        for row in make(found)
-    )
+    found = (each for piece in partition.pieces for each in read_piece(piece, takes_block=takes, ports=options.ports))
+    if not options.vectorised:
+        return (row for each in found for row in rows.rows(each))
+    from segstore.pipeline.trace.batches import BatchMaker, joined
+
+    maker = BatchMaker(rows)
+    return joined(batch for each in found for batch in maker.batches(each))
