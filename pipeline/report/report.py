@@ -106,7 +106,7 @@ class _Report:
             self._shown(f"latency_by_{by}", analysis.latencies(some, by), f"times DESC, {by}")
         self._shown("latency_histogram", analysis.histogram(exchanges, "command"), "command, least_ns", most=20_000)
         self._progress(STEPS[4])
-        self._pooling(found.frames, exchanges)
+        self._pooling(rows, found.frames, exchanges)
         self._progress(STEPS[5])
         self._shown("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
 
@@ -173,9 +173,9 @@ class _Report:
         self._take("violations", some, "rule, ts_ns, file, block, record", _EXAMPLES * len(Rule) + 1)
         self._facts["violations"]["all"] = sum(by.values())
 
-    def _pooling(self, frames: DataFrame, exchanges: DataFrame) -> None:
+    def _pooling(self, rows: DataFrame, frames: DataFrame, exchanges: DataFrame) -> None:
         facts = self._facts
-        cut = analysis_usage.ticks(frames)
+        cut = analysis_usage.ticks(rows)  # skipped parts have no time; reading Parquet is cheaper than unpacking frames
         facts["ticks"] = None if cut is None else cut._asdict()
         flying = self._kept("in_flight", analysis_usage.in_flight(exchanges))
         self._shown(

@@ -13,7 +13,8 @@ import pytest
 
 from segstore.pipeline import pruning
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
-from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, select
+from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
 from segstore.wire.trace import Record, RecordKind
@@ -302,3 +303,15 @@ def test_damage_in_a_capture_that_grows_is_a_row(tmp_path: Path, follow: Callabl
     found, _ = follow(str(path))
     assert found == reference(str(path))
     assert [row[3] for row in found].count("skipped") == 1
+
+
+def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -> None:
+    from segstore.pipeline.trace.source import TraceStreamReader
+
+    path = str(write_capture(tmp_path / "a.wtrace", traffic(4)))
+    reader = TraceStreamReader(read_options({"path": path}), select(["file", "block", "kind", "size", "error"]))
+    (partition,) = reader.partitions({"": 9}, {"": 9, path: -500})
+    (batch,) = reader.read(partition)
+    ((file, block, kind, size, error),) = (tuple(row.values()) for row in batch.to_pylist())
+    assert (file, block, kind, size) == (path, 0, "skipped", 500)
+    assert "has grown, or it came too late" in error
