@@ -26,6 +26,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from segstore.pipeline.pruning import prune_columns
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -107,6 +109,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     java = getattr(spark, "_jvm", None)
     if java is not None:  # Spark Connect has no JVM here and no per-thread sessions
         java.SparkSession.setActiveSession(spark._jsparkSession)
+        prune_columns(spark)
     for name in SOURCES:
         for source in import_module(name).sources(push_filters):
             spark.dataSource.register(source)

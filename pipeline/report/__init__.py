@@ -1,1 +1,17 @@
 """The trace report: analyses on Spark, and an HTML page that shows them."""
+
+from typing import Final
+
+__all__ = ["STEPS"]
+
+STEPS: Final = (
+    "reading the traces",
+    "requests and replies",
+    "broken rules",
+    "latencies",
+    "pooling",
+    "writers",
+    "replay plan",
+    "the page",
+)
+"""Steps for a progress bar, in order."""

@@ -26,11 +26,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from pyspark import StorageLevel
+from pyspark.sql import functions as f
 
 from segstore.pipeline.report import analysis_steps as steps
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
 from segstore.pipeline.statements import map_in_arrow, statement
 from segstore.pipeline.trace.columns import ColumnError
+from segstore.wire.names import parent_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,6 +60,30 @@ def placed(rows: DataFrame) -> DataFrame:
         SELECT {", ".join(FRAME_COLUMNS)}, CAST(greatest(1, count(CASE WHEN kind = 'open' THEN 1 END) OVER (
             PARTITION BY connection, file ORDER BY block, record ROWS UNBOUNDED PRECEDING)) AS INT) AS life
         FROM {{rows}} WHERE kind <> 'skipped'
+        """,
+        rows=rows,
+    )
+
+
+def with_segments(rows: DataFrame) -> DataFrame:
+    """Returns trace rows in which frames that name only their writer, such as appends, have its `segment`.
+
+    It is that of the writer's last SETUP_APPEND before on this connection; null without one. The source cannot fill it
+    in, because a task may read the append without the set-up. Reads set-ups in a second pass. Raises ColumnError.
+    """
+    require(rows, ("file", "block", "record", "connection", "command", "writer_id", "segment"))
+    filled = "coalesce(r.segment, s.named) AS segment"
+    return statement(
+        rows.sparkSession,
+        f"""
+        WITH s AS (
+          SELECT file, connection, writer_id, segment AS named, struct(block, record) AS first,
+            lead(struct(block, record)) OVER (PARTITION BY file, connection, writer_id ORDER BY block, record) AS next
+          FROM {{rows}} WHERE command = 'SETUP_APPEND')
+        SELECT {", ".join(filled if name == "segment" else f"r.`{name}`" for name in rows.columns)}
+        FROM {{rows}} AS r LEFT JOIN s ON r.segment IS NULL AND r.writer_id = s.writer_id
+          AND r.file = s.file AND r.connection = s.connection AND struct(r.block, r.record) > s.first
+          AND (s.next IS NULL OR struct(r.block, r.record) < s.next)
         """,
         rows=rows,
     )
@@ -146,6 +172,14 @@ def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
         frames=frames,
         exchanges=exchanges,
     )
+
+
+def by_parent(exchanges: DataFrame) -> DataFrame:
+    """Returns the exchanges that name a segment; transactions' and transient segments have the name of their parent."""
+    named = exchanges.where("segment IS NOT NULL")
+    parent = f.udf(lambda name: parent_of(name) or name, "string", useArrow=False)
+    parents = named.select("segment").distinct().withColumn("parent", parent("segment"))
+    return named.join(parents, "segment").drop("segment").withColumnRenamed("parent", "segment")
 
 
 _WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"

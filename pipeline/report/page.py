@@ -17,28 +17,46 @@ from segstore.pipeline.report.analysis_rules import Status
 from segstore.pipeline.report.plots import Plot, plots
 
 _STYLE: Final = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{font:15px/1.5 system-ui,sans-serif;color:#222;margin:0;background:#f6f7f9}
-header,main,footer{max-width:1180px;margin:0 auto;padding:0 24px}
+:root{color-scheme:light dark;--text:#1d2329;--soft:#555e68;--page:#f6f7f9;--box:#fff;--line:#d5dae0;--faint:#eceff2;
+--link:#0057a3;--bad:#a11212;--badbox:#fff0f0}
+@media(prefers-color-scheme:dark){:root{--text:#e4e7ea;--soft:#a9b2bc;--page:#14171a;--box:#1c2024;--line:#3a4149;
+--faint:#2a2f35;--link:#7db8f2;--bad:#ff9d9d;--badbox:#3a1b1b}}
+*{box-sizing:border-box}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--text);margin:0;background:var(--page);overflow-wrap:anywhere}
+header,main,footer{max-width:1180px;margin:0 auto;padding:0 clamp(10px,2vw,24px)}
 header{padding-top:28px}h1{font-size:26px;margin:0 0 4px}h2{font-size:20px;margin:0 0 12px}
-h3{font-size:15px;margin:20px 0 6px}p{margin:0 0 10px;max-width:80ch}
-nav{margin:14px 0 20px}nav ul{display:flex;flex-wrap:wrap;gap:6px 18px;list-style:none;padding:0;margin:0}
-a{color:#0057a3}section{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:20px 24px;margin:0 0 20px}
-.scroll{overflow-x:auto;margin:0 0 12px}table{border-collapse:collapse;font-size:13.5px}
+p{margin:0 0 10px;max-width:80ch}nav{margin:14px 0 20px}
+nav ul{display:flex;flex-wrap:wrap;gap:6px 18px;list-style:none;padding:0;margin:0}a{color:var(--link)}
+section{background:var(--box);border:1px solid var(--line);border-radius:8px;padding:18px clamp(12px,2vw,24px);
+margin:0 0 20px}
+.scroll{overflow-x:auto;margin:0 0 12px}table{border-collapse:collapse;font-size:13.5px;overflow-wrap:normal}
 caption{text-align:left;font-weight:600;padding:0 0 6px}
-th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid #eceff2;vertical-align:top}
-th{color:#555;font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}tr.bad td{background:#fff3e8}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:0 0 14px}
-.tile{border:1px solid #dfe3e8;border-radius:6px;padding:10px 14px}.tile b{display:block;font-size:22px}
-.tile.bad{background:#fff3e8;border-color:#e0a060}.tile.bad b::before{content:"! "}
+th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid var(--faint);vertical-align:top}
+th{color:var(--soft);font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}tr.bad td{background:var(--badbox)}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin:0 0 14px}
+.tile{border:1px solid var(--line);border-radius:6px;padding:10px 14px}.tile b{display:block;font-size:22px}
+.tile.bad{background:var(--badbox);border-color:var(--bad);color:var(--bad)}.tile.bad b::before{content:"! "}
+:focus-visible{outline:3px solid var(--link);outline-offset:1px}
 figure{margin:0 0 16px}figcaption{font-weight:600;margin:0 0 4px}.plot{width:100%}
-.more{color:#666;font-size:13px}footer{color:#666;padding-bottom:30px;font-size:13px}
+.more,footer{color:var(--soft);font-size:13px}footer{padding-bottom:30px}
 """
 _DRAW: Final = """
-for(const each of JSON.parse(document.getElementById("plots").textContent)){
-  Plotly.newPlot("plot-"+each.name,each.data,each.layout,{responsive:true,displayModeBar:false});
+const dark=matchMedia("(prefers-color-scheme:dark)");
+function draw(){
+  const style=getComputedStyle(document.documentElement),colour=name=>style.getPropertyValue(name).trim();
+  for(const each of JSON.parse(document.getElementById("plots").textContent)){
+    const layout=each.layout;
+    layout.paper_bgcolor=layout.plot_bgcolor=colour("--box");
+    layout.font.color=colour("--text");
+    for(const axis of [layout.xaxis,layout.yaxis]){
+      axis.gridcolor=colour("--faint");axis.zerolinecolor=colour("--line");
+    }
+    Plotly.newPlot("plot-"+each.name,each.data,layout,{responsive:true,displayModeBar:false});
+  }
 }
+draw();
+dark.addEventListener("change",draw);
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"

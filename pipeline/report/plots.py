@@ -1,7 +1,8 @@
 """The plots of a report as plain plotly values: trace and layout dictionaries, made from `report.json`.
 
 Names in traces are untrusted, and plotly interprets labels as a subset of HTML; `label` makes any name plain text.
-Nothing here imports plotly. Each plot's numbers are also in a table on the page.
+Nothing here imports plotly; the page sets the colours of paper, text and grids. Each plot's
+numbers are also in a table on the page.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import html
 from typing import Any, Final, NamedTuple
 
-_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#444444")
+_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#808080")
 _LONGEST: Final = 60
 _MOST_LINES: Final = 6
 
@@ -44,14 +45,12 @@ def _rows(facts: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
-    axis = {"gridcolor": "#e3e3e3", "zerolinecolor": "#bbbbbb", "automargin": True}
+    axis = {"automargin": True}
     return {
         "xaxis": {"title": {"text": x}, **axis, **more.pop("xaxis", {})},
         "yaxis": {"title": {"text": y}, **axis, **more.pop("yaxis", {})},
         "colorway": list(_COLOURS),
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
+        "font": {"family": "system-ui, sans-serif", "size": 13},
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
         "legend": {"orientation": "h", "y": 1.12, "x": 0},
         "height": 380,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
-from segstore.pipeline.report import analysis, analysis_usage
+from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
@@ -26,17 +26,6 @@ from segstore.pipeline.trace.rows import BadTrace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-STEPS: Final = (
-    "reading the traces",
-    "requests and replies",
-    "broken rules",
-    "latencies",
-    "pooling",
-    "writers",
-    "replay plan",
-    "the page",
-)
-"""Steps for a progress bar, in order."""
 _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
 _EXAMPLES: Final = 3
@@ -112,12 +101,12 @@ class _Report:
         self._broken(self._kept("violations", found.violations))
         self._shown("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
         self._progress(STEPS[3])
-        for by in ("command", "segment", "flow"):
-            some = exchanges if by != "flow" else exchanges.where("flow > 0")
+        chosen = {"command": exchanges, "segment": analysis.by_parent(exchanges), "flow": exchanges.where("flow > 0")}
+        for by, some in chosen.items():
             self._shown(f"latency_by_{by}", analysis.latencies(some, by), f"times DESC, {by}")
         self._shown("latency_histogram", analysis.histogram(exchanges, "command"), "command, least_ns", most=20_000)
         self._progress(STEPS[4])
-        self._pooling(found.frames, exchanges)
+        self._pooling(rows, found.frames, exchanges)
         self._progress(STEPS[5])
         self._shown("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
 
@@ -184,9 +173,9 @@ class _Report:
         self._take("violations", some, "rule, ts_ns, file, block, record", _EXAMPLES * len(Rule) + 1)
         self._facts["violations"]["all"] = sum(by.values())
 
-    def _pooling(self, frames: DataFrame, exchanges: DataFrame) -> None:
+    def _pooling(self, rows: DataFrame, frames: DataFrame, exchanges: DataFrame) -> None:
         facts = self._facts
-        cut = analysis_usage.ticks(frames)
+        cut = analysis_usage.ticks(rows)  # skipped parts have no time; reading Parquet is cheaper than unpacking frames
         facts["ticks"] = None if cut is None else cut._asdict()
         flying = self._kept("in_flight", analysis_usage.in_flight(exchanges))
         self._shown(

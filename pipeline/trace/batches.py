@@ -7,7 +7,7 @@ makes the rows that C declines, and all others. Memory is bounded by one block a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -20,6 +20,8 @@ from segstore.pipeline.trace.rows import Row, RowMaker, storable
 from segstore.wire.trace import Columns
 
 ROWS_AT_ONCE: Final = 65_536
+_JOINED_BYTES: Final = 1 << 20
+"""Passing a batch to Java costs about as much as copying this many bytes."""
 
 _TYPES: Final = {
     "boolean": pa.bool_(),
@@ -73,3 +75,22 @@ class BatchMaker:
                 type_, arrow = _TYPES[column.type], [pa.py_buffer(each) for each in buffers]
                 made[column.name] = pa.Array.from_buffers(type_, count, arrow)
             yield pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the same rows, with short batches in a row joined: those of many small files."""
+    short: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if short and (rows + batch.num_rows > ROWS_AT_ONCE or size + batch.nbytes > _JOINED_BYTES):
+            yield _one(short)
+            short, rows, size = [], 0, 0
+        short.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+    if short:
+        yield _one(short)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

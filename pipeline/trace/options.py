@@ -19,9 +19,11 @@ T = TypeVar("T")
 
 _OPTIONS: Final = (
     "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
-    "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "ports",
+    "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs",
 )  # fmt: skip
+MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
+"""Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -44,11 +46,12 @@ class Limit(NamedTuple):
 class TraceOptions(NamedTuple):
     """The options of a trace reader.
 
-    paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
-    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
-    as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for
-    `piece_bytes_of`. limit: of a micro-batch. ports: the stores' ports in packet captures; empty for all connections
-    that speak the protocol. conditions: select the records that become rows.
+    paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame`
+    keep delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows
+    are given as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task;
+    None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at which streams forget files that do
+    not change. ports: the stores' ports in packet captures; empty for all connections that speak the protocol.
+    conditions: select the records that become rows.
     """
 
     paths: tuple[str, ...]
@@ -58,6 +61,7 @@ class TraceOptions(NamedTuple):
     vectorised: bool = True
     split_bytes: int | None = None
     limit: Limit | None = None
+    most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
@@ -87,6 +91,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         vectorised=read_flag(given, "vectorised", True),
         split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
+        most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),
         ports=_ports(given),
         conditions=_conditions(given),
     )

@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
 from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, pieces_of, plan, size_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
-from segstore.pipeline.trace.growth import next_offset
+from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
@@ -151,16 +151,16 @@ class FilteringTraceReader(TraceReader):
 class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads traces as they grow: each micro-batch reads what has become complete in each file.
 
-    An offset is `{path: byte}`, as in `segstore.pipeline.trace.growth`. Two offsets always delimit the same rows, so a
+    `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a
     batch that Spark repeats is the same.
     """
 
     def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
         self.columns = columns
-        self._target: dict[str, int] | None = None
+        self._target: Offset | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 — Spark's name
+    def initialOffset(self) -> Offset:  # noqa: N802 — Spark's name
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
@@ -169,16 +169,21 @@ class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNo
             return ReadAllAvailable()
         return {"bytes": ReadMaxBytes, "rows": ReadMaxRows, "files": ReadMaxFiles}[limit.unit](limit.most)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 — Spark's name
-        return next_offset(self._files(), start, _limit(limit), self._target)
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 — Spark's name
+        most_age_ns = self.options.most_file_age_ms * 1_000_000
+        return next_offset(self._files(), start, _limit(limit), self._target, most_age_ns)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
         self._target = next_offset(self._files(), {}, None, None)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[spark.InputPartition]:
-        new = {path: (start.get(path, 0), stop) for path, stop in end.items() if stop > start.get(path, 0)}
+    def partitions(self, start: Offset, end: Offset) -> list[spark.InputPartition]:
+        new = parts(start, end)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
-        pieces = (piece for path, part in new.items() for piece in pieces_of(path, split_bytes, *part))
+        pieces = (
+            piece
+            for path, part in new.items()
+            for piece in ([late(path, *part)] if is_late(end, path) else pieces_of(path, split_bytes, *part))
+        )
         return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
@@ -221,15 +226,11 @@ def read_rows(
     if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
     rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    make: Any = rows.rows
-    if options.vectorised:
-        from segstore.pipeline.trace.batches import BatchMaker
-
-        make = BatchMaker(rows).batches
     takes = None if options.fail_fast else chosen.takes_block
-    return (
-        row
-        for piece in partition.pieces
-        for found in read_piece(piece, takes_block=takes, ports=options.ports)
-        for row in make(found)
-    )
+    found = (each for piece in partition.pieces for each in read_piece(piece, takes_block=takes, ports=options.ports))
+    if not options.vectorised:
+        return (row for each in found for row in rows.rows(each))
+    from segstore.pipeline.trace.batches import BatchMaker, joined
+
+    maker = BatchMaker(rows)
+    return joined(batch for each in found for batch in maker.batches(each))

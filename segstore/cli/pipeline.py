@@ -142,6 +142,7 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
 
     What cannot be read is skipped, counted in the report, and printed on standard error; the exit status is then 1.
     """
+    from segstore.pipeline.report import STEPS
     from segstore.pipeline.report.folder import PAGE, report_folder
     from segstore.pipeline.trace.files import find_files
 
@@ -150,11 +151,11 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
         stack.enter_context(_errors_reported())
         files = find_files(traces)
         made = stack.enter_context(report_folder(out, files, replace=replace))
+        progress = stack.enter_context(_progress(("starting Spark", *STEPS)))
         spark = stack.enter_context(_spark(master, files))
-        from segstore.pipeline.report.report import STEPS, report_into
+        from segstore.pipeline.report.report import report_into
 
-        with _progress(STEPS) as progress:
-            facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
+        facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "

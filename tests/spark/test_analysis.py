@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS
+from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS, FRAME_COLUMNS
+from segstore.pipeline.report.reference import reference
 from segstore.pipeline.trace.columns import ColumnError
+from segstore.wire import AppendBlockEnd, SetupAppend
+from tests.pipeline.planted import planted
+from tests.pipeline.support import write_capture
 from tests.spark import SPARK
+from tests.wire.trace.traces import record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +23,12 @@ if TYPE_CHECKING:
 pytestmark = SPARK
 
 RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces" / "write.jsonl"
+
+WRITER = UUID(int=7)
+
+
+def block_end(number: int) -> AppendBlockEnd:
+    return AppendBlockEnd(WRITER, 1, b"a", 1, number, number)
 
 
 def sources(table: DataFrame) -> list[str]:
@@ -52,3 +64,29 @@ def test_a_trace_is_read_once_and_all_tables_are_made_of_what_is_kept(spark: Spa
         assert sources(found.written.select("*")) == [trace]
     with Analysis(placed(rows), rows.withColumn("frame", rows.command.cast("binary"))) as found:
         assert sources(found.violations).count(trace) == 1
+
+
+def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: SparkSession, tmp_path: Path) -> None:
+    from segstore.pipeline.report.analysis import with_segments
+
+    moved = [SetupAppend(1, WRITER, "s/first", ""), block_end(1), SetupAppend(2, WRITER, "s/second", ""), block_end(2)]
+    write_capture(tmp_path / "moved.wtrace", [record(block_end(0)), *map(record, moved)], a_block=1)
+    write_capture(tmp_path / "planted.wtrace", planted(3)[0], a_block=9)
+    paths = [str(tmp_path), str(RECORDED)]
+    expected = {
+        (row["file"], row["block"], row["record"]): row["segment"]
+        for row in (dict(zip(EXCHANGE_COLUMNS, each, strict=True)) for each in reference(paths).exchanges)
+        if row["command"] in APPENDS and row["segment"] is not None
+    }
+    assert len(expected) > 20
+    reader = spark.read.format("segstore.trace")
+    for split_bytes in (700, 1 << 20):
+        rows = reader.option("splitBytes", split_bytes).load(paths)
+        found = with_segments(rows)
+        assert found.columns == rows.columns
+        assert found.count() == rows.count()
+        appends = found.where(f"command IN {APPENDS}").select("file", "block", "record", "segment").collect()
+        named = {(row.file, row.block, row.record): row.segment for row in appends if row.segment is not None}
+        assert expected.items() <= named.items()
+        own = found.where("file LIKE '%moved.wtrace' AND command = 'APPEND_BLOCK_END'").orderBy("block")
+        assert [row.segment for row in own.collect()] == [None, "s/first", "s/second"]

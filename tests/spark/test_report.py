@@ -21,6 +21,7 @@ from segstore.pipeline.report.reference import Reference, reference
 from segstore.pipeline.trace.rows import BadTrace, trace_rows
 from segstore.testing import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
+from segstore.wire.names import parent_of
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.planted import planted, soup
@@ -135,6 +136,15 @@ def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(
             value = times[-(-len(times) * percent // 100) - 1]
             assert value <= row[name] <= value + (value >> BUCKET_BITS)
     assert sum(row["times"] for row in made.rows("latency_histogram")) == sum(map(len, waits.values()))
+
+
+def test_latencies_by_segment_are_those_of_segments_and_their_transactions(spark: SparkSession, made: Made) -> None:
+    found = {
+        row["segment"]: row["times"] for row in spark.read.parquet(str(made.folder / "latency_by_segment")).collect()
+    }
+    ended = [each["segment"] for each in made.exchanges if each["status"] in (Status.ANSWERED, Status.REFUSED)]
+    assert any(name is not None and parent_of(name) for name in ended)
+    assert found == Counter(parent_of(name) or name for name in ended if name is not None)
 
 
 def test_ends_rules_and_unpaired_are_those_of_the_reference(made: Made) -> None:

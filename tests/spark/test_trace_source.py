@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +11,10 @@ from uuid import UUID
 
 import pytest
 
+from segstore.pipeline import pruning
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
-from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, select
+from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
 from segstore.wire.trace import Record, RecordKind
@@ -126,6 +129,55 @@ def test_a_column_that_traces_do_not_have_is_refused(
 def test_an_option_that_there_is_not_is_refused(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="there is no option 'colums'"):
         spark.read.format("segstore.trace").option("colums", "ts_ns").load(str(RECORDED))
+
+
+QUERIES = [
+    ("SELECT command, count(*) FROM {t} GROUP BY command", {"command"}),
+    ("SELECT count(*) FROM {t}", {"failure"}),
+    ("SELECT ts_ns FROM {t} WHERE kind = 'frame' AND size > 20", {"ts_ns", "kind", "size"}),
+    ("SELECT DISTINCT connection, segment FROM {t} WHERE error IS NULL", {"connection", "segment", "error"}),
+    ("SELECT a.ts_ns, b.code FROM {t} a JOIN {t} b ON a.request_id = b.request_id", {"ts_ns", "code", "request_id"}),
+    ("SELECT ts_ns FROM {t} UNION ALL SELECT size FROM {t}", {"ts_ns", "size"}),
+    ("SELECT size, row_number() OVER (PARTITION BY file ORDER BY block, record) FROM {t}",
+     {"size", "file", "block", "record"}),
+    ("SELECT ts_ns FROM {t} WHERE ts_ns > (SELECT avg(size) FROM {t}) ORDER BY block LIMIT 3",
+     {"ts_ns", "size", "block"}),
+    ("SELECT * FROM {t}", set(DEFAULT_COLUMNS)),
+    ("SELECT * FROM {t} UNION SELECT * FROM {t}", set(DEFAULT_COLUMNS)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "columns"), QUERIES)
+def test_a_query_reads_the_columns_that_it_uses(
+    spark: SparkSession, faulty: str, query: str, columns: set[str]
+) -> None:
+    found = spark.read.format("segstore.trace").load(faulty)
+    whole = spark.createDataFrame(list(trace_rows(faulty)), found.schema)
+    asked = spark.sql(query, t=found)
+    plan = asked._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+    scans = [set(re.findall(r"(\w+)#", each)) for each in re.findall(r"RelationV2\[(.*)\] segstore", plan)]
+    assert set().union(*scans) == columns if len(columns) < 10 else all(len(scan) > 10 for scan in scans)
+    assert rows(asked) == rows(spark.sql(query, t=whole))
+
+
+def test_the_rule_that_prunes_columns_is_added_once(spark: SparkSession) -> None:
+    other = spark.newSession()
+    before = spark._jsparkSession.experimental().extraOptimizations().length()
+    for each in (other, other, spark):
+        register(each)
+    rules = [each._jsparkSession.experimental().extraOptimizations().length() for each in (spark, other)]
+    assert rules == [before, 1]
+
+
+def test_a_spark_for_which_the_rule_does_not_compile_reads_all_columns(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pruning, "_RULE", "segstore.pipeline.Unknown")
+    other = spark.newSession()
+    register(other)
+    assert "queries on traces read all columns" in caplog.text
+    assert other.read.format("segstore.trace").load(str(RECORDED)).count() == len(reference(str(RECORDED)))
+    register(spark)
 
 
 # --- filters --------------------------------------------------------------------------------------------------------
@@ -251,3 +303,15 @@ def test_damage_in_a_capture_that_grows_is_a_row(tmp_path: Path, follow: Callabl
     found, _ = follow(str(path))
     assert found == reference(str(path))
     assert [row[3] for row in found].count("skipped") == 1
+
+
+def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -> None:
+    from segstore.pipeline.trace.source import TraceStreamReader
+
+    path = str(write_capture(tmp_path / "a.wtrace", traffic(4)))
+    reader = TraceStreamReader(read_options({"path": path}), select(["file", "block", "kind", "size", "error"]))
+    (partition,) = reader.partitions({"": 9}, {"": 9, path: -500})
+    (batch,) = reader.read(partition)
+    ((file, block, kind, size, error),) = (tuple(row.values()) for row in batch.to_pylist())
+    assert (file, block, kind, size) == (path, 0, "skipped", 500)
+    assert "has grown, or it came too late" in error

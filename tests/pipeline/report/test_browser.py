@@ -11,6 +11,7 @@ import pytest
 from segstore.pipeline.report.page import page
 from segstore.pipeline.report.plots import plots
 from tests.pipeline.report.test_page import HOSTILE, Elements, facts
+from tests.server.control_api.browser import Browser
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
 
@@ -59,3 +60,23 @@ def test_a_page_whose_script_fails_would_be_noticed(tmp_path: Path) -> None:
     dom, console = looked_at(broken, tmp_path, "--dump-dom")
     assert any("noSuchThing" in line for line in console)
     assert drawn(dom) == set()
+
+
+async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(tmp_path: Path) -> None:
+    where = tmp_path / "report.html"
+    where.write_text(page(facts("a-very-long-name/" * 20)), "utf-8")
+    async with Browser(tmp_path) as browser:
+        await browser.do("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=True)
+        await browser.open(where.as_uri())
+        await browser.until("document.querySelectorAll('.main-svg').length > 5")
+        assert await browser.get("document.documentElement.scrollWidth") == 400
+        papers = "[...document.querySelectorAll('.plot .bg, .plot')].map(each => getComputedStyle(each).fill).join()"
+        light = await browser.get("getComputedStyle(document.body).backgroundColor"), await browser.get(papers)
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        await browser.do("Emulation.setEmulatedMedia", features=dark)
+        await browser.until(f"getComputedStyle(document.body).backgroundColor !== {light[0]!r}")
+        await browser.until(f"{papers} !== {light[1]!r}")
+        colours = "['color', 'backgroundColor'].map(each => getComputedStyle(document.querySelector('section'))[each])"
+        text, box = (sum(map(int, re.findall(r"\d+", each))) for each in await browser.get(colours))
+        assert text > 600 > 200 > box
+        assert browser.complaints == []

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from segstore.pipeline.trace import batches, filling, rows
-from segstore.pipeline.trace.batches import BatchMaker
+from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined
 from segstore.pipeline.trace.columns import ALL_COLUMNS, Column, select
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import BadTrace, RowMaker
@@ -217,3 +221,21 @@ def test_batches_are_bounded_and_conditions_may_leave_one_empty(
     for chosen in (Chosen((Condition("ts_ns", "=", (4,)),)), Chosen((Condition("ts_ns", "=", (99,)),))):
         assert vectorised([path], select(), chosen=chosen) == plain([path], select(), chosen=chosen)
     both(path, ["file", "block"])
+
+
+@given(st.lists(st.integers(1, ROWS_AT_ONCE + 9), max_size=12))
+def test_short_batches_are_joined_up_to_a_limit_and_no_row_changes_its_place(counts: list[int]) -> None:
+    numbers = pa.array(range(sum(counts)), pa.int32())
+    starts = accumulate(counts, initial=0)
+    given = [pa.record_batch({"n": numbers.slice(start, count)}) for start, count in zip(starts, counts, strict=False)]
+    found = list(joined(given))
+    assert pa.chunked_array([each.column(0) for each in found], pa.int32()).combine_chunks() == numbers
+    assert all(each.num_rows <= max(ROWS_AT_ONCE, *counts) for each in found)
+    assert all(one.num_rows + other.num_rows > ROWS_AT_ONCE for one, other in pairwise(found))
+
+
+def test_a_batch_of_many_bytes_is_not_copied() -> None:
+    large = pa.record_batch({"frame": pa.array([bytes(2_000_000)])})
+    small = pa.record_batch({"frame": pa.array([b"a"])})
+    assert [each.num_rows for each in joined([small, small, large, small, small])] == [2, 1, 2]
+    assert next(joined([large])) is large

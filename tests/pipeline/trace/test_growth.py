@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from segstore.pipeline.trace.files import pieces_of
-from segstore.pipeline.trace.growth import next_offset, steps
+from segstore.pipeline.trace.growth import WATERMARK, Offset, is_late, late, next_offset, parts, steps
 from segstore.pipeline.trace.options import Limit
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
@@ -110,3 +115,130 @@ def test_a_file_that_is_no_trace_is_passed_and_a_packet_capture_refused(tmp_path
     path.write_bytes(bytes.fromhex("d4c3b2a1"))
     with pytest.raises(ValueError, match="packet capture"):
         next_offset([str(path)], {}, None, None)
+
+
+AGE = 1000
+BY_TWO = partial(write_capture, a_block=2)
+
+
+class Folder:
+    """A folder in which time is that of the records, and a query that follows it. gone: records that nobody read."""
+
+    def __init__(self, folder: str, write: object) -> None:
+        self.folder = Path(folder)
+        self.write = write
+        self.now = 10_000
+        self.offset: Offset = {}
+        self.files: dict[Path, list[Record]] = {}
+        self.changed: dict[Path, int] = {}
+        self.read: Counter[int] = Counter()
+        self.batches: list[tuple[Offset, Offset, Counter[int]]] = []
+
+    def append(self, number: int) -> None:
+        """Adds records to a file, or to a new one."""
+        known = sorted(self.files)
+        path = known[number] if number < len(known) else self.folder / f"{self.now:06}.wtrace"
+        if number < len(known) and self.now - self.changed[path] >= AGE:
+            return
+        self.files.setdefault(path, []).extend(records(self.now, 2))
+        self.write(path, self.files[path])  # type: ignore[operator]
+        self.changed[path] = self.now + 1
+        os.utime(path, ns=(self.now + 1, self.now + 1))
+
+    def delete(self, number: int) -> None:
+        self.follow(None)
+        if number < len(self.files):
+            path = sorted(self.files)[number]
+            path.unlink()
+            del self.files[path]
+
+    def follow(self, limit: int | None) -> None:
+        after = next_offset(self.paths(), self.offset, limit and Limit("rows", limit), None, AGE)
+        found = Counter(self.between(self.offset, after))
+        self.batches.append((self.offset, after, found))
+        self.read += found
+        self.offset = after
+
+    def between(self, start: Offset, end: Offset) -> list[int]:
+        assert not [path for path in parts(start, end) if is_late(end, path)]
+        return [at for path, part in parts(start, end).items() for at in read(path, *part)]
+
+    def paths(self) -> list[str]:
+        return sorted(map(str, self.files))
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 12)),
+    st.tuples(st.just("append"), st.just(99)),
+    st.tuples(st.just("delete"), st.integers(0, 12)),
+    st.tuples(st.just("follow"), st.none() | st.integers(1, 5)),
+    st.tuples(st.just("wait"), st.integers(2, AGE)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions=st.lists(ACTIONS, max_size=40), write=st.sampled_from([BY_TWO, write_fixture]))
+def test_offsets_that_forget_files_read_each_record_once(actions: list[tuple[str, int]], write: object) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Folder(name, write)
+        for action, value in actions:
+            folder.now += 2
+            if action == "wait":
+                folder.now += value
+            else:
+                getattr(folder, action)(value)
+        before: Offset | None = None
+        while folder.offset != before:
+            before = folder.offset
+            folder.follow(3)
+        assert not [at for at, times in folder.read.items() if times > 1]
+        kept = [each.ts_ns for records in folder.files.values() for each in records]
+        assert [at for at in kept if at not in folder.read] == []
+        for start, end, found in folder.batches:
+            there = {path for path in parts(start, end) if Path(path).exists()}
+            if len(there) == len(parts(start, end)):
+                assert Counter(folder.between(start, end)) == found
+
+
+def test_a_file_per_run_for_a_year_leaves_offsets_of_the_last_runs(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), write_capture)
+    longest = 0
+    for _ in range(200):
+        folder.now += AGE // 5
+        folder.append(999)
+        folder.follow(None)
+        longest = max(longest, len(folder.offset))
+    assert longest <= 9
+    assert set(folder.read.values()) == {1}
+    assert len(folder.read) == 400
+
+
+def test_a_file_that_was_forgotten_is_not_read_again_when_it_grows(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), write_capture)
+    for _ in range(4):
+        folder.append(999)
+        folder.follow(None)
+        folder.now += AGE
+    first = tmp_path / "010000.wtrace"
+    assert str(first) not in folder.offset
+    assert WATERMARK in folder.offset
+    write_capture(first, records(10_000, 9))
+    after = next_offset(folder.paths(), folder.offset, None, None, AGE)
+    assert parts(folder.offset, after) == {str(first): (0, first.stat().st_size)}
+    assert is_late(after, str(first))
+    (skipped,) = read_piece(late(str(first), *parts(folder.offset, after)[str(first)]))
+    assert "has grown, or it came too late" in str(skipped)
+    assert next_offset(folder.paths(), after, None, None, AGE) == after
+
+
+def test_an_offset_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path), write_capture)
+    folder.append(999)
+    (path,) = folder.paths()
+    folder.offset = {path: Path(path).stat().st_size, str(tmp_path / "gone.wtrace"): 77}
+    for _ in range(5):
+        folder.now += AGE
+        folder.append(999)
+        folder.follow(None)
+    assert min(folder.read) > 10_001
+    assert str(tmp_path / "gone.wtrace") not in folder.offset
