@@ -44,6 +44,8 @@ COLUMNS: Final = {
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 10_000
 _AHEAD_BYTES: Final = 8 << 20
+_YEAR_10000_MS: Final = 253_402_300_800_000
+"""Later times, which only a client can have put into an index, count as unknown."""
 
 
 def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], na
             case "epoch":
                 made[name] = pa.repeat(pa.scalar(split_segment_id(part.segment_id)[0], pa.int32()), len(rows))
             case "time":
-                in_us = [None if each is None else each * 1000 for each in times]
+                in_us = [None if each is None or each >= _YEAR_10000_MS else each * 1000 for each in times]
                 made[name] = pa.array(in_us, pa.timestamp("us", "UTC"))
             case _:
                 made[name] = pa.array([len(each.data) for each in rows], pa.int32())

@@ -69,10 +69,12 @@ async def count_events(segments: Segments, name: str, start: int, end: int) -> i
     event. None if the index does not tell."""
     last = await _last_entry(segments, name, lambda entry: entry.length <= end)
     before = await _last_entry(segments, name, lambda entry: entry.length <= start)
-    if last is None or last.events <= 0:
+    if last is None:
         return None
     if before is None or before.events >= last.events:
         before = IndexEntry(0, 0, 0)
+    if last.events <= before.events or last.length <= before.length:
+        return None
     return round((end - start) * (last.events - before.events) / (last.length - before.length))
 
 
@@ -130,7 +132,7 @@ class Timeline:
         if self._next < self._behind:
             found = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
         for entry in found:
-            if entry.length <= self.offsets[0]:
+            if entry.length <= self.offsets[0] and len(self.times) == 1:
                 self.times[0] = max(self._after_ms, entry.time_ms)
                 self.placed = True
             self._grow(entry.time_ms, min(entry.length, self._end), entry)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import pairwise
 from random import Random
+from struct import pack
 from typing import Literal, NamedTuple
 
 import pytest
@@ -429,6 +430,21 @@ async def test_a_lag_is_counted_by_the_index() -> None:
         assert await lag(segments, options(writing.stream), await segments.tail()) == (0, 0)
         writing.without_index(1)
         assert await lag(segments, options(writing.stream), middle) == (rest.bytes, None)
+
+
+async def test_entries_that_a_client_put_into_an_index_do_no_harm() -> None:
+    writing = Writing(13)
+    writing.write(100, 0.1)
+    writing.pause(20)
+    (name,) = (each.name for each in writing.stream.segments)
+    entry = pack(">qqq", 0, 1 << 60, 1 << 62)
+    MemoryWriter(writing.stream, index_name(name)).append(entry, print, 1)
+    async with using(writing.stream) as segments:
+        given = options(writing.stream)
+        whole = await lag(segments, given, await segments.head())
+        assert whole.bytes == sum((await segments.tail()).values())
+        at = await next_cut(segments, given, await segments.head(), StreamLimit(60, True), None)
+        assert await lag(segments, given, at) < whole
 
 
 @pytest.mark.parametrize("seed", [*range(24), 1010, 1068, 1077, 1208])
