@@ -55,7 +55,7 @@ class Writing:
             await asyncio.sleep(PAUSE_S)
 
     def _round(self) -> list[Event]:
-        size, hot = self._random.randrange(20, 200), self._random.choice((0.0, 0.75, 0.95))
+        size, hot = self._random.randrange(10, 70), self._random.choice((0.0, 0.75, 0.95))
         begin, self._rounds, self.events = FIRST_MS + self._rounds * ROUND_MS, self._rounds + 1, self.events + size
         times = sorted(begin + self._random.randrange(ROUND_MS) for _ in range(size))
         keys = ["hot" if self._random.random() < hot else f"k{self._random.randrange(KEYS)}" for _ in times]
@@ -88,8 +88,9 @@ def test_no_row_of_any_stream_is_late(spark: SparkSession, server: RunningServer
     of = {"controller": uri, "scope": SCOPE, "stream": stream}
     how = {"delay": DELAY, "window": "5 seconds", "alignmentMs": "20"}
     writing, counts, found = Writing(uri, stream, random), dict[int, int](), list[Counted]()
-    for limit in random.sample([{}, {"maxEventsPerTrigger": "200"}, {"maxBytesPerTrigger": "5000"}], 2):
-        writing.rounds(random.randrange(4, 7))
+    limits = [{"maxEventsPerTrigger": "120"}, {"maxBytesPerTrigger": "2500"}]
+    for limit in random.sample(limits, 2) if seed else [limits[0], {}]:
+        writing.rounds(random.randrange(8, 16))
         found.append(count_windows(spark, of, counts, tmp_path / "log", **how, **limit))
     assert [each.late for each in found] == [0, 0]
     assert sum(each.rows for each in found) == writing.events
