@@ -1,4 +1,6 @@
-"""Stream positions as text: "head", "tail", Pravega's text form of a stream cut, and Spark checkpoint offsets.
+"""Stream positions as text: "head", "tail", a time, Pravega's text form of a stream cut, and Spark checkpoint offsets.
+
+"earliest" and "latest" are Kafka's words for the head and the tail. A time is Unix ms, or ISO 8601 with a time zone.
 
 A Spark offset is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and the offset read so far. The same, as
 JSON, is accepted as a cut. Pravega's text form is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, with
@@ -17,16 +19,29 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
 
 from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
 
 Cut = dict[int, int]
 """Segment id → offset."""
-Place = Literal["head", "tail"] | Cut
+
+
+class Moment(NamedTuple):
+    """The position that the stream had reached when this time began."""
+
+    unix_ms: int
+
+
+Place = Literal["head", "tail"] | Moment | Cut
 Offsets = dict[str, int]
 """A Spark offset: a segment's short name → offset."""
 
+_WORDS: Final[Mapping[str, Literal["head", "tail"]]] = {
+    "head": "head", "earliest": "head", "tail": "tail", "latest": "tail",
+}  # fmt: skip
+_TIME: Final = re.compile(r"[0-9]{1,15}|[0-9]{4}-[0-9]{2}-[0-9]{2}.*")
 _SHORT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.#epoch\.(0|[1-9][0-9]{0,9})")
 _UNBOUNDED: Final = -1
 _MOST_TEXT: Final = 16 << 20
@@ -67,15 +82,26 @@ def offsets_of(cut: Mapping[int, int]) -> Offsets:
 def parse_place(text: str, scope: str, stream: str) -> Place:
     """Parses the text of a position in the stream. Raises CutError."""
     text = text.strip()
-    lower = text.lower()
-    if lower == "head":
-        return "head"
-    if lower == "tail":
-        return "tail"
+    if word := _WORDS.get(text.lower()):
+        return word
+    if _TIME.fullmatch(text):
+        return _moment(text)
     cut = _from_json(text) if text.startswith("{") else _from_pravega(text, f"{scope}/{stream}")
     if not cut:
         raise CutError("a stream cut has at least one segment", text)
     return cut
+
+
+def _moment(text: str) -> Moment:
+    if text.isdigit():
+        return Moment(int(text))
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as cause:
+        raise CutError(f"{text!r} is not a time: {cause}", text) from cause
+    if found.tzinfo is None:
+        raise CutError(f"{text!r} has no time zone, such as Z or +02:00", text)
+    return Moment(max(0, int(found.timestamp() * 1000)))
 
 
 def _from_json(text: str) -> Cut:
@@ -95,7 +121,8 @@ def _from_pravega(text: str, name: str) -> Cut:
             raise ValueError("it does not end")
     except (binascii.Error, zlib.error, ValueError) as cause:
         raise CutError(
-            f'{text[:40]!r} is not a position in a stream: "head", "tail", the text of a stream cut, or JSON', text
+            f'{text[:40]!r} is not a position in a stream: "head", "tail", a time, the text of a stream cut, or JSON',
+            text,
         ) from cause
     parts = plain.split(":", 4)
     if len(parts) != 5 or parts[0] != "0":

@@ -1,11 +1,12 @@
 """Options of `format("segstore.stream")` for readers and writers, validated once.
 
 Invariant: options can be pickled and hold no open resources; no `repr` shows a secret. Refused, with `OptionError`:
-unknown options, invalid values, more than one limit.
+unknown options, invalid values, more than one limit or minimum, an option under two names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,16 +22,30 @@ EVENT_COLUMN: Final = "event"
 ALIGNMENT_MS: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 60_000
 """A commit that takes longer fails; repeating the batch completes it."""
+TRIGGER_DELAY_MS: Final = 900_000
+"""That of Kafka's source."""
 ABORT_TIMEOUT_MS: Final = 10_000
 """Short, because leftovers of a failed write are invisible and can be deleted later."""
 _OPTIONS: Final = (
     "controller", "scope", "stream", "from", "to", "splitBytes", "failOnDataLoss",
     "maxBytesPerTrigger", "maxEventsPerTrigger", "alignmentMs",
+    "minBytesPerTrigger", "minEventsPerTrigger", "maxTriggerDelay",
     "eventColumn", "routingKeyColumn", "commitTimeoutMs", "abortTimeoutMs",
     "user", "password", "bearerToken", "tlsCaFile",
 )  # fmt: skip
+_OF_KAFKA: Final = {
+    "startingOffsets": "from",
+    "startingTimestamp": "from",
+    "endingOffsets": "to",
+    "endingTimestamp": "to",
+    "minOffsetsPerTrigger": "minEventsPerTrigger",
+    "maxOffsetsPerTrigger": "maxEventsPerTrigger",
+}
+"""Kafka's names of options, which stand for these."""
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path"})
 _CLIENT: Final = "client."
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_DURATION: Final = re.compile(rf"([0-9]{{1,9}}) *({'|'.join(_UNITS)})")
 _SETTINGS: Final = {
     "user": "username",
     "password": "password",
@@ -46,15 +61,23 @@ class StreamLimit(NamedTuple):
     events: bool
 
 
+class StreamMinimum(NamedTuple):
+    """The backlog for which a micro-batch waits, in events or in bytes."""
+
+    least: int
+    events: bool
+
+
 class StreamOptions(NamedTuple):
     """The options of a stream reader or writer.
 
     controller: its URI. scope, stream: the stream. settings: client settings as given, for `client_settings()`. start,
-    end: "head", "tail" or a cut; None if not given. split_bytes: approximate bytes of a segment per task.
-    fail_on_data_loss: whether events deleted before they were read end the query. limit: of a micro-batch.
-    alignment_ms: how far apart in time of writing the segments of a limited batch may end.
-    event_column, routing_key_column: columns of written rows. commit_timeout_ms, abort_timeout_ms: limits for the
-    driver after the tasks of a batch have written, or one has failed.
+    end: a place; None if not given. split_bytes: approximate bytes of a segment per task.
+    fail_on_data_loss: whether events deleted before they were read end the query. limit: of a micro-batch. minimum,
+    trigger_delay_ms: a micro-batch waits for this backlog, but not longer than this. alignment_ms: how far apart in
+    time of writing the segments of a limited batch may end. event_column, routing_key_column: columns of written rows.
+    commit_timeout_ms, abort_timeout_ms: limits for the driver after the tasks of a batch have written, or one has
+    failed.
     """
 
     controller: str
@@ -66,6 +89,8 @@ class StreamOptions(NamedTuple):
     split_bytes: int = 64 * _MIB
     fail_on_data_loss: bool = True
     limit: StreamLimit | None = None
+    minimum: StreamMinimum | None = None
+    trigger_delay_ms: int = TRIGGER_DELAY_MS
     alignment_ms: int = ALIGNMENT_MS
     event_column: str = EVENT_COLUMN
     routing_key_column: str | None = None
@@ -96,15 +121,20 @@ class StreamOptions(NamedTuple):
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError."""
-    known = {name.lower(): name for name in _OPTIONS}
+    known = {name.lower(): name for name in (*_OPTIONS, *_OF_KAFKA)}
     given: dict[str, str] = {}
+    names: dict[str, str] = {}
     settings: dict[str, str] = {}
     for name, value in options.items():
         lower = name.lower()
         if lower.startswith(_CLIENT):
             settings[lower.removeprefix(_CLIENT)] = value
         elif lower in known:
-            given[known[lower]] = value
+            option = _OF_KAFKA.get(known[lower], known[lower])
+            if option in names:
+                both = f"{names[option]} and {known[lower]}"
+                raise OptionError(f"{both} are the same option: give one of them", known[lower], value)
+            given[option], names[option] = value, known[lower]
         elif lower not in _OF_SPARK:
             there_are = ", ".join(_OPTIONS)
             raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
@@ -117,19 +147,22 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name in ("scope", "stream"):
         if not is_stream_name(given[name]):
             raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
-    limits = [name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger") if name in given]
-    if len(limits) > 1:
-        raise OptionError("only one of maxBytesPerTrigger and maxEventsPerTrigger", limits[1])
+    limit, minimum = _amount(given, "max"), _amount(given, "min")
+    if limit and minimum and limit[1] == minimum[1] and minimum[0] > limit[0]:
+        wrong = names["minEventsPerTrigger" if minimum[1] else "minBytesPerTrigger"]
+        raise OptionError(f"{wrong} is {minimum[0]}, above the limit of {limit[0]}", wrong, str(minimum[0]))
     read = StreamOptions(
         controller=given["controller"],
         scope=given["scope"],
         stream=given["stream"],
         settings=settings,
-        start=_place(given, "from"),
-        end=_place(given, "to"),
+        start=_place(given, names, "from"),
+        end=_place(given, names, "to"),
         split_bytes=read_count(given, "splitBytes", 64 * _MIB),
         fail_on_data_loss=read_flag(given, "failOnDataLoss", True),
-        limit=StreamLimit(read_count(given, limits[0], 0), limits[0] == "maxEventsPerTrigger") if limits else None,
+        limit=None if limit is None else StreamLimit(*limit),
+        minimum=None if minimum is None else StreamMinimum(*minimum),
+        trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
         alignment_ms=read_count(given, "alignmentMs", ALIGNMENT_MS),
         event_column=given.get("eventColumn", EVENT_COLUMN),
         routing_key_column=given.get("routingKeyColumn"),
@@ -140,10 +173,27 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     return read
 
 
-def _place(given: Mapping[str, str], option: str) -> Place | None:
+def _place(given: Mapping[str, str], names: Mapping[str, str], option: str) -> Place | None:
     if option not in given:
         return None
     try:
         return parse_place(given[option], given["scope"], given["stream"])
     except CutError as cause:
-        raise OptionError(f"{option}: {cause}", option, given[option]) from cause
+        raise OptionError(f"{names[option]}: {cause}", names[option], given[option]) from cause
+
+
+def _amount(given: Mapping[str, str], bound: str) -> tuple[int, bool] | None:
+    """Returns the amount that "max" or "min" sets, and whether it is one of events."""
+    options = [name for name in (f"{bound}BytesPerTrigger", f"{bound}EventsPerTrigger") if name in given]
+    if len(options) > 1:
+        raise OptionError(f"only one of {options[0]} and {options[1]}", options[1])
+    return (read_count(given, options[0], 0), "Events" in options[0]) if options else None
+
+
+def _duration_ms(given: Mapping[str, str], option: str, default: int) -> int:
+    if option not in given:
+        return default
+    found = _DURATION.fullmatch(given[option].strip())
+    if found is None:
+        raise OptionError(f"{option} is a duration such as 500ms, 30s or 15m, not {given[option]!r}", option)
+    return int(found[1]) * _UNITS[found[2]]

@@ -17,6 +17,7 @@ the options allow it; with `CutError`: an end that does not follow the start.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -25,13 +26,25 @@ from typing import Final, NamedTuple
 from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
-from segstore.pipeline.stream.cuts import Cut, CutError, Place
+from segstore.pipeline.stream.cuts import Cut, CutError, Moment, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
-from segstore.pipeline.stream.timeline import Timeline, divide, place, share_out
+from segstore.pipeline.stream.timeline import (
+    INDEX_DELAY_MS,
+    Timeline,
+    count_events,
+    divide,
+    offset_at,
+    place,
+    share_out,
+)
 from segstore.wire import StreamSegmentInfo
 
+log = logging.getLogger(__name__)
+
 _READ_BYTES: Final = 1 << 20
+_APART_MS: Final = 3 * INDEX_DELAY_MS
+"""Least time between two moments at which segments are compared."""
 
 
 class ByteRange(NamedTuple):
@@ -43,17 +56,22 @@ class ByteRange(NamedTuple):
     end: int
 
 
+_SKIP: Final = "with failOnDataLoss false such events are skipped"
+_ANOTHER: Final = "the stream was recreated, or the checkpoint is one of another: start with a new checkpoint"
+
+
 class DataLost(RuntimeError):
     """Events to be read are gone. Attributes: segment, start, end (of the lost range; None if unknown)."""
 
-    def __init__(self, message: str, segment: str, start: int, end: int | None = None) -> None:
-        super().__init__(f"{message}; with failOnDataLoss false such events are skipped")
+    def __init__(self, message: str, segment: str, start: int, end: int | None = None, remedy: str = _SKIP) -> None:
+        super().__init__(f"{message}; {remedy}")
         self.segment = segment
         self.start = start
         self.end = end
+        self._given = message, segment, start, end, remedy
 
-    def __reduce__(self) -> tuple[type[DataLost], tuple[str, str, int, int | None]]:
-        return type(self), (str(self).partition("; with failOnDataLoss")[0], self.segment, self.start, self.end)
+    def __reduce__(self) -> tuple[type[DataLost], tuple[str, str, int, int | None, str]]:
+        return type(self), self._given
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
@@ -69,7 +87,62 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
         return found
     if place == "tail":
         return await segments.tail()
-    return dict(place)
+    return await _cut_of_time(segments, place.unix_ms) if isinstance(place, Moment) else dict(place)
+
+
+async def _cut_of_time(segments: Segments, unix_ms: int) -> Cut:
+    """Returns where the stream was when a time began. Segments that had ended by then give way to their successors."""
+    cut: Cut = {}
+    ended: dict[int, list[Successor]] = {}
+    begun = await cut_at(segments, "head")
+    while begun:
+        infos = {each: info for each, info in (await segments.infos(begun)).items() if info is not None}
+
+        async def offset_of(given: tuple[int, StreamSegmentInfo]) -> int:
+            return await offset_at(segments, segments.name_of(given[0]), given[1], unix_ms)
+
+        cut |= begun | dict(zip(infos, await gather_bounded(offset_of, infos.items()), strict=True))
+        new = [each for each, info in infos.items() if info.is_sealed and cut[each] == info.write_offset]
+        ended |= dict(zip(new, await gather_bounded(segments.successors, new), strict=True))
+        begun = {}
+        for segment_id in ended.keys() & cut.keys():
+            following = ended[segment_id]
+            if following and all(ended.keys() >= set(each.predecessors) for each in following):
+                del cut[segment_id]
+                begun |= {each.segment.segment_id: 0 for each in following}
+    return cut
+
+
+async def skipped(segments: Segments, start: Cut, end: Cut) -> int:
+    """Returns how many bytes between the offsets of a micro-batch were truncated, and logs where."""
+    lost = 0
+    for segment_id, info in (await segments.infos(start | end)).items():
+        name, first = segments.name_of(segment_id), start.get(segment_id, 0)
+        if info is None:
+            log.warning("%s is gone: nothing from %d on is read", name, first)
+        elif info.start_offset > first:
+            log.warning("%s was truncated at %d: bytes from %d are not read", name, info.start_offset, first)
+            lost += info.start_offset - first
+    return lost
+
+
+class Lag(NamedTuple):
+    """What a stream has beyond a cut. events: None if the index of a segment does not tell."""
+
+    bytes: int
+    events: int | None
+
+
+async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
+    """Measures how far a cut is behind the tail. Raises DataLost, NoSuchStream."""
+    batch = _Batch(segments, options, cut, None)
+    await batch.explore(None)
+    unread = [
+        (segments.name_of(each), *extent[:2]) for each, extent in batch.extents.items() if extent.end > extent.start
+    ]
+    events = await gather_bounded(lambda each: count_events(segments, *each), unread)
+    known = [each for each in events if each is not None]
+    return Lag(sum(end - start for _, start, end in unread), sum(known) if len(known) == len(events) else None)
 
 
 # --- a batch between two cuts ---------------------------------------------------------------------------------------
@@ -119,7 +192,8 @@ def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: Stre
             raise DataLost(gone, name, offset, info.start_offset)
         return info.start_offset
     if offset > info.write_offset:
-        raise DataLost(f"{name} ends at {info.write_offset}: it is not the one that was read to {offset}", name, offset)
+        other = f"{name} ends at {info.write_offset}: it is not the one that was read to {offset}"
+        raise DataLost(other, name, offset, remedy=_ANOTHER)
     return offset
 
 
@@ -236,21 +310,32 @@ class _Batch:
             new = await self._following({each for each in lines if self._is_empty(each)}, lines)
         begin_ms, step_ms = place(lines.values()), self._options.alignment_ms
         while True:
-            at, left = divide(lines, begin_ms, step_ms, limit.most)
+            last_ms = max(each.times[-1] for each in lines.values())
+            steps = range(begin_ms, last_ms + 2 * step_ms, step_ms)
+            number, left = divide(lines, steps, limit.most)
+            at = steps[number]
             unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at + step_ms]
             if unread:
                 await gather_bounded(Timeline.extend, unread)
                 continue
             ended = {each: line.times[-1] for each, line in lines.items() if line.ended_by(at + step_ms)}
-            new = await self._following({each for each in ended if self.extents[each].closed}, lines)
+            closed = {each for each in ended if self.extents[each].closed}
+            new = await self._following(closed, lines)
             if not new:
                 break
             lines |= await self._timelines(new, limit, ended)
+        # The step is cut where segments gave way to others: this tells the order more surely than proportion does.
+        moments = [at]
+        for time_ms in sorted(ended[each] + INDEX_DELAY_MS for each in closed):
+            if moments[-1] + _APART_MS <= time_ms <= at + step_ms - _APART_MS:
+                moments.append(time_ms)
+        number, left = divide(lines, moments, limit.most)
+        at, until = [*moments, at + step_ms][number : number + 2]
         waits_for = {
             each: [before for before in ended if each in self._ids_after(before) and ended[before] > at]
             for each in lines
         }
-        shares = share_out(lines, at, step_ms, left, waits_for)
+        shares = share_out(lines, at, until, left, waits_for)
 
         async def end_of(segment_id: int) -> int:
             line, share = lines[segment_id], shares[segment_id]
@@ -263,7 +348,7 @@ class _Batch:
 
         ends = dict(zip(shares, await gather_bounded(end_of, shares), strict=True))
         if all(ends[each] == self.extents[each].start for each in shares):  # the first event is above the limit
-            first = max(shares, key=lambda each: lines[each].amount_at(at + step_ms))
+            first = max(shares, key=lambda each: lines[each].amount_at(until))
             extent = self.extents[first]
             ends[first], _ = await self._scan(first, extent.start, extent.end, 1, events=True)
         return ends

@@ -1,9 +1,10 @@
 """Reads a range of a segment as Arrow batches, one row per event.
 
-    event binary, segment string, offset long, length int
+    event binary, segment string, offset long, length int, epoch int, time timestamp
 
 `offset` is the offset of the event's header, `length` the size of the event without it; the next event of the segment
-starts 8 + `length` bytes later.
+starts 8 + `length` bytes later. `time` is when the event was stored, to about 10 ms, according to the segment's index;
+null without one. Only a schema that names them has `epoch` and `time`.
 
 Invariants: at most one batch and one read are held in memory; the rows are those of the range, whatever is written
 after it. Refused: a range that no longer exists (`DataLost`), unless the options allow skipping it; a segment whose
@@ -22,17 +23,29 @@ from segstore.client.stream import EventDecoder, FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
 from segstore.pipeline.stream.plan import ByteRange, DataLost
 from segstore.pipeline.stream.segments import Segments, opened
+from segstore.pipeline.stream.timeline import Timeline
 from segstore.pipeline.trace.options import OptionError
+from segstore.wire.names import split_segment_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
-COLUMNS: Final = {"event": "binary", "segment": "string", "offset": "bigint", "length": "int"}
+DEFAULT: Final = ("event", "segment", "offset", "length")
+COLUMNS: Final = {
+    "event": "binary",
+    "segment": "string",
+    "offset": "bigint",
+    "length": "int",
+    "epoch": "int",
+    "time": "timestamp",
+}
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 10_000
 _AHEAD_BYTES: Final = 8 << 20
+_YEAR_10000_MS: Final = 253_402_300_800_000
+"""Later times, which only a client can have put into an index, count as unknown."""
 
 
 def wanted_names(fields: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -65,18 +78,31 @@ async def _next(found: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ...]) -> Any:
     rows: list[FramedEvent] = []
     size = 0
+    times: list[int | None] = []
     async with opened(options, "READ") as segments:
+        line = await _timeline(segments, part) if "time" in names else None
         async for events in events_of(segments, options, part):
             rows += events
+            times += [] if line is None else [await line.time_of(each.offset) for each in events]
             size += sum([len(each.data) for each in events])
             if size >= _BATCH_BYTES or len(rows) >= _BATCH_ROWS:
-                yield _batch(part.segment, rows, names)
-                rows, size = [], 0
+                yield _batch(part, rows, times, names)
+                rows, times, size = [], [], 0
     if rows:
-        yield _batch(part.segment, rows, names)
+        yield _batch(part, rows, times, names)
 
 
-def _batch(segment: str, rows: list[FramedEvent], names: tuple[str, ...]) -> pa.RecordBatch:
+async def _timeline(segments: Segments, part: ByteRange) -> Timeline | None:
+    try:
+        info = await segments.info(part.segment)
+    except SegmentMissing:  # `events_of` tells
+        return None
+    line = Timeline(segments, part.segment, part.start, part.end, info.last_modified, 0, events=False)
+    await line.open()
+    return line
+
+
+def _batch(part: ByteRange, rows: list[FramedEvent], times: list[int | None], names: tuple[str, ...]) -> pa.RecordBatch:
     import pyarrow as pa
 
     made: dict[str, Any] = {}
@@ -85,9 +111,14 @@ def _batch(segment: str, rows: list[FramedEvent], names: tuple[str, ...]) -> pa.
             case "event":
                 made[name] = pa.array([each.data for each in rows], pa.binary())
             case "segment":
-                made[name] = pa.repeat(pa.scalar(segment, pa.string()), len(rows))
+                made[name] = pa.repeat(pa.scalar(part.segment, pa.string()), len(rows))
             case "offset":
                 made[name] = pa.array([each.offset for each in rows], pa.int64())
+            case "epoch":
+                made[name] = pa.repeat(pa.scalar(split_segment_id(part.segment_id)[0], pa.int32()), len(rows))
+            case "time":
+                in_us = [None if each is None or each >= _YEAR_10000_MS else each * 1000 for each in times]
+                made[name] = pa.array(in_us, pa.timestamp("us", "UTC"))
             case _:
                 made[name] = pa.array([len(each.data) for each in rows], pa.int32())
     if not made:  # count() requests no column, but needs rows

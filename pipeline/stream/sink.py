@@ -6,7 +6,7 @@ one batch. Tasks write to segments that are not visible to readers (`write`), an
 
 Invariant: data of a failed write never becomes visible. Dead stores block a driver for at most `commitTimeoutMs` or
 `abortTimeoutMs`, plus the time to close (about two seconds). Refused when the query is planned: modes other than
-append, a schema without the event or routing key column, and columns that are neither text nor bytes.
+append, a schema without the event or routing key column, and columns of types that cannot be written.
 """
 
 from __future__ import annotations
@@ -15,12 +15,23 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from pyspark import TaskContext
 from pyspark.sql import datasource as spark
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
 from segstore.pipeline.stream.commit import Committer, abandon, end, sweep
 from segstore.pipeline.stream.options import StreamOptions, read_stream_options
@@ -31,6 +42,8 @@ from segstore.pipeline.trace.options import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_KEYS: Final = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType, BooleanType, DateType)
+"""Types whose text does not depend on settings of Spark."""
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
@@ -61,11 +74,13 @@ def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) ->
                 option,
                 column,
             )
-        takes = (StringType, BinaryType) if option == "eventColumn" else (StringType,)
+        takes = (StringType, BinaryType) if option == "eventColumn" else _KEYS
         if not isinstance(fields[column], takes):
-            kinds = " or ".join(each().simpleString() for each in takes)
+            kinds = " or ".join(dict.fromkeys(each().simpleString() for each in takes))
             raise OptionError(
-                f"the column {column!r} is to be a {kinds}, not a {fields[column].simpleString()}", option, column
+                f"the column {column!r} is to be a {kinds}, not a {fields[column].simpleString()}: cast it",
+                option,
+                column,
             )
 
 
@@ -173,9 +188,21 @@ async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> 
         events = [each.encode() if isinstance(each, str) else each for each in column.to_pylist()]
         keys = None
         if options.routing_key_column is not None:
-            keys = found.column(options.routing_key_column).to_pylist()
+            keys = [_key(each) for each in found.column(options.routing_key_column).to_pylist()]
         row += len(events)
         yield events, keys
+
+
+def _key(value: str | bytes | int | date | None) -> str | None:
+    """Returns the text that Spark's cast makes of the value."""
+    match value:
+        case None | str():
+            return value
+        case bytes():
+            return value.decode(errors="replace")
+        case bool():
+            return str(value).lower()
+    return str(value)
 
 
 def sweep_stream(options: Mapping[str, str], *, older_than_s: float = 86_400, query: str | None = None) -> int:

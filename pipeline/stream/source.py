@@ -14,6 +14,7 @@ types; modes other than append. `segstore.pipeline.stream.sink` does the writing
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,16 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
-from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
+from segstore.pipeline.stream.cuts import Cut, CutError, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
-from segstore.pipeline.stream.plan import ByteRange, batch_ranges, cut_at, next_cut, ranges_between
-from segstore.pipeline.stream.rows import COLUMNS, range_batches, wanted_names
-from segstore.pipeline.stream.segments import opened
+from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, cut_at, lag, next_cut, ranges_between, skipped
+from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names
+from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.trace.options import OptionError
 
 if TYPE_CHECKING:
@@ -55,11 +57,11 @@ class StreamSource(spark.DataSource):
         return "segstore.stream"
 
     def schema(self) -> str:
-        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in DEFAULT)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        if self.read_options.limit is not None:
-            raise OptionError("maxBytesPerTrigger and maxEventsPerTrigger are for readStream", "maxBytesPerTrigger")
+        if self.read_options.limit is not None or self.read_options.minimum is not None:
+            raise OptionError("limits and minimums of a trigger are for readStream", "maxBytesPerTrigger")
         if self.read_options.end == "head":
             raise OptionError("to is the end of what is read: a cut or tail", "to", "head")
         return StreamReader(self.read_options, _names(schema))
@@ -117,9 +119,20 @@ class StreamReader(_Reader, spark.DataSourceReader):
 
 
 class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream continuously, in micro-batches."""
+    """Reads a stream continuously, in micro-batches. Spark calls one reader, in one process, as long as a query runs.
+
+    Attributes:
+        lost: bytes that were gone before they could be read, since the query was started.
+    """
 
     _target: Cut | None = None
+    _end: Cut | None = None
+    """Of the last batch that was planned."""
+
+    def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:
+        super().__init__(options, names)
+        self.lost = 0
+        self._planned_s = time.monotonic()
 
     def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's name
         return asyncio.run(self._at())
@@ -129,21 +142,47 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
             return offsets_of(await cut_at(segments, self.options.start or "head"))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
-        limit = self.options.limit
-        if limit is None:
-            return ReadAllAvailable()
-        return ReadMaxRows(limit.most) if limit.events else ReadMaxBytes(limit.most)
+        limit, minimum = self.options.limit, self.options.minimum
+        if limit is not None:
+            return ReadMaxRows(limit.most) if limit.events else ReadMaxBytes(limit.most)
+        return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.least)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's name
-        return asyncio.run(self._latest(cut_of(start), _limit(limit)))
+        return offsets_of(asyncio.run(self._latest(self._checkpointed(start), limit)))
 
-    async def _latest(self, start: Cut, limit: StreamLimit | None) -> Offsets:
+    async def _latest(self, start: Cut, limit: ReadLimit) -> Cut:
         async with opened(self.options, "READ") as segments:
-            return offsets_of(await next_cut(segments, self.options, start, limit, self._target))
+            self._end = start
+            if not isinstance(limit, ReadAllAvailable) and not await self._is_due(segments, start):
+                return start
+            self._end = await next_cut(segments, self.options, start, _limit(limit), self._target)
+            if self._end != start:
+                self._planned_s = time.monotonic()
+                if not self.options.fail_on_data_loss:
+                    self.lost += await skipped(segments, start, self._end)
+            return self._end
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802 — Spark's name
-        """Returns the stream's tail, which a query's progress shows beside the offset that it has reached."""
-        return offsets_of(asyncio.run(self._tail()))
+    async def _is_due(self, segments: Segments, start: Cut) -> bool:
+        """Whether there is enough for a batch, or the last one was planned long ago."""
+        minimum = self.options.minimum
+        if minimum is None or self._target is not None:
+            return True
+        if (time.monotonic() - self._planned_s) * 1000 >= self.options.trigger_delay_ms:
+            return True
+        found = await lag(segments, self.options, start)
+        amount = found.events if minimum.events else found.bytes
+        return amount is None or amount >= minimum.least
+
+    def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
+        """Returns what a query's progress shows as the latest offset: the stream's tail, how far the last batch is
+        behind it, and `lost`."""
+        return asyncio.run(self._report())
+
+    async def _report(self) -> dict[str, Offsets | int | None]:
+        async with opened(self.options, "READ") as segments:
+            tail = offsets_of(await cut_at(segments, "tail"))
+            behind = Lag(0, 0) if self._end is None else await lag(segments, self.options, self._end)
+        return {"tail": tail, "lagBytes": behind.bytes, "lagEvents": behind.events, "lostBytes": self.lost}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
         self._target = asyncio.run(self._tail())
@@ -153,7 +192,16 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
             return await cut_at(segments, "tail")
 
     def partitions(self, start: Offsets, end: Offsets) -> list[spark.InputPartition]:
-        return [StreamPart(part) for part in asyncio.run(self._plan(cut_of(start), cut_of(end)))]
+        return [StreamPart(part) for part in asyncio.run(self._plan(*map(self._checkpointed, (start, end))))]
+
+    def _checkpointed(self, offsets: Offsets) -> Cut:
+        try:
+            return cut_of(offsets)
+        except CutError as cause:
+            raise CutError(
+                f"the checkpoint's offset is not one of {self.options.name}: {cause}; start with a new checkpoint",
+                cause.actual,
+            ) from cause
 
     async def _plan(self, start: Cut, end: Cut) -> list[ByteRange]:
         async with opened(self.options, "READ") as segments:

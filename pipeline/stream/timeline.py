@@ -4,8 +4,8 @@ An index has an entry (length, number of events, Unix ms) for about every ten mi
 segment without an index counts as written evenly up to its last modification; streams from before Pravega 0.13 have
 none.
 
-`divide` cuts several timelines at one moment. It works in steps, and `share_out` in proportion within one: what a
-writer sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
+`divide` cuts several timelines at one of the moments given, and `share_out` in proportion between two: what a writer
+sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
 
 Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
@@ -14,14 +14,68 @@ Invariants: times, amounts and offsets rise; a number of events is never below t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.segments import IndexEntry, Segments
+from segstore.wire import StreamSegmentInfo
 
+INDEX_DELAY_MS: Final = 10
+"""An entry is written so much later than the first event that it covers."""
 _WINDOW: Final = 2048
 """Entries per read of an index: 48 KiB, at least 20 seconds of writing."""
+
+
+async def _narrow(
+    segments: Segments, name: str, numbers: tuple[int, int], earlier: Callable[[IndexEntry], bool]
+) -> tuple[int, int]:
+    """Returns numbers less than a window apart, between which is the last index entry that is `earlier`, if any is."""
+    low, high = numbers
+    while high - low >= _WINDOW:
+        middle = (low + high) // 2
+        found = await segments.index_entries(name, middle, 1)
+        if not found:  # truncated meanwhile
+            break
+        low, high = (middle, high) if earlier(found[0]) else (low, middle)
+    return low, high
+
+
+async def _last_entry(segments: Segments, name: str, earlier: Callable[[IndexEntry], bool]) -> IndexEntry | None:
+    """Returns the last entry of a segment's index that is `earlier`, as all before it are; None if there is none."""
+    last = None
+    low, high = await _narrow(segments, name, await segments.index_numbers(name) or (0, 0), earlier)
+    while low < high and (found := await segments.index_entries(name, low, min(_WINDOW, high - low))):
+        before = [entry for entry in found if earlier(entry)]
+        last = before[-1] if before else last
+        low = low + len(found) if len(before) == len(found) else high
+    return last
+
+
+async def offset_at(segments: Segments, name: str, info: StreamSegmentInfo, unix_ms: int) -> int:
+    """Returns the offset that a segment had reached when a time began, as its index tells.
+
+    What is behind the index, or all without one, counts as written when the segment was last modified.
+    """
+    last = await _last_entry(segments, name, lambda entry: entry.time_ms < unix_ms)
+    reached = 0 if last is None else min(last.length, info.write_offset)
+    if info.last_modified < unix_ms and await segments.locate(name, reached + 1) is None:
+        return info.write_offset
+    return max(info.start_offset, reached)
+
+
+async def count_events(segments: Segments, name: str, start: int, end: int) -> int | None:
+    """Returns how many events lie between two offsets: exact where the index has both, else at the average size of an
+    event. None if the index does not tell."""
+    last = await _last_entry(segments, name, lambda entry: entry.length <= end)
+    before = await _last_entry(segments, name, lambda entry: entry.length <= start)
+    if last is None:
+        return None
+    if before is None or before.events >= last.events:
+        before = IndexEntry(0, 0, 0)
+    if last.events <= before.events or last.length <= before.length:
+        return None
+    return round((end - start) * (last.events - before.events) / (last.length - before.length))
 
 
 class Timeline:
@@ -62,20 +116,13 @@ class Timeline:
             return
         numbers = await self._segments.index_numbers(self._name)
         self._indexed = numbers is not None
-        low, high = numbers or (0, 0)
-        self._behind = high
+        low, self._behind = numbers or (0, 0)
         if low == 0:  # nothing was truncated
             self._before = IndexEntry(0, 0, 0)
-        while high - low >= _WINDOW:
-            middle = (low + high) // 2
-            found = await self._segments.index_entries(self._name, middle, 1)
-            if not found:
-                break
-            if found[0].length <= self.offsets[0]:
-                low = middle  # it tells when the start was written
-            else:
-                high = middle
-        self._next = low
+        # The entry before the start tells when the start was written.
+        self._next, _ = await _narrow(
+            self._segments, self._name, (low, self._behind), lambda entry: entry.length <= self.offsets[0]
+        )
         while len(self.times) == 1:
             await self.extend()
 
@@ -85,7 +132,7 @@ class Timeline:
         if self._next < self._behind:
             found = await self._segments.index_entries(self._name, self._next, min(_WINDOW, self._behind - self._next))
         for entry in found:
-            if entry.length <= self.offsets[0]:
+            if entry.length <= self.offsets[0] and len(self.times) == 1:
                 self.times[0] = max(self._after_ms, entry.time_ms)
                 self.placed = True
             self._grow(entry.time_ms, min(entry.length, self._end), entry)
@@ -126,6 +173,12 @@ class Timeline:
         """Whether the segment had grown to its end by then."""
         return self.complete and self.times[-1] <= time_ms
 
+    async def time_of(self, offset: int) -> int | None:
+        """Returns when the event at an offset was stored; None without an index. Reads the index as far as needed."""
+        while not self.complete and self.offsets[-1] <= offset:
+            await self.extend()
+        return self.times[min(bisect_right(self.offsets, offset), len(self.times) - 1)] if self._indexed else None
+
     def amount_at(self, time_ms: int) -> int:
         """Returns the amount written by then."""
         since, until = self.times[0], self.times[-1]
@@ -146,31 +199,29 @@ def place(timelines: Collection[Timeline]) -> int:
     return min(each.times[0] for each in written)
 
 
-def divide(timelines: Mapping[int, Timeline], begin_ms: int, step_ms: int, most: int) -> tuple[int, int]:
-    """Returns the last moment by which all segments together grew by at most `most`, and what is left of that.
+def divide(timelines: Mapping[int, Timeline], moments: Sequence[int], most: int) -> tuple[int, int]:
+    """Returns the number of the last moment by which all segments together grew by at most `most`, and what is left of
+    that. The first moment is one."""
 
-    The moment is a number of steps after `begin_ms`.
-    """
+    def total(at: int) -> int:
+        return sum([each.amount_at(at) for each in timelines.values()])
 
-    def total(steps: int) -> int:
-        return sum([each.amount_at(begin_ms + steps * step_ms) for each in timelines.values()])
-
-    last = max(each.times[-1] for each in timelines.values())
-    steps = bisect_right(range(-(-(last - begin_ms) // step_ms) + 1), most, key=total) - 1
-    return begin_ms + steps * step_ms, most - total(steps)
+    number = bisect_right(moments, most, key=total) - 1
+    return number, most - total(moments[number])
 
 
 def share_out(
-    timelines: Mapping[int, Timeline], at: int, step_ms: int, left: int, waits_for: Mapping[int, Collection[int]]
+    timelines: Mapping[int, Timeline], at: int, until: int, left: int, waits_for: Mapping[int, Collection[int]]
 ) -> dict[int, int]:
-    """Returns the amount of each segment that begins: what it had at `at`, and its part of what is left for the step.
+    """Returns the amount of each segment that begins: what it had at `at`, and its part of what is left for the time
+    until the next moment.
 
     Segments advance in proportion, a segment and its successors as one: what a segment does not need goes to them. A
     segment begins when all its predecessors have ended.
     waits_for: for each segment, its predecessors that end after `at`; their ids are lower.
     """
     had = {segment_id: each.amount_at(at) for segment_id, each in timelines.items()}
-    grown = {segment_id: each.amount_at(at + step_ms) - had[segment_id] for segment_id, each in timelines.items()}
+    grown = {segment_id: each.amount_at(until) - had[segment_id] for segment_id, each in timelines.items()}
     weights: dict[int, float] = dict(grown)
     followers: dict[int, list[tuple[int, float]]] = {segment_id: [] for segment_id in timelines}
     for segment_id in sorted(timelines, reverse=True):

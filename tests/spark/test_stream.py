@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,9 @@ from zlib import crc32
 import pytest
 
 from segstore.pipeline.stream.cuts import cut_text
+from segstore.pipeline.stream.options import read_stream_options
 from segstore.pipeline.stream.registry import registry_name
+from segstore.pipeline.stream.sink import check_schema, rows_of
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, using, write_events
 from tests.spark import SPARK
@@ -162,12 +165,123 @@ def test_a_batch_whose_commit_is_not_in_sparks_log_is_there_once(
     assert written(sink) == list(range(COUNT))
 
 
+def test_a_schema_may_name_the_epoch_and_the_time_of_writing_at_which_a_read_may_start_and_end(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    frame = spark.read.format(FORMAT).schema("event binary, epoch int, time timestamp").options(**options)
+    rows = frame.load().collect()
+    times = {epoch: [row.time for row in rows if row.epoch == epoch] for epoch in (0, 1)}
+    assert [len(each) for each in times.values()] == [100, 200]
+    assert max(times[0]) < min(times[1])
+    at = str(int(min(times[1]).timestamp() * 1000))
+    later = spark.read.format(FORMAT).options(**options, startingTimestamp=at).load().collect()
+    assert sorted(int(row.event) for row in later) == list(range(100, COUNT))
+    earlier = spark.read.format(FORMAT).options(**options, to=f"{min(times[1]).isoformat()}Z").load().collect()
+    assert sorted(int(row.event) for row in earlier) == list(range(100))
+
+
+def test_progress_shows_how_far_a_query_is_behind(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    writer = read_stream(spark, options, maxEventsPerTrigger="120").writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    found = [each["sources"][0] for each in query.recentProgress if each["numInputRows"]]
+    latest = [json.loads(each["latestOffset"]) for each in found]
+    read = 0
+    bytes_of = [8 + len(str(number)) for number in range(COUNT)]
+    for progress, reported in zip(found, latest, strict=True):
+        read += progress["numInputRows"]
+        assert reported["tail"].keys() == {"1.#epoch.1", "2.#epoch.1", "3.#epoch.1"}
+        assert (reported["lagBytes"] > 0) == (reported["lagEvents"] > 0) == (read < COUNT)
+    assert read == COUNT
+    assert latest[0]["lagBytes"] < sum(bytes_of)
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+@pytest.mark.parametrize("deleted", [True, False])
+def test_events_that_vanish_while_a_query_runs_are_an_error_or_skipped(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, deleted: bool, lenient: bool
+) -> None:
+    uri, stream = options["controller"], options["stream"]
+    middle = asyncio.run(_cut(options))
+    asyncio.run(write_events(uri, [(b"%d" % number, f"k{number}") for number in range(COUNT, COUNT + 20)], stream))
+    numbers: list[int] = []
+
+    def heard(rows: DataFrame, batch: int) -> None:
+        numbers.extend(int(row.event) for row in rows.collect())
+        if batch == 0:
+            asyncio.run(_lose(options, None if deleted else middle))
+
+    frame = read_stream(spark, options, maxEventsPerTrigger="90", failOnDataLoss=str(not lenient))
+    writer = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    if lenient and not deleted:
+        assert query.awaitTermination(120)
+        assert sorted(numbers)[-20:] == list(range(COUNT, COUNT + 20))
+        reported = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
+        assert reported["lostBytes"] == sum(middle.values())  # besides those of the first segment, which is gone
+        return
+    says = (
+        f"NoSuchStream: .* s/{stream} does not exist"
+        if lenient
+        else rf"s/{stream}/0\.#epoch\.0 is gone|0\.#epoch\.0 was truncated at"
+    )
+    with pytest.raises(Exception, match=says):
+        query.awaitTermination(120)
+    assert len(numbers) == 90
+
+
+async def _cut(options: Mapping[str, str]) -> dict[int, int]:
+    async with using(options["controller"], stream=options["stream"]) as segments:
+        return await segments.tail()
+
+
+async def _lose(options: Mapping[str, str], cut: dict[int, int] | None) -> None:
+    """Truncates the stream at a cut, or deletes it."""
+    async with using(options["controller"]) as segments:
+        controller = segments.client.controller
+        if cut is not None:
+            await controller.truncate_stream(SCOPE, options["stream"], cut)
+        else:
+            await controller.seal_stream(SCOPE, options["stream"])
+            await controller.delete_stream(SCOPE, options["stream"])
+
+
+def test_a_batch_waits_for_a_minimum_of_events(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    frame = read_stream(spark, options, minOffsetsPerTrigger=str(COUNT + 20))
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        while query.status["message"] != "Waiting for data to arrive":
+            time.sleep(0.02)
+        more = [(b"%d" % number, f"k{number}") for number in range(COUNT, COUNT + 40)]
+        asyncio.run(write_events(options["controller"], more, options["stream"]))
+        query.processAllAvailable()
+        batches = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+    finally:
+        query.stop()
+    assert batches == [COUNT + 40]
+
+
+def test_a_routing_key_of_another_type_is_cast_as_spark_does(spark: SparkSession, options: dict[str, str]) -> None:
+    kinds = ("tinyint", "smallint", "int", "bigint", "boolean", "date", "binary", "string")
+    values = ("-7", "300", "70000", "5000000000", "true", "date'2024-02-29'", "unhex('C3A4')", "'ä'")
+    for kind, value in zip(kinds, values, strict=True):
+        frame = spark.sql(
+            f"select 'x' event, cast({value} as {kind}) key, cast(cast({value} as {kind}) as string) text"
+        )
+        given = read_stream_options(options | {"routingKeyColumn": "key"})
+        check_schema(given, frame.schema, overwrite=False)
+        table = frame.toArrow()
+        rows = asyncio.run(anext(rows_of(given, iter(table.to_batches()))))
+        assert rows[1] == table.column("text").to_pylist(), kind
+
+
 @pytest.mark.parametrize(
     ("columns", "more", "says"),
     [
         (["id"], {}, "the rows have no column 'event', which eventColumn names; they have id"),
         (["event"], {"routingKeyColumn": "key"}, "the rows have no column 'key', which routingKeyColumn names"),
         (["id event"], {}, "the column 'event' is to be a string or binary, not a bigint"),
+        (["event", "1.5d key"], {"routingKeyColumn": "key"}, "is to be a string or .* or date, not a double: cast it"),
         (["event"], {"colour": "red"}, "there is no option 'colour'"),
         (["if(id = 1, null, 'x') event"], {}, "has no event: event is null"),
     ],

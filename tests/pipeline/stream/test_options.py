@@ -21,6 +21,24 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_through() -> None:
     assert (read.limit.most, read.limit.events, read.start, read.fail_on_data_loss) == (7, True, "tail", False)
 
 
+def test_kafkas_names_stand_for_these() -> None:
+    kafka = {
+        "startingOffsets": "earliest",
+        "endingTimestamp": "1700000000000",
+        "minOffsetsPerTrigger": "5",
+        "maxOffsetsPerTrigger": "7",
+        "maxTriggerDelay": "2m",
+    }
+    own = {
+        "from": "head",
+        "to": "2023-11-14T23:13:20+01:00",
+        "minEventsPerTrigger": "5",
+        "maxEventsPerTrigger": "7",
+        "maxTriggerDelay": "120s",
+    }
+    assert read_stream_options(NEEDED | kafka) == read_stream_options(NEEDED | own)
+
+
 def test_settings_of_the_client_go_with_them() -> None:
     given = {
         "user": "ann",
@@ -44,6 +62,12 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"stream": "a/b"}, "stream", "is not a valid stream name"),
         ({"colour": "red"}, "colour", "there is no option 'colour'"),
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
+        ({"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "minEventsPerTrigger", "only one of"),
+        ({"minOffsetsPerTrigger": "9", "maxEventsPerTrigger": "7"}, "minOffsetsPerTrigger", "9, above the limit of 7"),
+        ({"from": "tail", "startingOffsets": "latest"}, "startingOffsets", "from and startingOffsets are the same"),
+        ({"startingOffsets": "x", "startingTimestamp": "1"}, "startingTimestamp", "give one of them"),
+        ({"startingTimestamp": "2024-01-01T00:00"}, "startingTimestamp", "startingTimestamp: .* has no time zone"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay", "a duration such as 500ms, 30s or 15m"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "a whole number above 0"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),
         ({"from": "here"}, "from", "from: 'here' is not a position"),
@@ -61,7 +85,7 @@ def test_what_does_not_do_is_refused_by_name(given: dict[str, str], option: str,
 
 def test_columns_that_a_stream_has_not_are_refused() -> None:
     assert wanted_names([("offset", "bigint"), ("event", "binary")]) == ("offset", "event")
-    with pytest.raises(OptionError, match="no column 'key'; it has event, segment, offset, length"):
+    with pytest.raises(OptionError, match="no column 'key'; it has event, segment, offset, length, epoch, time"):
         wanted_names([("key", "string")])
     with pytest.raises(OptionError, match="'event' is a binary, not a string"):
         wanted_names([("event", "string")])

@@ -6,19 +6,23 @@ the time of writing, so a row that comes late by more than the index's precision
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
-from typing import NamedTuple
+from struct import pack
+from typing import Literal, NamedTuple
 
 import pytest
 
 from segstore.client.controller import Successor
 from segstore.client.routing import SegmentRange, position_of
-from segstore.client.stream import frame_event
-from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
-from segstore.pipeline.stream.options import StreamLimit
-from segstore.pipeline.stream.plan import DataLost, cut_at, next_cut, ranges_between
+from segstore.client.stream import FramedEvent, frame_event
+from segstore.pipeline.stream.cuts import Cut, Moment, Offsets, cut_of, offsets_of
+from segstore.pipeline.stream.options import StreamLimit, StreamOptions
+from segstore.pipeline.stream.plan import ByteRange, DataLost, batch_ranges, cut_at, lag, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
+from segstore.pipeline.stream.segments import Segments
 from segstore.server.store import NoSuchSegment
 from segstore.wire.names import index_name
 from tests.pipeline.memory_stream import MemorySegments, MemoryStream, MemoryWriter
@@ -224,6 +228,19 @@ async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_rea
     assert late < 0.25 * len(writing.written)
 
 
+@pytest.mark.parametrize("limit", LIMITS[1:])
+async def test_a_step_is_cut_where_all_segments_gave_way_to_others(limit: StreamLimit) -> None:
+    writing = Writing(12, 3)
+    for number, parts in enumerate((1, 4, 2, 5, 1, 3, 2, 4)):
+        writing.write(300, 1, hot=0.95, hot_key=f"k{number % 2}")
+        writing.pause(50)
+        writing.stream.scale(parts)
+        writing.pause(50)
+    query = await Query(writing.stream, limit, alignmentMs="10000").run()
+    query.check(writing.written)
+    assert query.late_ms < 400
+
+
 async def test_without_an_index_segments_advance_in_proportion() -> None:
     writing = Writing(4, 3)
     writing.write(6_000, 1, hot=0.8)
@@ -362,6 +379,72 @@ async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: Str
             await Query(writing.stream, limit, start).run()
         query = await Query(writing.stream, limit, start, failOnDataLoss="false").run()
         assert sorted(each for batch in query.batches for each in batch) == writing.written[rest:]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_time_is_a_cut_before_what_was_written_then(seed: int) -> None:
+    writing = Writing(seed, 2)
+    begins = []
+    for _ in range(6):
+        begins.append(writing.stream.clock_ms)
+        writing.write(200, 0.1)
+        writing.scale()
+        writing.pause(100)
+    for begin, end in pairwise(begins):
+        async with using(writing.stream) as segments:
+            given = options(writing.stream, startingTimestamp=str(begin), endingTimestamp=str(end))
+            parts = await batch_ranges(segments, given)
+            rows = [each.data async for some in _events(segments, given, parts) for each in some]
+        found = sorted(int(row.split()[0]) for row in rows)
+        assert found == [each.number for each in writing.written if begin <= each.time_ms < end]
+        query = await Query(writing.stream, StreamLimit(60, True), await _cut(writing.stream, begin)).run()
+        assert min(each.time_ms for batch in query.batches for each in batch) >= begin
+    assert await _cut(writing.stream, 1 << 50) == await _cut(writing.stream, "tail")
+    assert await _cut(writing.stream, 0) == await _cut(writing.stream, "head")
+
+
+async def _events(segments: Segments, given: StreamOptions, parts: list[ByteRange]) -> AsyncIterator[list[FramedEvent]]:
+    for part in parts:
+        async for some in events_of(segments, given, part):
+            yield some
+
+
+async def _cut(stream: MemoryStream, at: int | Literal["head", "tail"]) -> Cut:
+    async with using(stream) as segments:
+        return await cut_at(segments, Moment(at) if isinstance(at, int) else at)
+
+
+async def test_a_lag_is_counted_by_the_index() -> None:
+    writing = Writing(11, 2)
+    writing.write(300, 0.1)
+    async with using(writing.stream) as segments:
+        middle = await segments.tail()
+        for _ in range(3):
+            writing.write(200, 0.1)
+            writing.scale()
+        writing.pause(20)
+        whole = await lag(segments, options(writing.stream), await segments.head())
+        rest = await lag(segments, options(writing.stream), middle)
+        assert (whole.events, rest.events) == (900, 600)
+        assert whole.bytes - rest.bytes == sum(middle.values())
+        assert await lag(segments, options(writing.stream), await segments.tail()) == (0, 0)
+        writing.without_index(1)
+        assert await lag(segments, options(writing.stream), middle) == (rest.bytes, None)
+
+
+async def test_entries_that_a_client_put_into_an_index_do_no_harm() -> None:
+    writing = Writing(13)
+    writing.write(100, 0.1)
+    writing.pause(20)
+    (name,) = (each.name for each in writing.stream.segments)
+    entry = pack(">qqq", 0, 1 << 60, 1 << 62)
+    MemoryWriter(writing.stream, index_name(name)).append(entry, print, 1)
+    async with using(writing.stream) as segments:
+        given = options(writing.stream)
+        whole = await lag(segments, given, await segments.head())
+        assert whole.bytes == sum((await segments.tail()).values())
+        at = await next_cut(segments, given, await segments.head(), StreamLimit(60, True), None)
+        assert await lag(segments, given, at) < whole
 
 
 @pytest.mark.parametrize("seed", [*range(24), 1010, 1068, 1077, 1208])
