@@ -13,12 +13,13 @@ from the start. No Spark.
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from segstore.pipeline.trace.files import form_of, headers, lines_of, mark_in
+from segstore.pipeline.trace.blocks import headers, mark_in, read_index
+from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, form_of, lines_of
 from segstore.pipeline.trace.options import Limit
+from segstore.pipeline.trace.storage import Storage, StoreError, concurrently, is_remote
 from segstore.wire.trace import HEADER_BYTES, MAGIC
 
 
@@ -30,25 +31,27 @@ class Step(NamedTuple):
     ts_ns: int
 
 
-def steps(path: str, start: int) -> Iterator[Step]:
+def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[Step]:
     """Yields the steps of a growing file from `start`: to the end of each whole block or line.
 
     Damage before a whole block belongs to that block's step; damage at the end may be a block in writing, and is left.
-    A file that is not a trace is one step. Raises OSError, and ValueError for a packet capture.
+    A compressed file, and a file that is not a trace, is one step. Raises OSError, and ValueError for a packet capture.
     """
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        head = os.pread(fd, HEADER_BYTES, 0)
+    with storage.open(path) as file:
+        size = file.size
+        if 0 < start == size:
+            return
+        head = file.read_at(0, HEADER_BYTES)
         form = form_of(path, head)
         if form == "packets":
             raise ValueError(f"{path}: a packet capture is not followed while it grows; read it as a whole")
         if form == "fixture":
-            yield from (Step(at + len(line), 1, 0) for at, line in lines_of(fd, start, size) if line.endswith(b"\n"))
+            yield from (Step(at + len(line), 1, 0) for at, line in lines_of(file, start, size) if line.endswith(b"\n"))
             return
-        mark = mark_in(fd, size)
+        mark = mark_in(file, size) if form == "capture" else None
         if mark is not None:
-            for at, header in headers(fd, start, size, mark):
+            index = read_index(path, file, mark, storage) if size - start > PIECE_BYTES else None
+            for at, header in headers(file, start, size, mark, index):
                 if header is not None and at + header.size <= size:
                     yield Step(at + header.size, header.records, header.first_ts_ns)
         elif not MAGIC.startswith(head[: len(MAGIC)]) and start < size:
@@ -56,12 +59,16 @@ def steps(path: str, start: int) -> Iterator[Step]:
 
 
 def next_offset(
-    files: list[str], start: Mapping[str, int], limit: Limit | None, target: Mapping[str, int] | None
+    files: list[str],
+    start: Mapping[str, int],
+    limit: Limit | None,
+    target: Mapping[str, int] | None,
+    storage: Storage = LOCAL,
 ) -> dict[str, int]:
     """Returns the end of a batch that starts at `start`, at most `target`. Raises ValueError for a packet capture."""
     end = dict(start)
     taken = {"bytes": 0, "rows": 0, "files": 0}
-    for path, step in _in_order(files, start, target):
+    for path, step in _in_order(files, start, target, storage):
         began = end.get(path, 0)
         more = {"bytes": step.end - began, "rows": step.rows, "files": began == start.get(path, 0)}
         if limit is not None and any(taken.values()) and taken[limit.unit] + more[limit.unit] > limit.most:
@@ -75,22 +82,28 @@ def next_offset(
 
 
 def _in_order(
-    files: list[str], start: Mapping[str, int], target: Mapping[str, int] | None
+    files: list[str], start: Mapping[str, int], target: Mapping[str, int] | None, storage: Storage
 ) -> Iterator[tuple[str, Step]]:
     """Yields the steps of all files by time, keeping the order within a file."""
-    waiting: list[tuple[int, int, Step, str, Iterator[Step]]] = []
+    rests = {path: steps(path, start.get(path, 0), storage) for path in files}
+    waiting: list[tuple[int, int, Step, str]] = []
 
-    def push(number: int, path: str, rest: Iterator[Step]) -> None:
+    def following(path: str) -> Step | None:
         try:
-            step = next(rest, None)
+            return next(rests[path], None)
         except FileNotFoundError:
-            step = None  # the file has vanished
-        if step is not None and (target is None or step.end <= target.get(path, 0)):
-            heapq.heappush(waiting, (step.ts_ns, number, step, path, rest))
+            return None  # the file has vanished
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
 
-    for number, path in enumerate(files):
-        push(number, path, steps(path, start.get(path, 0)))
+    def push(number: int, path: str, step: Step | None) -> None:
+        if step is not None and (target is None or step.end <= target.get(path, 0)):
+            heapq.heappush(waiting, (step.ts_ns, number, step, path))
+
+    first = concurrently(following, files, at_once=any(map(is_remote, files)))
+    for number, (path, step) in enumerate(zip(files, first, strict=True)):
+        push(number, path, step)
     while waiting:
-        _, number, step, path, rest = heapq.heappop(waiting)
+        _, number, step, path = heapq.heappop(waiting)
         yield path, step
-        push(number, path, rest)
+        push(number, path, following(path))

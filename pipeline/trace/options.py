@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
+from segstore.pipeline.trace.storage import Storage
 from segstore.wire.schema import COMMANDS, Unknown
 
 Mode = Literal["permissive", "failfast"]
@@ -20,7 +22,7 @@ T = TypeVar("T")
 _OPTIONS: Final = (
     "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "ports",
-    "commands", "connections", "fromNs", "untilNs",
+    "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -48,7 +50,7 @@ class TraceOptions(NamedTuple):
     delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
     as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for
     `piece_bytes_of`. limit: of a micro-batch. ports: the stores' ports in packet captures; empty for all connections
-    that speak the protocol. conditions: select the records that become rows.
+    that speak the protocol. conditions: select the records that become rows. storage: opens the paths.
     """
 
     paths: tuple[str, ...]
@@ -60,6 +62,7 @@ class TraceOptions(NamedTuple):
     limit: Limit | None = None
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    storage: Storage = LOCAL
 
 
 def read_options(options: Mapping[str, str]) -> TraceOptions:
@@ -89,6 +92,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         limit=limits[0] if limits else None,
         ports=_ports(given),
         conditions=_conditions(given),
+        storage=_storage(given),
     )
 
 
@@ -158,6 +162,16 @@ def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
     if "untilNs" in given:
         found.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
     return tuple(found)
+
+
+def _storage(given: Mapping[str, str]) -> Storage:
+    try:
+        found = json.loads(given.get("storageOptions", "{}"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # not shown: it may contain credentials
+        raise OptionError('storageOptions is a JSON object, such as {"anon": true}', "storageOptions")
+    return Storage(found)
 
 
 def _integer(name: str, text: str) -> int:

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, pieces_of, plan, size_of
+from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, plan, size_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
@@ -128,9 +128,10 @@ class TraceReader(spark.DataSourceReader):
         self.conditions = options.conditions
 
     def partitions(self) -> list[spark.InputPartition]:
-        files = find_files(self.options.paths)
-        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files))
-        return [TracePieces(each) for each in packed(plan(files, split_bytes), split_bytes)]
+        storage = self.options.storage
+        files = find_files(self.options.paths, storage=storage)
+        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files, storage))
+        return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.conditions))
@@ -170,22 +171,22 @@ class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNo
         return {"bytes": ReadMaxBytes, "rows": ReadMaxRows, "files": ReadMaxFiles}[limit.unit](limit.most)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 — Spark's name
-        return next_offset(self._files(), start, _limit(limit), self._target)
+        return next_offset(self._files(), start, _limit(limit), self._target, self.options.storage)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
-        self._target = next_offset(self._files(), {}, None, None)
+        self._target = next_offset(self._files(), {}, None, None, self.options.storage)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[spark.InputPartition]:
         new = {path: (start.get(path, 0), stop) for path, stop in end.items() if stop > start.get(path, 0)}
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
-        pieces = (piece for path, part in new.items() for piece in pieces_of(path, split_bytes, *part))
+        pieces = plan(new, split_bytes, self.options.storage)
         return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
 
     def _files(self) -> list[str]:
-        return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED)
+        return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
 
 
 def _limit(limit: ReadLimit) -> Limit | None:
@@ -230,6 +231,6 @@ def read_rows(
     return (
         row
         for piece in partition.pieces
-        for found in read_piece(piece, takes_block=takes, ports=options.ports)
+        for found in read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
         for row in make(found)
     )
