@@ -107,8 +107,8 @@ def _read_blocks(
         end = min(piece.end or piece.stop, file.size)
         stop = min(piece.stop, end)
         if piece.end:
-            found = find_block(file, piece.mark, at, min(stop + HEADER_BYTES - 1, end))
-            at = stop if found is None else found
+            at = _next(file, piece.mark, at, stop)
+        is_empty = at >= stop
         in_vain = 0
         while at < stop:
             try:
@@ -118,23 +118,34 @@ def _read_blocks(
                 in_vain += body_bytes
                 columns = _read_block(file, at, end, header, takes_block)
             except TraceVersionError as error:
-                yield Skipped(piece.path, at, piece.stop - at, error.message)
+                after = _next(file, piece.mark, stop, end) if piece.end else piece.stop
+                yield Skipped(piece.path, at, after - at, error.message)
                 return
             except DamagedBlock as error:
-                found = find_block(file, piece.mark, at + 1, end) if in_vain <= MAX_IN_VAIN * piece.size else None
-                after = end if found is None else found
+                after = _next(file, piece.mark, at + 1 if in_vain <= MAX_IN_VAIN * piece.size else stop, end)
                 yield Skipped(piece.path, at, after - at, error.message)
             else:
                 in_vain -= body_bytes
                 if columns is not None and len(columns):
                     yield Chunk(piece.path, at, columns)
-                if stop < after <= end and (found := find_block(file, piece.mark, stop, after)) is not None:
-                    yield Skipped(piece.path, found, 0, _TWICE)
             at = after
+        if piece.end and at < end and not is_empty:
+            # The next piece starts with the first header from `stop` on, so it cannot see what is before that.
+            following = _next(file, piece.mark, stop, end)
+            if following > at:
+                yield Skipped(piece.path, at, following - at, "no block starts here")
+            elif following < at:
+                yield Skipped(piece.path, following, 0, _TWICE)
     except OSError as error:
         yield Skipped(piece.path, at, max(piece.stop - at, 0), unreadable(error))
     else:
         yield from _missing(piece, file)
+
+
+def _next(file: File, mark: bytes, at: int, end: int) -> int:
+    """Returns the offset of the next block, or `end`."""
+    found = find_block(file, mark, at, end)
+    return end if found is None else found
 
 
 def _missing(piece: Piece, file: File) -> Iterator[Skipped]:

@@ -220,7 +220,9 @@ class Storage:
             raise ValueError(f"{url}: a package for {parts.scheme} is not installed: {error}") from error
         except Exception as error:  # noqa: BLE001 — each file system has its own errors
             said = _shown(error, self.options)
-            raise StoreError(f"{url}: {parts.scheme} cannot be opened: {said}; see its options in fsspec") from None
+            raise StoreError(
+                f"{url}: {parts.scheme} cannot be opened: {said}; set up what fsspec needs for it"
+            ) from None
         return _System(system, self.options), name
 
 
