@@ -47,7 +47,10 @@ Index = Mapping[int, bytes]
 
 def mark_in(file: File, size: int) -> bytes | None:
     """Returns the mark of a capture, from its first whole header; None if there is none."""
-    at = find_block(file, MAGIC, 0, size)
+    try:
+        return read_header(file.read_at(0, HEADER_BYTES), 0).mark
+    except DamagedBlock:
+        at = find_block(file, MAGIC, 1, size)
     return None if at is None else file.read_at(at, MARK_BYTES)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from segstore.pipeline.trace.blocks import INDEX_SUFFIX, find_block, headers, mark_in, read_index
+from segstore.pipeline.trace.blocks import INDEX_SUFFIX, headers, mark_in, read_index
 from segstore.pipeline.trace.storage import File, Storage, concurrently, is_remote
 from segstore.wire.trace import LONGEST_LINE, MAX_BLOCK_BYTES, Columns, Record, is_fixture
 
@@ -271,7 +271,7 @@ def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, 
 
 
 def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[Piece]:
-    first = find_block(file, mark, start, stop)
+    first = next((at for at, header in headers(file, start, stop, mark) if header is not None), None)
     if first is None:
         return [Piece(path, "capture", start, stop, mark)]
     damaged = [Piece(path, "capture", start, first, mark)] if first > start else []

@@ -1,4 +1,4 @@
-"""`segstore trace show | stats | filter | diff | convert`: inspects and rewrites traces.
+"""`segstore trace show | stats | filter | diff | convert | index`: inspects and rewrites traces.
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.

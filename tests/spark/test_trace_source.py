@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import fsspec
 import pytest
 
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
@@ -15,6 +17,7 @@ from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
 from segstore.wire.trace import Record, RecordKind
+from tests.pipeline.stores import SECRET, closed_stores, s3_server
 from tests.pipeline.support import write_capture, write_fixture
 from tests.spark import SPARK
 from tests.wire.trace.traces import capture, frame, record
@@ -251,3 +254,33 @@ def test_damage_in_a_capture_that_grows_is_a_row(tmp_path: Path, follow: Callabl
     found, _ = follow(str(path))
     assert found == reference(str(path))
     assert [row[3] for row in found].count("skipped") == 1
+
+
+# --- stores ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_on_s3_gives_the_rows_of_the_reference_as_a_whole_and_in_batches(
+    spark: SparkSession, tmp_path: Path, faulty: str, follow: Callable[..., tuple[list[Row], list[int]]]
+) -> None:
+    url, names = "s3://traces/run/", ("kind", "block", "ts_ns", "command", "error")
+    with s3_server() as options, closed_stores():
+        store = fsspec.filesystem("s3", **options)
+        store.mkdir("traces")
+        store.put(faulty, "traces/run", recursive=True)
+        storage = {"storageOptions": json.dumps(options)}
+        frame = spark.read.format("segstore.trace").options(**storage, splitBytes="2000").load(url)
+        assert rows(frame.select(*names)) == reference(faulty, names)
+        assert {row.file for row in frame.select("file").distinct().collect()} == {
+            f"{url}{each.name}" for each in Path(faulty).iterdir()
+        }
+        shown = frame._jdf.queryExecution().toString()
+        assert "segstore.trace" in shown
+        assert SECRET not in shown
+        local = write_capture(tmp_path / "reference.wtrace", traffic(20), a_block=4)
+        store.put(str(local), "traces/new/a.wtrace")
+        found, sizes = follow("s3://traces/new/", maxRowsPerTrigger=12, **storage)
+        assert sizes == [12, 8]
+        assert [row[1:] for row in found] == [row[1:] for row in reference(str(local))]
+        with pytest.raises(Exception, match=r"no such trace.*s3://traces/none") as caught:
+            spark.read.format("segstore.trace").options(**storage).load("s3://traces/none").count()
+        assert SECRET not in str(caught.value)
