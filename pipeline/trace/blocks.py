@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from segstore.pipeline.trace.storage import File, Storage
+from segstore.pipeline.storage import File, Storage
 from segstore.wire.trace import (
     HEADER_BYTES,
     MAGIC,

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from segstore.pipeline.compressed import COMPRESSIONS
+from segstore.pipeline.storage import File, Storage, concurrently, is_remote
 from segstore.pipeline.trace.blocks import INDEX_SUFFIX, headers, mark_in, read_index
-from segstore.pipeline.trace.storage import File, Storage, concurrently, is_remote
 from segstore.wire.trace import LONGEST_LINE, MAX_BLOCK_BYTES, Columns, Record, is_fixture
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
@@ -34,8 +35,6 @@ _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
-COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
-"""Suffix → first bytes of a compressed file."""
 LOCAL: Final = Storage()
 
 Form = Literal["capture", "fixture", "packets", "compressed"]

@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
-from segstore.pipeline.trace.storage import Storage
 from segstore.wire.schema import COMMANDS, Unknown
 
 Mode = Literal["permissive", "failfast"]

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from segstore.pipeline.trace.storage import File
+from segstore.pipeline.storage import File
 
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump."""

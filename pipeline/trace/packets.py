@@ -19,9 +19,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import Chunk, Skipped
 from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, packets_of, tcp_in
-from segstore.pipeline.trace.storage import File
 from segstore.wire import WIRE_VERSION
 from segstore.wire.trace import Columns, Direction, Metadata, TraceWriter, make_mark, read_body, read_header
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from segstore.pipeline.compressed import decompressed
+from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.blocks import find_block
-from segstore.pipeline.trace.compressed import decompressed
 from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, lines_of, unreadable
 from segstore.pipeline.trace.packets import Reassembly
-from segstore.pipeline.trace.storage import File, Storage
 from segstore.wire.trace import (
     HEADER_BYTES,
     MAX_IN_VAIN,

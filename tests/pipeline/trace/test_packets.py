@@ -16,10 +16,10 @@ from dpkt import ethernet, ip, ip6, pcap, pcapng, tcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segstore.pipeline.storage import LocalFile
 from segstore.pipeline.trace import packets as trace_packets
 from segstore.pipeline.trace.files import Skipped, plan
 from segstore.pipeline.trace.reading import read_piece
-from segstore.pipeline.trace.storage import LocalFile
 from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.support import both

@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from segstore.pipeline.trace import compressed
+from segstore.pipeline import compressed
 from segstore.pipeline.trace.files import find_files, pieces_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece

@@ -11,12 +11,12 @@ from uuid import UUID
 import fsspec
 import pytest
 
-from segstore.pipeline.trace import storage as storages
+from segstore.pipeline import storage as storages
+from segstore.pipeline.storage import RemoteFile, Storage, StoreError
 from segstore.pipeline.trace.files import Chunk, Skipped, find_files, plan, size_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
-from segstore.pipeline.trace.storage import RemoteFile, Storage, StoreError
 from segstore.wire import DataAppended
 from segstore.wire.trace import Record
 from tests.pipeline.stores import SECRET, HttpStore, closed_stores, http_store, s3_server

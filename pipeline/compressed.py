@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
-from segstore.pipeline.trace.files import COMPRESSIONS
-from segstore.pipeline.trace.storage import File, LocalFile
+from segstore.pipeline.storage import File, LocalFile
 
+COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
+"""Suffix → first bytes of a compressed file."""
 MOST_BYTES: Final = 64 << 30
 """Maximum size of a decompressed file."""
 _AT_ONCE: Final = 1 << 20
