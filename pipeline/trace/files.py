@@ -4,7 +4,7 @@ A `Piece` is a range of one file that a task reads independently. The pieces of 
 each damage is in exactly one of them. Planning reads headers only. There are three ways to cut a capture:
 
 1. A local one at the blocks that its headers tell.
-2. One with an index beside it (`segstore.pipeline.trace.blocks`) at the blocks that the index tells.
+2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index tells.
 3. One on a store, where each header would cost a request, at equal distances: the readers look for the next header.
    A capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader
    reports it.
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from segstore.pipeline.blocks import INDEX_SUFFIX, headers, mark_in, read_index
 from segstore.pipeline.compressed import COMPRESSIONS
 from segstore.pipeline.storage import File, Storage, concurrently, is_remote
-from segstore.pipeline.trace.blocks import INDEX_SUFFIX, headers, mark_in, read_index
 from segstore.wire.trace import LONGEST_LINE, MAX_BLOCK_BYTES, Columns, Record, is_fixture
 
 PIECE_BYTES: Final = 32 * 1024 * 1024

@@ -16,8 +16,8 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from segstore.pipeline.blocks import headers, mark_in, read_index
 from segstore.pipeline.storage import Storage, StoreError, concurrently, is_remote
-from segstore.pipeline.trace.blocks import headers, mark_in, read_index
 from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, form_of, lines_of
 from segstore.pipeline.trace.options import Limit
 from segstore.wire.trace import HEADER_BYTES, MAGIC

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from segstore.pipeline.blocks import find_block
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage
-from segstore.pipeline.trace.blocks import find_block
 from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, lines_of, unreadable
 from segstore.pipeline.trace.packets import Reassembly
 from segstore.wire.trace import (

@@ -323,8 +323,8 @@ def index(captures: tuple[str, ...]) -> int:
 
     FILE may be the URL of a file on a store, such as s3://bucket/run.wtrace.
     """
+    from segstore.pipeline.blocks import write_index
     from segstore.pipeline.storage import Storage
-    from segstore.pipeline.trace.blocks import write_index
     from segstore.wire.trace import TraceError
 
     status = 0

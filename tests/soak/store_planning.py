@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final
 import fsspec
 from fsspec.spec import AbstractFileSystem
 
+from segstore.pipeline.blocks import write_index
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.blocks import write_index
 from segstore.pipeline.trace.files import Chunk, Piece, find_files, piece_bytes_of, plan, size_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece

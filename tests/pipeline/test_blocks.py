@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
+from segstore.pipeline.blocks import find_block, write_index
 from segstore.pipeline.storage import RemoteFile, Storage
 from segstore.pipeline.trace import growth
-from segstore.pipeline.trace.blocks import find_block, write_index
 from segstore.pipeline.trace.files import Chunk, Piece, Skipped, find_files, plan
 from segstore.pipeline.trace.growth import steps
 from segstore.pipeline.trace.reading import read_piece
