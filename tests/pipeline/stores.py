@@ -35,12 +35,10 @@ def s3_server() -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def closed_stores() -> Iterator[None]:
-    """Closes the connections of fsspec's file systems at the end; its thread stays, which is the library's own."""
-    from fsspec.asyn import get_loop
+    """Closes the connections of fsspec's file systems at the end."""
     from fsspec.implementations.http import HTTPFileSystem
     from s3fs import S3FileSystem
 
-    get_loop()
     yield
     for system in (HTTPFileSystem, S3FileSystem):
         system.clear_instance_cache()

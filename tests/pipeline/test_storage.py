@@ -10,6 +10,8 @@ from uuid import UUID
 
 import fsspec
 import pytest
+from fsspec.asyn import get_loop
+from fsspec.implementations.memory import MemoryFileSystem
 
 from segstore.pipeline import storage as storages
 from segstore.pipeline.storage import RemoteFile, Storage, StoreError
@@ -25,6 +27,12 @@ from tests.wire.trace.traces import capture, record
 
 RECORDS = [record(DataAppended(number, UUID(int=1), number, 0, 0), at=number) for number in range(200)]
 CAPTURE = capture(RECORDS, a_block=5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fsspec_runs() -> None:
+    """Starts the thread that fsspec keeps for the whole run; it is the library's and no test's."""
+    get_loop()
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +212,7 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"bad {SECRET} of somebody at http://127.0.0.1:9/x?signature=abc from ftp://me:pw@host")
 
-    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "info", fail)
+    monkeypatch.setattr(MemoryFileSystem, "info", fail)
     with pytest.raises(StoreError) as caught:
         find_files(["memory://x/a.wtrace"], storage=Storage({"nested": [SECRET, "somebody"]}))
     assert caught.value.__cause__ is None
