@@ -152,6 +152,7 @@ soak: $(DEV) ## long runs: order, dispatch, kills, unfair peers, memory (SLOPE_S
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.stream_watermarks
+	$(PY) -m tests.soak.store_planning
 	$(PY) -m tests.soak.large_events
 	$(PY) -m tests.soak.unfair
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)

@@ -1,33 +1,29 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
 A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one of them. Planning reads only headers, with `pread`: a shrinking file is then a reportable
-error, where a memory map would crash the process.
+each damage is in exactly one of them. Planning reads headers only. There are three ways to cut a capture:
+
+1. A local one at the blocks that its headers tell.
+2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index tells.
+3. One on a store, where each header would cost a request, at equal distances: the readers look for the next header.
+   A capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader
+   reports it.
 """
 
 from __future__ import annotations
 
 import glob
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from segstore.wire.trace import (
-    HEADER_BYTES,
-    LONGEST_LINE,
-    MAGIC,
-    MARK_BYTES,
-    BlockHeader,
-    Columns,
-    DamagedBlock,
-    Record,
-    find_header,
-    is_fixture,
-    read_header,
-)
+from segstore.pipeline.blocks import INDEX_SUFFIX, headers, mark_in, read_index
+from segstore.pipeline.compressed import COMPRESSIONS
+from segstore.pipeline.storage import File, Storage, concurrently, is_remote
+from segstore.wire.trace import LONGEST_LINE, MAX_BLOCK_BYTES, Columns, Record, is_fixture
 
 PIECE_BYTES: Final = 32 * 1024 * 1024
 """Default size of the pieces of a short trace."""
@@ -38,20 +34,24 @@ _OPEN_BYTES: Final = 64 * 1024
 _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
-"""Suffixes of the files taken from a folder; files named explicitly may have any."""
+"""Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
+LOCAL: Final = Storage()
 
-Form = Literal["capture", "fixture", "packets"]
+Form = Literal["capture", "fixture", "packets", "compressed"]
 
 _PACKETS: Final = tuple(bytes.fromhex(each) for each in ("a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"))
 _HEAD_BYTES: Final = 64
 _WINDOW: Final = 1 << 20
+_MARK_WITHIN: Final = MAX_BLOCK_BYTES + _WINDOW
+"""On a store, the mark is looked for up to here: behind a damaged first block of any size."""
 
 
 class Piece(NamedTuple):
     """A range of a file for one reader: everything that starts from `start` to before `stop`.
 
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
-    reason: why nothing of it can be read, as found during planning.
+    reason: why nothing of it can be read, as found during planning. end: 0 if the range starts and stops at blocks or
+    lines; otherwise the reader looks for the first header from `start` on, and its last block may extend up to `end`.
     """
 
     path: str
@@ -61,6 +61,7 @@ class Piece(NamedTuple):
     mark: bytes = b""
     records: int = 0
     reason: str = ""
+    end: int = 0
 
     @property
     def size(self) -> int:
@@ -114,36 +115,45 @@ class Chunk:
 # --- finding --------------------------------------------------------------------------------------------------------
 
 
-def find_files(paths: Iterable[str], *, may_be_none: bool = False, suffixes: tuple[str, ...] = SUFFIXES) -> list[str]:
+def find_files(
+    paths: Iterable[str], *, may_be_none: bool = False, suffixes: tuple[str, ...] = SUFFIXES, storage: Storage = LOCAL
+) -> list[str]:
     """Returns the files of paths, folders (recursively) and globs, each once, in order of names.
 
     may_be_none: whether folders and globs may match no file yet. suffixes: of the files taken from folders.
-    Raises FileNotFoundError, and ValueError for a path of another file system.
+    Raises FileNotFoundError, OSError of a store, and ValueError for a URL that cannot be opened.
     """
     found: dict[str, None] = {}
     for path in map(_local, paths):
-        where = Path(path)
-        if where.is_dir():
-            inside = sorted(str(each) for each in where.rglob("*") if each.suffix in suffixes and each.is_file())
-        elif where.exists():
-            inside = [path]
-        else:
-            inside = sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
-            if not inside and not (may_be_none and glob.has_magic(path)):
-                raise FileNotFoundError(2, "no such trace", path)
-        if not inside and not may_be_none:
-            raise FileNotFoundError(2, f"no file in it ends in {', '.join(suffixes)}", path)
+        is_folder = not glob.has_magic(path) if is_remote(path) else Path(path).is_dir()
+        inside = storage.files(path) if is_remote(path) else _local_files(path)
+        if not inside and not (may_be_none and (is_folder or glob.has_magic(path))):
+            raise FileNotFoundError(2, "no such trace", path)
+        if inside != [path]:
+            ends = tuple(end + more for end in suffixes for more in ("", *COMPRESSIONS)) if is_folder else ("",)
+            inside = [each for each in inside if each.endswith(ends) and not each.endswith(INDEX_SUFFIX)]
+            if not inside and not may_be_none:
+                raise FileNotFoundError(2, f"no file in it ends in {', '.join(suffixes)}", path)
         found.update(dict.fromkeys(inside))
     return list(found)
 
 
 def _local(path: str) -> str:
-    if "://" not in path and not path.startswith("file:"):
+    if not path.startswith("file:"):
         return path
     parts = urlsplit(path)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise ValueError(f"{path}: traces are read from this machine's files, not over {parts.scheme}")
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{path}: a file: URL names a file of this machine, not of {parts.netloc}")
     return unquote(parts.path)
+
+
+def _local_files(path: str) -> list[str]:
+    where = Path(path)
+    if where.is_dir():
+        return sorted(str(each) for each in where.rglob("*") if each.is_file())
+    if where.exists():
+        return [path]
+    return sorted(each for each in glob.glob(path, recursive=True) if Path(each).is_file())  # noqa: PTH207 — absolute patterns too
 
 
 def form_of(path: str, head: bytes) -> Form:
@@ -152,6 +162,8 @@ def form_of(path: str, head: bytes) -> Form:
         return "fixture" if path.endswith(".jsonl") else "packets" if path.endswith(SUFFIXES[2:]) else "capture"
     if head.startswith(_PACKETS):
         return "packets"
+    if head.startswith(tuple(COMPRESSIONS.values())):
+        return "compressed"
     return "fixture" if is_fixture(head) else "capture"
 
 
@@ -166,36 +178,54 @@ def piece_bytes_of(total: int) -> int:
     return min(max(total // _PIECES + _LONG_BLOCK_BYTES, PIECE_BYTES), MOST_PIECE_BYTES)
 
 
-def size_of(paths: Iterable[str]) -> int:
+def size_of(paths: Iterable[str], storage: Storage = LOCAL) -> int:
     """Returns the total size of all accessible files."""
     total = 0
     for path in paths:
         with suppress(OSError):  # reported when the file is opened
-            total += Path(path).stat().st_size
+            total += storage.size(path)
     return total
 
 
-def plan(paths: Iterable[str], piece_bytes: int = PIECE_BYTES) -> list[Piece]:
-    """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own."""
-    return [piece for path in paths for piece in pieces_of(path, piece_bytes)]
+def plan(
+    paths: Iterable[str] | Mapping[str, tuple[int, int]], piece_bytes: int = PIECE_BYTES, storage: Storage = LOCAL
+) -> list[Piece]:
+    """Splits files into pieces of about `piece_bytes` each; a longer block is a piece of its own.
+
+    paths: files, or for each file the range to split, which starts and stops at blocks or lines.
+    """
+    parts = paths if isinstance(paths, Mapping) else dict.fromkeys(paths, (0, None))
+
+    def cut(path: str) -> list[Piece]:
+        return pieces_of(path, piece_bytes, *parts[path], storage=storage)
+
+    planned = concurrently(cut, parts, at_once=any(map(is_remote, parts)))
+    return [piece for pieces in planned for piece in pieces]
 
 
-def pieces_of(path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None) -> list[Piece]:
+def pieces_of(
+    path: str, piece_bytes: int = PIECE_BYTES, start: int = 0, stop: int | None = None, *, storage: Storage = LOCAL
+) -> list[Piece]:
     """Splits one file, or a range that starts and stops at blocks or lines, into pieces.
 
     A file that cannot be opened is a single piece with the reason.
     """
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
-            size = os.fstat(file.fileno()).st_size
-            form = form_of(path, os.pread(file.fileno(), _HEAD_BYTES, 0))
-            stop = size if stop is None else stop
-            if form == "packets":
-                return [Piece(path, form, start, stop)]
-            cut = _cut_lines if form == "fixture" else _cut_blocks
-            return cut(path, file.fileno(), start, stop, piece_bytes)
+        with storage.open(path) as file:
+            return cut(path, file, start, file.size if stop is None else stop, piece_bytes, storage)
     except OSError as error:
         return [Piece(path, form_of(path, b""), start, start if stop is None else stop, reason=unreadable(error))]
+
+
+def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage = LOCAL) -> list[Piece]:
+    """Splits a range of an open file into pieces. Raises OSError."""
+    form = form_of(path, file.read_at(0, _HEAD_BYTES))
+    if form == "capture":
+        return _cut_blocks(path, file, start, stop, piece_bytes, storage)
+    if form == "fixture":
+        return _cut_lines(path, file, start, stop, piece_bytes)
+    grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
+    return [Piece(path, form, start, stop, reason=grown if form == "compressed" else "")]
 
 
 def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:
@@ -217,13 +247,20 @@ def unreadable(error: OSError) -> str:
     return f"the file cannot be read: {error.strerror or error}"
 
 
-def _cut_blocks(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
-    mark = mark_in(fd, stop)
+def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[Piece]:
+    searched = min(stop, _MARK_WITHIN) if file.remote else stop
+    mark = mark_in(file, searched)
     if mark is None:
-        return [Piece(path, "capture", start, stop, reason="there is no whole block of a capture in it")]
+        where = "it" if searched == stop else f"its first {searched} bytes; if later blocks matter, copy the file first"
+        return [Piece(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]
+    if file.remote and stop - start <= piece_bytes:
+        return [Piece(path, "capture", start, stop, mark)]
+    index = read_index(path, file, mark, storage) if stop - start > piece_bytes else None
+    if file.remote and index is None:
+        return _cut_bytes(path, file, start, stop, piece_bytes, mark)
     pieces: list[Piece] = []
     records = 0
-    for at, header in headers(fd, start, stop, mark):
+    for at, header in headers(file, start, stop, mark, index):
         if header is not None:
             if at > start and at + header.size - start > piece_bytes:
                 pieces.append(Piece(path, "capture", start, at, mark, records))
@@ -232,20 +269,29 @@ def _cut_blocks(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> 
     return [*pieces, Piece(path, "capture", start, stop, mark, records)]
 
 
-def _cut_lines(path: str, fd: int, start: int, stop: int, piece_bytes: int) -> list[Piece]:
+def _cut_bytes(path: str, file: File, start: int, stop: int, piece_bytes: int, mark: bytes) -> list[Piece]:
+    first = next((at for at, header in headers(file, start, stop, mark) if header is not None), None)
+    if first is None:
+        return [Piece(path, "capture", start, stop, mark)]
+    damaged = [Piece(path, "capture", start, first, mark)] if first > start else []
+    cuts = [*range(first, stop, piece_bytes), stop]
+    return damaged + [Piece(path, "capture", *each, mark, end=stop) for each in pairwise(cuts)]
+
+
+def _cut_lines(path: str, file: File, start: int, stop: int, piece_bytes: int) -> list[Piece]:
     if start == stop:
         return [Piece(path, "fixture", start, stop, reason="the file is empty")]
     pieces: list[Piece] = []
     while start < stop:
-        end = stop if start + piece_bytes >= stop else _after_newline(fd, start + piece_bytes - 1, stop)
+        end = stop if start + piece_bytes >= stop else _after_newline(file, start + piece_bytes - 1, stop)
         pieces.append(Piece(path, "fixture", start, end))
         start = end
     return pieces
 
 
-def _after_newline(fd: int, at: int, size: int) -> int:
+def _after_newline(file: File, at: int, size: int) -> int:
     while at < size:
-        window = os.pread(fd, _WINDOW, at)
+        window = file.read_at(at, _WINDOW)
         found = window.find(b"\n")
         if found >= 0:
             return at + found + 1
@@ -255,37 +301,10 @@ def _after_newline(fd: int, at: int, size: int) -> int:
     return size
 
 
-def mark_in(fd: int, size: int) -> bytes | None:
-    """Returns the mark of a capture, from its first whole header; None if there is none."""
-    at = find_block(fd, MAGIC, 0, size)
-    return None if at is None else os.pread(fd, MARK_BYTES, at)
-
-
-def headers(fd: int, start: int, size: int, mark: bytes) -> Iterator[tuple[int, BlockHeader | None]]:
-    """Yields the offset and header of each block between `start` and `size`; header None for bytes of no whole block.
-
-    Does not read bodies. A block whose body would end after `size` is not whole.
-    """
-    at = start
-    while at < size:
-        try:
-            header = read_header(os.pread(fd, HEADER_BYTES, at), 0, mark)
-            whole = at + HEADER_BYTES + header.stored <= size
-        except DamagedBlock:
-            whole = False
-        if whole:
-            yield at, header
-            at += header.size
-        else:
-            yield at, None
-            found = find_block(fd, mark, at + 1, size)
-            at = size if found is None else found
-
-
-def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def lines_of(file: File, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yields each line with its offset. A line takes at most `LONGEST_LINE` bytes plus one window of memory."""
     at, rest = start, b""
-    while at + len(rest) < stop and (window := os.pread(fd, min(_WINDOW, stop - at - len(rest)), at + len(rest))):
+    while at + len(rest) < stop and (window := file.read_at(at + len(rest), min(_WINDOW, stop - at - len(rest)))):
         *lines, rest = (rest + window).split(b"\n")
         for line in lines:
             yield at, line + b"\n"
@@ -295,8 +314,3 @@ def lines_of(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
             at, rest = at + len(rest), b""
     if rest:
         yield at, rest
-
-
-def find_block(fd: int, mark: bytes, at: int, size: int) -> int | None:
-    """Returns the offset of the next whole header from `at` to before `size` whose mark starts with `mark`."""
-    return find_header(lambda offset, length: os.pread(fd, length, offset), mark, at, size)

@@ -25,11 +25,12 @@ from the start. No Spark.
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from segstore.pipeline.trace.files import Piece, form_of, headers, lines_of, mark_in
+from segstore.pipeline.blocks import headers, mark_in, read_index
+from segstore.pipeline.storage import File, Storage, StoreError, concurrently, is_remote
+from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, Piece, form_of, lines_of
 from segstore.pipeline.trace.options import Limit
 from segstore.wire.trace import HEADER_BYTES, MAGIC, TraceError, decode_line, header_from_line
 
@@ -42,25 +43,27 @@ class Step(NamedTuple):
     ts_ns: int
 
 
-def steps(path: str, start: int) -> Iterator[Step]:
+def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[Step]:
     """Yields the steps of a growing file from `start`: to the end of each whole block or line.
 
     Damage before a whole block belongs to that block's step; damage at the end may be a block in writing, and is left.
-    A file that is not a trace is one step. Raises OSError, and ValueError for a packet capture.
+    A compressed file, and a file that is not a trace, is one step. Raises OSError, and ValueError for a packet capture.
     """
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
-        fd = file.fileno()
-        size = os.fstat(fd).st_size
-        head = os.pread(fd, HEADER_BYTES, 0)
+    with storage.open(path) as file:
+        size = file.size
+        if 0 < start == size:
+            return
+        head = file.read_at(0, HEADER_BYTES)
         form = form_of(path, head)
         if form == "packets":
             raise ValueError(f"{path}: a packet capture is not followed while it grows; read it as a whole")
         if form == "fixture":
-            yield from (Step(at + len(line), 1, 0) for at, line in lines_of(fd, start, size) if line.endswith(b"\n"))
+            yield from (Step(at + len(line), 1, 0) for at, line in lines_of(file, start, size) if line.endswith(b"\n"))
             return
-        mark = mark_in(fd, size)
+        mark = mark_in(file, size) if form == "capture" else None
         if mark is not None:
-            for at, header in headers(fd, start, size, mark):
+            index = read_index(path, file, mark, storage) if size - start > PIECE_BYTES else None
+            for at, header in headers(file, start, size, mark, index):
                 if header is not None and at + header.size <= size:
                     yield Step(at + header.size, header.records, header.first_ts_ns)
         elif not MAGIC.startswith(head[: len(MAGIC)]) and start < size:
@@ -102,6 +105,8 @@ def next_offset(
     start: Mapping[str, Any],
     limit: Limit | None,
     target: Mapping[str, int] | None,
+    storage: Storage = LOCAL,
+    *,
     most_age_ns: int | None = None,
 ) -> Offset:
     """Returns the end of a batch that starts at `start`, at most `target`; `start` if there is nothing to read.
@@ -110,16 +115,17 @@ def next_offset(
     """
     end = dict(start)
     taken = {"bytes": 0, "rows": 0, "files": 0}
-    followed = []
-    for path in files:
-        entry = position(start, path) if path in start else _entry(path, start.get(WATERMARK))
+    followed, unknown = [path for path in files if path in start], [path for path in files if path not in start]
+    watermark, at_once = start.get(WATERMARK), any(map(is_remote, files))
+    entries = concurrently(lambda path: _entry(path, watermark, storage), unknown, at_once=at_once)
+    for path, entry in zip(unknown, entries, strict=True):
         if entry is not None and entry >= 0:
             followed.append(path)
         elif entry is not None and (target is None or path in target):
             end[path] = entry
             taken["files"] += 1
     idle: set[str] = set()
-    for path, step in _in_order(followed, start, target, idle):
+    for path, step in _in_order(followed, start, target, idle, storage):
         began = position(end, path)
         more = {"bytes": step.end - began, "rows": step.rows, "files": began == position(start, path)}
         if limit is not None and any(taken.values()) and taken[limit.unit] + more[limit.unit] > limit.most:
@@ -130,19 +136,20 @@ def next_offset(
         for unit, count in more.items():
             taken[unit] += count
     if most_age_ns is not None and any(taken.values()):
-        _forget(end, files, idle, most_age_ns)
+        _forget(end, files, idle, most_age_ns, storage)
     return end
 
 
-def _forget(end: Offset, files: list[str], idle: set[str], most_age_ns: int) -> None:
+def _forget(end: Offset, files: list[str], idle: set[str], most_age_ns: int, storage: Storage) -> None:
     """Forgets files. idle: files that had nothing to read at the start of the batch."""
-    times = {path: found for path in files if (found := _times(path)) is not None}
-    newest = max((changed for _, changed in times.values()), default=0)
+    changes = {path: changed for path in files if (changed := storage.changed_ns(path)) is not None}
+    newest = max(changes.values(), default=0)
     bound = newest - most_age_ns
     unread = []
-    for path, (first, changed) in times.items():
+    for path, changed in changes.items():
         if path in end or (WATERMARK in end and changed < end[WATERMARK]):
             continue
+        first = _first_time(path, storage)
         if first is not None:
             unread.append(min(first, changed))
         elif changed < bound:
@@ -150,70 +157,75 @@ def _forget(end: Offset, files: list[str], idle: set[str], most_age_ns: int) -> 
     watermark = min((bound, *unread))
     watermark = max(watermark, end.get(WATERMARK, watermark))
     for path in [each for each in end if each != WATERMARK]:
-        if path not in times:
+        if path not in changes:
             entry = end[path]
-            first, changed = (None, newest) if isinstance(entry, int) else (entry[1], entry[1])
-            end[path] = [position(end, path), changed]
+            first = None if isinstance(entry, int) else entry[1]
+            end[path] = [position(end, path), newest if first is None else first]
         else:
-            first, changed = times[path] if path in idle else (None, newest)
-        if first is not None and max(first, changed) < watermark:
+            first = _first_time(path, storage) if path in idle and changes[path] < watermark else None
+        if first is not None and first < watermark:
             del end[path]
             end[WATERMARK] = watermark
 
 
-def _entry(path: str, watermark: int | None) -> int | None:
+def _entry(path: str, watermark: int | None, storage: Storage) -> int | None:
     """Returns the first entry of a file that is not in the offset: 0 if it is new; None if it is to be ignored."""
-    found = None if watermark is None else _times(path)
-    if found is None or watermark is None:
+    changed = None if watermark is None else storage.changed_ns(path)
+    if changed is None or watermark is None:
         return 0
-    first, changed = found
     if changed < watermark:
         return None
-    return 0 if first is None or first >= watermark else -max((step.end for step in steps(path, 0)), default=0)
+    first = _first_time(path, storage)
+    return 0 if first is None or first >= watermark else -max((step.end for step in steps(path, 0, storage)), default=0)
 
 
-def _times(path: str) -> tuple[int | None, int] | None:
-    """Returns the times of a file's first record, None if it has none, and of its last change; None without a file."""
+def _first_time(path: str, storage: Storage) -> int | None:
+    """Returns the time of a file's first record, None if it has none, or is not there any more."""
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 — unbuffered, read by position
-            fd = file.fileno()
-            found = os.fstat(fd)
-            return _first_time(fd, path, found.st_size), found.st_mtime_ns
-    except OSError:
+        with storage.open(path) as file:
+            return _first_in(file, path)
+    except FileNotFoundError:
         return None
 
 
-def _first_time(fd: int, path: str, size: int) -> int | None:
-    if form_of(path, os.pread(fd, HEADER_BYTES, 0)) == "fixture":
-        line = next((line for _, line in lines_of(fd, 0, size) if line.strip()), b"")
+def _first_in(file: File, path: str) -> int | None:
+    size, form = file.size, form_of(path, file.read_at(0, HEADER_BYTES))
+    if form == "fixture":
+        line = next((line for _, line in lines_of(file, 0, size) if line.strip()), b"")
         try:
             return header_from_line(decode_line(line, 0)).start_ns
         except TraceError:
             return None
-    mark = mark_in(fd, size)
-    blocks = () if mark is None else (header for _, header in headers(fd, 0, size, mark) if header is not None)
+    mark = mark_in(file, size) if form == "capture" else None
+    blocks = () if mark is None else (header for _, header in headers(file, 0, size, mark) if header is not None)
     return next((header.first_ts_ns for header in blocks if header.records), None)
 
 
 def _in_order(
-    files: list[str], start: Mapping[str, Any], target: Mapping[str, int] | None, idle: set[str]
+    files: list[str], start: Mapping[str, Any], target: Mapping[str, int] | None, idle: set[str], storage: Storage
 ) -> Iterator[tuple[str, Step]]:
     """Yields the steps of all files by time, keeping the order within a file. Adds files without any to `idle`."""
-    waiting: list[tuple[int, int, Step, str, Iterator[Step]]] = []
+    rests = {path: steps(path, position(start, path), storage) for path in files}
+    waiting: list[tuple[int, int, Step, str]] = []
 
-    def push(number: int, path: str, rest: Iterator[Step]) -> bool:
+    def following(path: str) -> Step | None:
         try:
-            step = next(rest, None)
+            return next(rests[path], None)
         except FileNotFoundError:
-            step = None  # the file has vanished
-        if step is not None and (target is None or step.end <= target.get(path, 0)):
-            heapq.heappush(waiting, (step.ts_ns, number, step, path, rest))
-        return step is not None
+            return None  # the file has vanished
+        except StoreError as error:
+            raise StoreError(f"{path}: {error}") from None
 
-    for number, path in enumerate(files):
-        if not push(number, path, steps(path, position(start, path))):
+    def push(number: int, path: str, step: Step | None) -> None:
+        if step is not None and (target is None or step.end <= target.get(path, 0)):
+            heapq.heappush(waiting, (step.ts_ns, number, step, path))
+
+    first = concurrently(following, files, at_once=any(map(is_remote, files)))
+    for number, (path, step) in enumerate(zip(files, first, strict=True)):
+        if step is None:
             idle.add(path)
+        push(number, path, step)
     while waiting:
-        _, number, step, path, rest = heapq.heappop(waiting)
+        _, number, step, path = heapq.heappop(waiting)
         yield path, step
-        push(number, path, rest)
+        push(number, path, following(path))

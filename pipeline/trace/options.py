@@ -9,7 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
 
@@ -20,7 +22,7 @@ T = TypeVar("T")
 _OPTIONS: Final = (
     "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
-    "commands", "connections", "fromNs", "untilNs",
+    "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
 MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 """Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
@@ -46,12 +48,12 @@ class Limit(NamedTuple):
 class TraceOptions(NamedTuple):
     """The options of a trace reader.
 
-    paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame`
-    keep delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows
-    are given as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task;
-    None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at which streams forget files that do
-    not change. ports: the stores' ports in packet captures; empty for all connections that speak the protocol.
-    conditions: select the records that become rows.
+    paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
+    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
+    as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for
+    `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at which streams forget files that do not change.
+    ports: the stores' ports in packet captures; empty for all connections that speak the protocol. conditions: select
+    the records that become rows. storage: opens the paths.
     """
 
     paths: tuple[str, ...]
@@ -64,6 +66,7 @@ class TraceOptions(NamedTuple):
     most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    storage: Storage = LOCAL
 
 
 def read_options(options: Mapping[str, str]) -> TraceOptions:
@@ -94,6 +97,7 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),
         ports=_ports(given),
         conditions=_conditions(given),
+        storage=_storage(given),
     )
 
 
@@ -163,6 +167,16 @@ def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
     if "untilNs" in given:
         found.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
     return tuple(found)
+
+
+def _storage(given: Mapping[str, str]) -> Storage:
+    try:
+        found = json.loads(given.get("storageOptions", "{}"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # not shown: it may contain credentials
+        raise OptionError('storageOptions is a JSON object, such as {"anon": true}', "storageOptions")
+    return Storage(found)
 
 
 def _integer(name: str, text: str) -> int:

@@ -8,10 +8,11 @@ Follows the specifications of the IETF's opsawg: `draft-ietf-opsawg-pcap`, `draf
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from segstore.pipeline.storage import File
 
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump."""
@@ -75,49 +76,49 @@ class _Interface(NamedTuple):
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def packets_of(fd: int) -> Iterator[Packet]:
+def packets_of(file: File) -> Iterator[Packet]:
     """The packets of a file, in order. Raises BadPackets."""
-    magic = _read(fd, 0, 4)
-    return _pcap(fd, *_PCAP[magic]) if magic in _PCAP else _pcapng(fd)
+    magic = _read(file, 0, 4)
+    return _pcap(file, *_PCAP[magic]) if magic in _PCAP else _pcapng(file)
 
 
-def _read(fd: int, at: int, size: int, start: int | None = None) -> bytes:
+def _read(file: File, at: int, size: int, start: int | None = None) -> bytes:
     """Exactly these bytes of the packet or block that starts at `start`."""
-    data = os.pread(fd, size, at)
+    data = file.read_at(at, size)
     if len(data) < size:
         raise BadPackets(at if start is None else start, "the file ends in the middle of a packet")
     return data
 
 
-def _pcap(fd: int, order: str, unit_ns: int) -> Iterator[Packet]:
-    link = struct.unpack(order + "I", _read(fd, 20, 4, 0))[0] & 0xFFFF
+def _pcap(file: File, order: str, unit_ns: int) -> Iterator[Packet]:
+    link = struct.unpack(order + "I", _read(file, 20, 4, 0))[0] & 0xFFFF
     header = struct.Struct(order + "IIII")
-    at, end = 24, os.fstat(fd).st_size
+    at, end = 24, file.size
     while at < end:
-        seconds, fraction, size, _ = header.unpack(_read(fd, at, 16))
+        seconds, fraction, size, _ = header.unpack(_read(file, at, 16))
         if size > MOST_PACKET_BYTES:
             raise BadPackets(at, f"a packet of {size} bytes exceeds {MOST_PACKET_BYTES}")
-        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, _read(fd, at + 16, size, at))
+        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, _read(file, at + 16, size, at))
         at += 16 + size
 
 
-def _pcapng(fd: int) -> Iterator[Packet]:
+def _pcapng(file: File) -> Iterator[Packet]:
     order = ""
     interfaces: list[_Interface] = []
-    at, end = 0, os.fstat(fd).st_size
+    at, end = 0, file.size
     while at < end:
-        head = _read(fd, at, 12)
+        head = _read(file, at, 12)
         if head[:4] == b"\n\r\r\n":
             order, interfaces = _ORDERS.get(head[8:], ""), []
         if not order:
             raise BadPackets(at, "no section of a packet capture starts here")
         kind, size = struct.unpack_from(order + "II", head)
-        if size < 12 or size % 4 or at + size > end or _read(fd, at + size - 4, 4) != head[4:8]:
+        if size < 12 or size % 4 or at + size > end or _read(file, at + size - 4, 4) != head[4:8]:
             raise BadPackets(at, f"the length at the end of a block of {size} bytes does not match")
         if kind in (_INTERFACE, _PACKET, _OLD_PACKET):
             if size > MOST_PACKET_BYTES:
                 raise BadPackets(at, f"a block of {size} bytes exceeds {MOST_PACKET_BYTES}")
-            body = _read(fd, at + 8, size - 12)
+            body = _read(file, at + 8, size - 12)
             try:
                 if kind == _INTERFACE:
                     interfaces.append(_interface(body, order))

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
-import os
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import Chunk, Skipped
 from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, packets_of, tcp_in
 from segstore.wire import WIRE_VERSION
@@ -145,14 +145,14 @@ class Reassembly:
         self.pieces = 0
         self.writer = TraceWriter(make_mark(bytes(8)), Metadata(WIRE_VERSION, "pcap", {}))
 
-    def read(self, fd: int) -> Iterator[Chunk | Skipped]:
+    def read(self, file: File) -> Iterator[Chunk | Skipped]:
         """Yields the records of the capture, and what is skipped, in order."""
         try:
-            for packet in packets_of(fd):
+            for packet in packets_of(file):
                 self.now = packet.ts_ns
                 yield from self._packet(packet)
         except BadPackets as error:
-            size = os.fstat(fd).st_size - error.offset
+            size = file.size - error.offset
             yield Skipped(self.path, error.offset, size, f"not a packet capture from here on: {error}")
         for key in list(self.connections):
             yield from self._end(key)

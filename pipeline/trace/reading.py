@@ -3,18 +3,20 @@
 A reader holds one block in memory, however long the file is.
 
 Invariant: unreadable parts become `Skipped`, with file, offset and size, and reading continues after them, so records
-and skips account for every byte of a file. File contents never raise; only a path that names no file raises `OSError`.
-Skipped are: damaged or torn blocks, captures of other versions, invalid fixture lines, files that are not traces, have
-vanished, or are shorter than when planned. Follows `segstore.wire.trace.reader`, block by block.
+and skips account for every byte of a file. File contents never raise, and neither does a file that cannot be read any
+further. Skipped are: damaged or torn blocks, captures of other versions, invalid fixture lines, files that are not
+traces, have vanished, or are shorter than when planned. Follows `segstore.wire.trace.reader`, block by block.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped, find_block, lines_of, unreadable
+from segstore.pipeline.blocks import find_block
+from segstore.pipeline.compressed import decompressed
+from segstore.pipeline.storage import File, Storage
+from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, lines_of, unreadable
 from segstore.pipeline.trace.packets import Reassembly
 from segstore.wire.trace import (
     HEADER_BYTES,
@@ -37,10 +39,17 @@ from segstore.wire.trace import (
 )
 
 _LINES_AT_ONCE: Final = 4096
+_TWICE: Final = (
+    "a block contains a header of its own capture, whose records may appear as well; segstore trace index prevents this"
+)
 
 
 def read_piece(
-    piece: Piece, *, takes_block: Callable[[BlockHeader], bool] | None = None, ports: tuple[int, ...] = ()
+    piece: Piece,
+    *,
+    takes_block: Callable[[BlockHeader], bool] | None = None,
+    ports: tuple[int, ...] = (),
+    storage: Storage = LOCAL,
 ) -> Iterator[Chunk | Skipped]:
     """Yields the records of a piece in order, with `Skipped` in place of unreadable parts.
 
@@ -51,64 +60,108 @@ def read_piece(
         yield Skipped(piece.path, piece.start, piece.size, piece.reason)
         return
     try:
-        file = open(piece.path, "rb", buffering=0)  # noqa: PTH123, SIM115 — closed below; unbuffered, read by position
+        file = storage.open(piece.path)
     except OSError as error:
         yield Skipped(piece.path, piece.start, piece.size, unreadable(error))
         return
     with file:
-        if piece.form == "capture":
-            yield from _read_blocks(piece, file.fileno(), takes_block)
-        elif piece.form == "fixture":
-            yield from _read_lines(piece, file.fileno())
+        if piece.form == "compressed":
+            yield from _read_compressed(piece, file, takes_block, ports)
         else:
-            try:
-                yield from Reassembly(piece.path, ports).read(file.fileno())
-            except OSError as error:
-                yield Skipped(piece.path, 0, 0, unreadable(error))
+            yield from _read(piece, file, takes_block, ports)
 
 
-def _read_blocks(piece: Piece, fd: int, takes_block: Callable[[BlockHeader], bool] | None) -> Iterator[Chunk | Skipped]:
-    size = min(piece.stop, os.fstat(fd).st_size)
-    at, in_vain = piece.start, 0
-    while at < size:
+def _read(
+    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[Chunk | Skipped]:
+    if piece.reason or piece.form == "compressed":
+        yield Skipped(piece.path, piece.start, piece.size, piece.reason or "it is compressed twice")
+    elif piece.form == "capture":
+        yield from _read_blocks(piece, file, takes_block)
+    elif piece.form == "fixture":
+        yield from _read_lines(piece, file)
+    else:
         try:
-            header = read_header(os.pread(fd, min(HEADER_BYTES, size - at), at), 0, piece.mark)
-            after = at + header.size
-            body_bytes = min(header.stored, size - at)
-            in_vain += body_bytes
-            columns = _read_block(fd, at, size, header, takes_block)
-        except TraceVersionError as error:
-            yield Skipped(piece.path, at, piece.stop - at, error.message)
-            return
-        except DamagedBlock as error:
-            found = find_block(fd, piece.mark, at + 1, size) if in_vain <= MAX_IN_VAIN * piece.size else None
-            after = size if found is None else found
-            yield Skipped(piece.path, at, after - at, error.message)
-        else:
-            in_vain -= body_bytes
-            if columns is not None and len(columns):
-                yield Chunk(piece.path, at, columns)
-        at = after
-    yield from _missing(piece, fd)
+            yield from Reassembly(piece.path, ports).read(file)
+        except OSError as error:
+            yield Skipped(piece.path, 0, 0, unreadable(error))
 
 
-def _missing(piece: Piece, fd: int) -> Iterator[Skipped]:
+def _read_compressed(
+    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None, ports: tuple[int, ...]
+) -> Iterator[Chunk | Skipped]:
+    """Reads a compressed file as a whole. Offsets, except that of a final skip, are those of the decompressed file."""
+    with decompressed(file, piece.stop) as (content, damage):
+        size = content.size
+        for part in cut(piece.path, content, 0, size, max(size, 1)) if size or not damage else ():
+            yield from _read(part, content, takes_block, ports)
+    if damage:
+        yield Skipped(piece.path, 0, piece.size, f"{size} bytes were decompressed from it; {damage}")
+
+
+def _read_blocks(
+    piece: Piece, file: File, takes_block: Callable[[BlockHeader], bool] | None
+) -> Iterator[Chunk | Skipped]:
+    at = piece.start
+    try:
+        end = min(piece.end or piece.stop, file.size)
+        stop = min(piece.stop, end)
+        if piece.end:
+            at = _next(file, piece.mark, at, stop)
+        is_empty = at >= stop
+        in_vain = 0
+        while at < stop:
+            try:
+                header = read_header(file.read_at(at, min(HEADER_BYTES, end - at)), 0, piece.mark)
+                after = at + header.size
+                body_bytes = min(header.stored, end - at)
+                in_vain += body_bytes
+                columns = _read_block(file, at, end, header, takes_block)
+            except TraceVersionError as error:
+                after = _next(file, piece.mark, stop, end) if piece.end else piece.stop
+                yield Skipped(piece.path, at, after - at, error.message)
+                return
+            except DamagedBlock as error:
+                after = _next(file, piece.mark, at + 1 if in_vain <= MAX_IN_VAIN * piece.size else stop, end)
+                yield Skipped(piece.path, at, after - at, error.message)
+            else:
+                in_vain -= body_bytes
+                if columns is not None and len(columns):
+                    yield Chunk(piece.path, at, columns)
+            at = after
+        if piece.end and at < end and not is_empty:
+            # The next piece starts with the first header from `stop` on, so it cannot see what is before that.
+            following = _next(file, piece.mark, stop, end)
+            if following > at:
+                yield Skipped(piece.path, at, following - at, "no block starts here")
+            elif following < at:
+                yield Skipped(piece.path, following, 0, _TWICE)
+    except OSError as error:
+        yield Skipped(piece.path, at, max(piece.stop - at, 0), unreadable(error))
+    else:
+        yield from _missing(piece, file)
+
+
+def _next(file: File, mark: bytes, at: int, end: int) -> int:
+    """Returns the offset of the next block, or `end`."""
+    found = find_block(file, mark, at, end)
+    return end if found is None else found
+
+
+def _missing(piece: Piece, file: File) -> Iterator[Skipped]:
     """Yields the part of a piece beyond the end of its file."""
-    end = max(piece.start, os.fstat(fd).st_size)
+    end = max(piece.start, file.size)
     if end < piece.stop:
         yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
 
 
 def _read_block(
-    fd: int, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
+    file: File, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
 ) -> Columns | None:
     """Reads the records of the block with this header; None for a metadata block or an unwanted block."""
     if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
         return None
-    wanted = min(HEADER_BYTES + header.stored, size - at)
-    block = os.pread(fd, wanted, at)
-    while len(block) < wanted and (more := os.pread(fd, wanted - len(block), at + len(block))):
-        block += more
+    block = file.read_at(at, min(HEADER_BYTES + header.stored, size - at))
     body = read_body(block, 0, header)
     if header.type == BlockType.RECORDS:
         return Columns(body, header.records)
@@ -118,32 +171,39 @@ def _read_block(
     raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
 
 
-def _read_lines(piece: Piece, fd: int) -> Iterator[Chunk | Skipped]:
-    first, after_first = _first_line(fd)
+def _read_lines(piece: Piece, file: File) -> Iterator[Chunk | Skipped]:
+    found: list[Located] = []
+    after, failure = piece.start, ""
     try:
+        first, after_first = _first_line(file)
         header = header_from_line(decode_line(first, 0))
+        for at, line in lines_of(file, max(piece.start, after_first), piece.stop):
+            after = at + len(line)
+            if not line.strip():
+                continue
+            try:
+                record = _record(line, header)
+            except FixtureError as error:
+                if found:
+                    yield Chunk(piece.path, found[0].block, None, tuple(found))
+                    found = []
+                yield Skipped(piece.path, at, len(line), _reason(error))
+                continue
+            found.append(Located(at, 0, record))
+            if len(found) == _LINES_AT_ONCE:
+                yield Chunk(piece.path, found[0].block, None, tuple(found))
+                found = []
     except TraceError as error:
         yield Skipped(piece.path, piece.start, piece.size, _reason(error))
         return
-    found: list[Located] = []
-    for at, line in lines_of(fd, max(piece.start, after_first), piece.stop):
-        if not line.strip():
-            continue
-        try:
-            record = _record(line, header)
-        except FixtureError as error:
-            if found:
-                yield Chunk(piece.path, found[0].block, None, tuple(found))
-                found = []
-            yield Skipped(piece.path, at, len(line), _reason(error))
-            continue
-        found.append(Located(at, 0, record))
-        if len(found) == _LINES_AT_ONCE:
-            yield Chunk(piece.path, found[0].block, None, tuple(found))
-            found = []
+    except OSError as error:
+        failure = unreadable(error)
     if found:
         yield Chunk(piece.path, found[0].block, None, tuple(found))
-    yield from _missing(piece, fd)
+    if failure:
+        yield Skipped(piece.path, after, piece.stop - after, failure)
+    else:
+        yield from _missing(piece, file)
 
 
 def _reason(error: TraceError) -> str:
@@ -154,10 +214,10 @@ def _record(line: bytes, header: FixtureHeader) -> Record:
     return from_line(decode_line(line, 0), header, 0)
 
 
-def _first_line(fd: int) -> tuple[bytes, int]:
+def _first_line(file: File) -> tuple[bytes, int]:
     """Returns the first non-empty line, and the offset of the next one."""
     at = 0
-    for at, line in lines_of(fd, 0, os.fstat(fd).st_size):
+    for at, line in lines_of(file, 0, file.size):
         if line.strip():
             return line, at + len(line)
     return b"", at

@@ -15,6 +15,7 @@ omit default columns and name others; unknown columns and wrong types are refuse
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource as spark
@@ -39,7 +40,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, pieces_of, plan, size_of
+from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, plan, size_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
@@ -128,9 +129,10 @@ class TraceReader(spark.DataSourceReader):
         self.conditions = options.conditions
 
     def partitions(self) -> list[spark.InputPartition]:
-        files = find_files(self.options.paths)
-        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files))
-        return [TracePieces(each) for each in packed(plan(files, split_bytes), split_bytes)]
+        storage = self.options.storage
+        files = find_files(self.options.paths, storage=storage)
+        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files, storage))
+        return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         return read_rows(partition, self.options, self.columns, Chosen(self.conditions))
@@ -171,18 +173,20 @@ class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 — Spark's name
         most_age_ns = self.options.most_file_age_ms * 1_000_000
-        return next_offset(self._files(), start, _limit(limit), self._target, most_age_ns)
+        return next_offset(
+            self._files(), start, _limit(limit), self._target, self.options.storage, most_age_ns=most_age_ns
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
-        self._target = next_offset(self._files(), {}, None, None)
+        self._target = next_offset(self._files(), {}, None, None, self.options.storage)
 
     def partitions(self, start: Offset, end: Offset) -> list[spark.InputPartition]:
         new = parts(start, end)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(stop - begin for begin, stop in new.values()))
-        pieces = (
-            piece
-            for path, part in new.items()
-            for piece in ([late(path, *part)] if is_late(end, path) else pieces_of(path, split_bytes, *part))
+        read = {path: part for path, part in new.items() if not is_late(end, path)}
+        pieces = chain(
+            (late(path, *part) for path, part in new.items() if path not in read),
+            plan(read, split_bytes, self.options.storage),
         )
         return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
@@ -190,7 +194,7 @@ class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNo
         return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
 
     def _files(self) -> list[str]:
-        return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED)
+        return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
 
 
 def _limit(limit: ReadLimit) -> Limit | None:
@@ -227,7 +231,11 @@ def read_rows(
         return iter(())  # Spark's own, where there is nothing to read
     rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
-    found = (each for piece in partition.pieces for each in read_piece(piece, takes_block=takes, ports=options.ports))
+    found = (
+        each
+        for piece in partition.pieces
+        for each in read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+    )
     if not options.vectorised:
         return (row for each in found for row in rows.rows(each))
     from segstore.pipeline.trace.batches import BatchMaker, joined

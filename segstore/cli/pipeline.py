@@ -56,8 +56,9 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
     An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
     """
     from segstore.pipeline.session import SparkMissing, session
+    from segstore.pipeline.trace.files import size_of
 
-    size = sum(Path(each).stat().st_size for each in files)
+    size = size_of(files)
     running: SparkSession | None = None
     try:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)

@@ -1,4 +1,4 @@
-"""`segstore trace show | stats | filter | diff | convert`: inspects and rewrites traces.
+"""`segstore trace show | stats | filter | diff | convert | index`: inspects and rewrites traces.
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
@@ -314,3 +314,26 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
         count = _write(target, opened, redacted(records) if redact else records, compress)
     echo(f"{count} records")
     return _status(opened)
+
+
+@trace.command(short_help="Write indexes of captures.")
+@click.argument("captures", metavar="FILE...", nargs=-1, required=True)
+def index(captures: tuple[str, ...]) -> int:
+    """Write an index beside each capture: where its blocks are, so that readers on a store need not look for them.
+
+    FILE may be the URL of a file on a store, such as s3://bucket/run.wtrace.
+    """
+    from segstore.pipeline.blocks import write_index
+    from segstore.pipeline.storage import Storage
+    from segstore.wire.trace import TraceError
+
+    status = 0
+    for each in captures:
+        try:
+            made, blocks = write_index(each, Storage())
+        except (OSError, ValueError, TraceError) as error:
+            echo(f"{each}: {getattr(error, 'strerror', None) or error}", err=True)
+            status = 1
+        else:
+            echo(f"{made}: {blocks} blocks")
+    return status

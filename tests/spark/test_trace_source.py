@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import fsspec
 import pytest
 
 from segstore.pipeline import pruning
@@ -18,6 +20,7 @@ from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
 from segstore.wire.trace import Record, RecordKind
+from tests.pipeline.stores import SECRET, closed_stores, s3_server
 from tests.pipeline.support import write_capture, write_fixture
 from tests.spark import SPARK
 from tests.wire.trace.traces import capture, frame, record
@@ -315,3 +318,33 @@ def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -
     ((file, block, kind, size, error),) = (tuple(row.values()) for row in batch.to_pylist())
     assert (file, block, kind, size) == (path, 0, "skipped", 500)
     assert "has grown, or it came too late" in error
+
+
+# --- stores ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_on_s3_gives_the_rows_of_the_reference_as_a_whole_and_in_batches(
+    spark: SparkSession, tmp_path: Path, faulty: str, follow: Callable[..., tuple[list[Row], list[int]]]
+) -> None:
+    url, names = "s3://traces/run/", ("kind", "block", "ts_ns", "command", "error")
+    with s3_server() as options, closed_stores():
+        store = fsspec.filesystem("s3", **options)
+        store.mkdir("traces")
+        store.put(faulty, "traces/run", recursive=True)
+        storage = {"storageOptions": json.dumps(options)}
+        frame = spark.read.format("segstore.trace").options(**storage, splitBytes="2000").load(url)
+        assert rows(frame.select(*names)) == reference(faulty, names)
+        assert {row.file for row in frame.select("file").distinct().collect()} == {
+            f"{url}{each.name}" for each in Path(faulty).iterdir()
+        }
+        shown = frame._jdf.queryExecution().toString()
+        assert "segstore.trace" in shown
+        assert SECRET not in shown
+        local = write_capture(tmp_path / "reference.wtrace", traffic(20), a_block=4)
+        store.put(str(local), "traces/new/a.wtrace")
+        found, sizes = follow("s3://traces/new/", maxRowsPerTrigger=12, **storage)
+        assert sizes == [12, 8]
+        assert [row[1:] for row in found] == [row[1:] for row in reference(str(local))]
+        with pytest.raises(Exception, match=r"no such trace.*s3://traces/none") as caught:
+            spark.read.format("segstore.trace").options(**storage).load("s3://traces/none").count()
+        assert SECRET not in str(caught.value)

@@ -65,8 +65,8 @@ def test_a_path_that_names_nothing_is_an_error_unless_files_may_come(tmp_path: P
     assert find_files([str(tmp_path / "*.wtrace"), str(tmp_path)], may_be_none=True) == []
     with pytest.raises(FileNotFoundError):
         find_files([str(tmp_path / "none.wtrace")], may_be_none=True)
-    with pytest.raises(ValueError, match="not over s3a"):
-        find_files(["s3a://bucket/a.wtrace"])
+    with pytest.raises(ValueError, match="not of elsewhere"):
+        find_files(["file://elsewhere/a.wtrace"])
 
 
 # --- captures -------------------------------------------------------------------------------------------------------

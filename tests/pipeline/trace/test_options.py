@@ -64,3 +64,13 @@ def test_options_choose_records() -> None:
 def test_a_column_that_there_is_not_is_refused() -> None:
     with pytest.raises(ColumnError, match="no column 'nope'"):
         read_options({"path": "a", "columns": "ts_ns,nope"})
+
+
+def test_storage_options_are_a_json_object_that_no_message_shows() -> None:
+    given = read_options({"path": "s3://a/b", "storageoptions": '{"key": "hunter2", "anon": false}'})
+    assert given.storage.options == {"key": "hunter2", "anon": False}
+    assert "hunter2" not in repr(given)
+    for value in ('{"key": "hunter2"', '["hunter2"]', "hunter2"):
+        with pytest.raises(OptionError, match="storageOptions is a JSON object") as caught:
+            read_options({"path": "s3://a/b", "storageOptions": value})
+        assert "hunter2" not in f"{caught.value} {caught.value.actual} {caught.value.__cause__!r}"

@@ -16,6 +16,7 @@ from dpkt import ethernet, ip, ip6, pcap, pcapng, tcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segstore.pipeline.storage import LocalFile
 from segstore.pipeline.trace import packets as trace_packets
 from segstore.pipeline.trace.files import Skipped, plan
 from segstore.pipeline.trace.reading import read_piece
@@ -321,7 +322,7 @@ def counted(path: Path, packets: list[bytes]) -> tuple[_Counted, list[Record], l
     path.write_bytes(PCAP + b"".join(map(record, packets)))
     reader = _Counted(str(path), ())
     with path.open("rb") as file:
-        found = list(reader.read(file.fileno()))
+        found = list(reader.read(LocalFile(file)))
     chunks = [each for each in found if not isinstance(each, Skipped)]
     skipped = [each for each in found if isinstance(each, Skipped)]
     return reader, [each.record for chunk in chunks for each in chunk], skipped

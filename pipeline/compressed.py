@@ -1,0 +1,75 @@
+"""Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
+
+Invariant: what can be decompressed is kept, whatever follows it. At most `MOST_BYTES` are written.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+from segstore.pipeline.storage import File, LocalFile
+
+COMPRESSIONS: Final = {".gz": bytes.fromhex("1f8b"), ".zst": bytes.fromhex("28b52ffd")}
+"""Suffix → first bytes of a compressed file."""
+MOST_BYTES: Final = 64 << 30
+"""Maximum size of a decompressed file."""
+_AT_ONCE: Final = 1 << 20
+
+
+@contextmanager
+def decompressed(file: File, stop: int) -> Iterator[tuple[LocalFile, str]]:
+    """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it."""
+    with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
+        yield content, _decompress(file, stop, into)
+
+
+def _decompress(file: File, stop: int, into: IO[bytes]) -> str:
+    left = MOST_BYTES
+    try:
+        with _opened(file, stop) as source:
+            while data := source.read(_AT_ONCE):
+                if len(data) > left:
+                    return f"more than {MOST_BYTES} are not: decompress the file first"
+                left -= len(data)
+                view = memoryview(data)
+                while view:
+                    view = view[into.write(view) :]
+    except ImportError:
+        return "reading .zst needs pyarrow: pip install 'segstore[spark]', or decompress the file first"
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        return f"what follows cannot be decompressed: {getattr(error, 'strerror', None) or error}"
+    return ""
+
+
+def _opened(file: File, stop: int) -> Any:
+    raw = io.BufferedReader(_Raw(file, stop), _AT_ONCE)
+    if file.read_at(0, 2) == COMPRESSIONS[".gz"]:
+        return gzip.GzipFile(fileobj=raw)
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+
+class _Raw(io.RawIOBase):
+    """The first `stop` bytes of a file as a stream."""
+
+    def __init__(self, file: File, stop: int) -> None:
+        self._file = file
+        self._left = stop
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read_at(self._at, min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        self._left -= len(data)
+        return len(data)
