@@ -92,6 +92,12 @@ def test_without_pyspark_it_is_said_how_to_install_it(monkeypatch: pytest.Monkey
     assert caught.value.part == "PySpark"
 
 
+def test_a_pyspark_without_data_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "pyspark.sql.datasource" else object())
+    with pytest.raises(session.SparkMissing, match=r"PySpark 4\.0 or newer is needed"):
+        session.session()
+
+
 def test_the_package_imports_nothing_that_a_machine_may_lack() -> None:
     code = (
         "import sys; import segstore.pipeline.trace.rows, segstore.pipeline.trace.growth;"

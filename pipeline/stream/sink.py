@@ -27,6 +27,8 @@ from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
 from segstore.pipeline.trace.options import OptionError
+from segstore.pipeline.versions import DataSourceStreamArrowWriter
+from segstore.pipeline.workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +71,7 @@ def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) ->
             )
 
 
-class StreamWriter(spark.DataSourceArrowWriter):
+class StreamWriter(Shipped, spark.DataSourceArrowWriter):
     """Writes a DataFrame once."""
 
     def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:
@@ -96,7 +98,7 @@ class StreamWriter(spark.DataSourceArrowWriter):
             await abandon(segments, (), query=self.query)
 
 
-class StreamStreamWriter(spark.DataSourceStreamArrowWriter):
+class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:

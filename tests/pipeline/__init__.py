@@ -2,4 +2,5 @@
 
 session: test_pipeline_session
 statements: spark/test_benchmarks
+workers: spark/test_shipping
 """
