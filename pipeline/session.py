@@ -36,8 +36,8 @@ SOURCES: Final = ("segstore.pipeline.trace.source", "segstore.pipeline.stream.so
 """Modules with a function `sources(push_filters)` that returns the data sources to register."""
 
 MOST_PARTITIONS: Final = 2_000
-"""A shuffle has a block for each task before it and each partition after it. With one for 64 MB, 1 TB would have 119
-million blocks of 1 KB. Beyond this number Spark also knows only the average size of the blocks of a task."""
+"""A shuffle has a block for each task before it and each partition after it: with a partition for 64 MB, the number of
+blocks would grow with the square of the trace's size. With more partitions Spark also knows only their average size."""
 
 _SHUFFLE_BYTES: Final = 64 * 1024 * 1024
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
