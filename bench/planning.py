@@ -16,6 +16,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +24,11 @@ from bench.harness import FULL, Effort, Figure, Report
 from bench.pages import main
 from bench.pictures import Bars
 from bench.standalone import session
-from bench.traffic import write_traffic
+from bench.traffic import records, write_traffic
 from segstore.pipeline.replay_plan import Link, plan
 from segstore.pipeline.session import MOST_PARTITIONS, shuffle_partitions
 from segstore.pipeline.trace import files
+from segstore.wire.trace import Metadata, RecordWriter, make_mark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +46,8 @@ TASKS: Final = (1_000, 8_000)
 QUICK_TASKS: Final = (20, 60)
 MAP_STATUS_BYTES: Final = 1
 """What Spark keeps of a block of a shuffle on the driver: the logarithm of its size."""
+A_FILE_BYTES: Final = 70_000
+"""Size of a task's input with which each small file is a task of its own."""
 _JAVA: Final = b"org.apache.spark.deploy.SparkSubmit"
 
 
@@ -167,7 +171,8 @@ def _replay_plan(connections: int) -> tuple[float, float]:
 def _jobs(spark: SparkSession, folder: Path, counts: tuple[int, int]) -> list[tuple[int, float, int]]:
     """Tasks, seconds, and the peak of the driver's Java after them."""
     one = folder / "one.wtrace"
-    write_traffic(one, 1, writers=1, connections=1)
+    writer = RecordWriter(make_mark(b"planning"), Metadata(17, "bench", {}))
+    one.write_bytes(writer.start() + b"".join(map(writer.add, islice(records(), 20))) + writer.take())
     _count(spark, str(one))
     found = []
     for count in counts:
@@ -182,9 +187,8 @@ def _jobs(spark: SparkSession, folder: Path, counts: tuple[int, int]) -> list[tu
 
 
 def _count(spark: SparkSession, path: str) -> None:
-    spark.read.format("segstore.trace").option("columns", "command").option("splitBytes", 1).load(path).write.format(
-        "noop"
-    ).mode("overwrite").save()
+    reader = spark.read.format("segstore.trace").options(columns="command", splitBytes=A_FILE_BYTES)
+    reader.load(path).write.format("noop").mode("overwrite").save()
 
 
 def _java_peak() -> int:
