@@ -10,6 +10,7 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
 SOAK_HISTORIES ?= 3000
+SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
 ROOM ?=
 VECTORS ?=
 ARGS ?=
@@ -29,9 +30,13 @@ DEV := $(VENV)/.installed-dev
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
 
+# Earlier versions of PySpark leave sockets to the garbage collector.
+OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session.py \
+	-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-quick test-lowest audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
-	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-matching bench-stream-lag \
+.PHONY: help setup serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
 	bench-ownership bench-tap conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
@@ -54,6 +59,14 @@ test-lowest: ## run the codec's tests with the lowest versions that pyproject.to
 	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check --quiet install -c $(VENV)-lowest/lowest.txt -e '.[dev]'
 	$(VENV)-lowest/bin/pytest -n $(WORKERS) tests/wire $(ARGS)
+
+test-spark: $(DEV) ## run the tests of the pipeline with each PySpark of SPARKS, in an environment of its own; needs PyPI
+	@status=0; for each in $(SPARKS); do \
+		$(PY) -m venv $(VENV)-spark-$$each && \
+		$(VENV)-spark-$$each/bin/python -m pip --disable-pip-version-check --quiet install -e '.[dev,spark]' "pyspark==$$each" && \
+		$(VENV)-spark-$$each/bin/pytest -q $(OF_SPARK) $(ARGS) || { status=1; echo "PySpark $$each: failed" >&2; }; \
+		rm -rf $(VENV)-spark-$$each; \
+	done; exit $$status
 
 audit: $(DEV) ## look up known vulnerabilities of the installed and the lowest allowed versions on PyPI
 	@test -x $(VENV)-audit/bin/pip-audit || { $(PY) -m venv $(VENV)-audit && \
@@ -104,6 +117,12 @@ bench-lazy-producers: $(DEV) ## what many writers cost that write little: eager,
 
 bench-matching: $(DEV) ## matching on Spark beside DuckDB, and from which size of a trace on a report pays
 	$(PY) -m bench.matching $(ARGS)
+
+bench-large-trace: $(DEV) ## the analysis of a trace of 5 GB, on local[2] and on a master with two workers: ARGS="--megabytes 500"
+	$(PY) -m bench.large_trace $(ARGS)
+
+bench-planning: $(DEV) ## what planning and the driver hold for 1 TB on 100 nodes, and where it breaks first
+	$(PY) -m bench.planning $(ARGS)
 
 bench-large-events: $(DEV) ## events of 24 to 256 MiB, against the same bytes as events of 1 MB
 	$(PY) -m bench.large_events $(ARGS)

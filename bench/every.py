@@ -25,7 +25,7 @@ from bench.processes import ROOT
 
 __all__ = ["Ended", "main", "run_all", "summary"]
 
-LIMIT_S: Final = 1200.0
+LIMIT_S: Final = 3600.0
 MISSED: Final = 1
 """The status of a benchmark that ran and missed a goal. Python gives it for an uncaught error as well."""
 _STOP_S: Final = 10.0

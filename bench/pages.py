@@ -51,7 +51,7 @@ BENCHMARKS: Final = (
         _own,
         (
             "tap", "durable", "capacity", "ownership", "client", "official_client", "pooling", "setup_timeout",
-            "lazy_producers", "large_events", "pipeline", "matching", "stream_lag",
+            "lazy_producers", "large_events", "pipeline", "matching", "large_trace", "planning", "stream_lag",
         ),
     ),
 )  # fmt: skip

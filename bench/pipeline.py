@@ -11,6 +11,7 @@ Python worker, as the system counts it at its peak, for a trace and for one a qu
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
@@ -36,7 +37,7 @@ from segstore.pipeline.trace.rows import RowMaker, trace_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["run"]
+__all__ = ["run", "watching"]
 
 MEGABYTES: Final = 400
 QUICK_MEGABYTES: Final = 24
@@ -44,6 +45,12 @@ ONE_PROCESS_BYTES: Final = 64_000_000
 """The part of the trace that is decoded in one process to compare CPU times."""
 ROUNDS: Final = 3
 LOOK_S: Final = 0.02
+_KINDS: Final = {
+    b"pyspark.daemon": "python",
+    b"CoarseGrainedExecutorBackend": "java",
+    b"org.apache.spark.deploy.SparkSubmit": "java",
+}
+"""What stands in the command line of a process that runs tasks."""
 
 PLAIN, TOGETHER = "one by one", "by column"
 SPARK, TUPLES, ALONE = "Spark, batches", "Spark, tuples", "one process, plain Python"
@@ -173,24 +180,29 @@ def _spark(spark: SparkSession, path: Path, rounds: int) -> Times:
 
 def _worker_peak(spark: SparkSession, path: Path) -> float:
     """Bytes of the largest Python worker that reads a trace, at its peak."""
-    with _watching() as peaks:
+    with watching() as peaks:
         spark.read.format("segstore.trace").load(str(path)).write.format("noop").mode("overwrite").save()
-    if not peaks:
+    workers = [most for (_, kind), most in peaks.items() if kind == "python"]
+    if not workers:
         raise RuntimeError("no worker was seen: the trace is too short")
-    return max(peaks.values())
+    return max(workers)
 
 
 @contextmanager
-def _watching() -> Iterator[dict[int, int]]:
-    """Looks at the Python workers of this process's Java until the block ends: process → most memory so far."""
-    peaks: dict[int, int] = {}
+def watching() -> Iterator[dict[tuple[int, str], int]]:
+    """Looks at what runs Spark's tasks below this process until the block ends.
+
+    Gives (process, "java" or "python") → most memory so far. Java is executors, and the driver of a local master.
+    """
+    peaks: dict[tuple[int, str], int] = {}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_S):
             for process in Path("/proc").iterdir():
                 if process.name.isdigit() and (seen := _peak_of(process)) is not None:
-                    peaks[int(process.name)] = max(seen, peaks.get(int(process.name), 0))
+                    key = int(process.name), seen[0]
+                    peaks[key] = max(seen[1], peaks.get(key, 0))
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -201,17 +213,28 @@ def _watching() -> Iterator[dict[int, int]]:
         watcher.join()
 
 
-def _peak_of(process: Path) -> int | None:
-    """The most memory that a process had, if it is one of Spark's Python workers."""
+def _peak_of(process: Path) -> tuple[str, int] | None:
+    """The kind of a process and the most memory that it had, if it runs tasks of Spark and this process started it."""
     try:
-        if b"pyspark.daemon" not in (process / "cmdline").read_bytes():
+        line = (process / "cmdline").read_bytes()
+        kind = next((kind for mark, kind in _KINDS.items() if mark in line), None)
+        if kind is None or not _is_ours(process):
             return None
-        for line in (process / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+        for line in (process / "status").read_bytes().splitlines():
+            if line.startswith(b"VmHWM:"):
+                return kind, int(line.split()[1]) * 1024
     except OSError:
         return None  # it has ended since
     return None
+
+
+def _is_ours(process: Path) -> bool:
+    """Whether this process started it, directly or through others. Raises OSError."""
+    while process.name != "0":
+        if int(process.name) == os.getpid():
+            return True
+        process = process.with_name((process / "stat").read_text().rpartition(") ")[2].split()[1])
+    return False
 
 
 if __name__ == "__main__":

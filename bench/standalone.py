@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,12 +24,14 @@ _READY_S: Final = 60.0
 _STOP_S: Final = 30.0
 
 
-def session(master: str, *, quick: bool = False) -> SparkSession:
-    """The session of this process, with settings that suit both. quick: whether Java is started for work of seconds."""
+def session(master: str, *, quick: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, with settings that suit both. quick: whether Java is started for work of seconds.
+    conf: more settings.
+    """
     from segstore.pipeline import session as sessions
 
-    conf = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g", "spark.driver.bindAddress": "127.0.0.1"}
-    running = sessions.session(master, app="bench", conf=conf, quick=quick)
+    suits = {"spark.sql.shuffle.partitions": "8", "spark.driver.memory": "2g", "spark.driver.bindAddress": "127.0.0.1"}
+    running = sessions.session(master, app="bench", conf=suits | dict(conf or {}), quick=quick)
     running.sparkContext.setLogLevel("ERROR")
     return running
 

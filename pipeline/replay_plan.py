@@ -95,16 +95,16 @@ def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> I
 def links(rows: DataFrame) -> list[Link]:
     """Returns what each connection names, from rows with `LINK_COLUMNS`, plus `fields` for batches of merges.
 
-    The distinct pairs are collected on the driver: a few bytes for each connection and name.
+    The distinct pairs are collected on the driver, which keeps some hundred bytes for each connection and name.
     """
     from segstore.pipeline.report.analysis import require
 
     require(rows, (*LINK_COLUMNS, "kind"))
-    batches = "fields" in rows.columns
-    columns = [*LINK_COLUMNS, "CASE WHEN command IN ('MERGE_SEGMENTS_BATCH', 'SEGMENTS_BATCH_MERGED') THEN fields END"]
-    chosen = rows.where("kind <> 'skipped'").selectExpr(*columns[: None if batches else -1])
-    counted = chosen.groupBy(*chosen.columns).count().toLocalIterator()
-    return _links((*row[:-1], *(() if batches else (None,)), row[-1]) for row in counted)
+    batch = f"CASE WHEN command IN {_BATCH} THEN"
+    fields = f"{batch} fields END" if "fields" in rows.columns else "NULL"
+    columns = [f"{batch} command END AS command" if each == "command" else each for each in LINK_COLUMNS]
+    chosen = rows.where("kind <> 'skipped'").selectExpr(*columns, f"{fields} AS fields")
+    return _links(chosen.groupBy(*chosen.columns).count().toLocalIterator())
 
 
 def links_of(paths: str | Iterable[str]) -> list[Link]:
@@ -191,8 +191,10 @@ def replay(rows: DataFrame, parts: Plan, run: Replayer) -> list[Outcome]:
     """
     from pyspark.sql import functions as f
 
+    from segstore.pipeline import versions
     from segstore.pipeline.report.analysis import require
 
+    versions.require("replay")
     require(rows, REPLAY_COLUMNS)
     spark = rows.sparkSession
     assigned = spark.createDataFrame(

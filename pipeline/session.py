@@ -6,9 +6,9 @@ that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has th
 options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) have the same effect and are safe.
 
 Invariant: this module sets only what the sources need or what makes a local session start faster; the caller's `conf`
-takes precedence. Python workers use this interpreter, where Spark would take the first `python3` on PATH. Refused, with
-`SparkMissing`: no PySpark, no Java of version `JAVA` or newer, a malformed master URL, and unreachable cluster masters,
-which Spark would try for a minute.
+takes precedence. Python workers use PYSPARK_PYTHON, or this interpreter if that is not set, where Spark would take the
+first `python3` on PATH. Refused, with `SparkMissing`: no PySpark, no Java of version `JAVA` or newer, a malformed
+master URL, unreachable cluster masters, which Spark would try for a minute, and workers without this package.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
 SOURCES: Final = ("segstore.pipeline.trace.source", "segstore.pipeline.stream.source")
 """Modules with a function `sources(push_filters)` that returns the data sources to register."""
 
+MOST_PARTITIONS: Final = 2_000
+"""A shuffle has a block for each task before it and each partition after it: with a partition for 64 MB, the number of
+blocks would grow with the square of the trace's size. With more partitions Spark also knows only their average size."""
+
+_SHUFFLE_BYTES: Final = 64 * 1024 * 1024
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
 _CONNECT_S: Final = 5.0
@@ -69,7 +74,7 @@ def session(
     problem = missing() or master_missing(master)
     if problem is not None:
         raise problem
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
@@ -94,6 +99,13 @@ def _settings(quick: bool, push_filters: bool) -> dict[str, str]:
     return settings
 
 
+def shuffle_partitions(trace_bytes: int, cores: int) -> int:
+    """Returns the `spark.sql.shuffle.partitions` with which to analyse traces of this size: one for about 64 MB of
+    trace, at least one a core, otherwise at most `MOST_PARTITIONS`.
+    """
+    return max(cores, min(trace_bytes // _SHUFFLE_BYTES, MOST_PARTITIONS))
+
+
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     """Registers this project's data sources with a session that the caller has started. Can be called again.
 
@@ -102,13 +114,14 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     `session(…)` once.
 
     push_filters: requires the session's `FILTER_PUSH_DOWN`, without which Spark refuses to read. Raises ValueError if
-    that is not set.
+    that is not set, and SparkMissing if the Python that the session starts for workers cannot import this package.
     """
     if push_filters and str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() != "true":
         raise ValueError(f"filters are pushed down only in a session with {FILTER_PUSH_DOWN} set to true")
     java = getattr(spark, "_jvm", None)
     if java is not None:  # Spark Connect has no JVM here and no per-thread sessions
         java.SparkSession.setActiveSession(spark._jsparkSession)
+        import_module("segstore.pipeline.workers").check_workers(spark)
         prune_columns(spark)
     for name in SOURCES:
         for source in import_module(name).sources(push_filters):
@@ -119,6 +132,8 @@ def missing() -> SparkMissing | None:
     """Returns why Spark cannot run here, or None."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("numpy") is None:
         return SparkMissing("PySpark", "Spark is not installed: pip install 'segstore[spark]'")
+    if find_spec("pyspark.sql.datasource") is None:
+        return SparkMissing("PySpark", "PySpark 4.0 or newer is needed: older versions have no data sources in Python")
     version = java_version()
     if version is None:
         return SparkMissing(

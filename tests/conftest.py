@@ -21,6 +21,7 @@ import time
 import tomllib
 from collections import Counter
 from datetime import UTC, datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,13 @@ def has_sanitizers() -> bool:
     return os.sep in subprocess.run(ask, capture_output=True, text=True, check=False).stdout
 
 
+def has_pyspark(*oldest: int) -> bool:
+    """Whether PySpark is here, of this version or newer."""
+    if find_spec("pyspark") is None:
+        return False
+    return tuple(map(int, version("pyspark").split(".")[:2])) >= oldest
+
+
 PARTS: dict[str, Callable[[], bool]] = {
     "the extension segstore._speed": lambda: find_spec("segstore._speed") is not None,
     "CPython's _testcapi": lambda: find_spec("_testcapi") is not None,
@@ -71,6 +79,10 @@ PARTS: dict[str, Callable[[], bool]] = {
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
+    "deltalake": lambda: find_spec("deltalake") is not None,
+    "pyiceberg": lambda: find_spec("pyiceberg") is not None,
+    "PySpark 4.1 or newer": lambda: has_pyspark(4, 1),
+    "PySpark 4.2 or newer": lambda: has_pyspark(4, 2),
     "Java 17 or newer": lambda: (java_version() or 0) >= JAVA,
     "ZooKeeper (Java 17 or newer and PySpark's jars)": zookeeper_starts,
     "../shared": (ROOT.parent / "shared").is_dir,

@@ -92,6 +92,20 @@ def test_without_pyspark_it_is_said_how_to_install_it(monkeypatch: pytest.Monkey
     assert caught.value.part == "PySpark"
 
 
+def test_a_pyspark_without_data_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None if name == "pyspark.sql.datasource" else object())
+    with pytest.raises(session.SparkMissing, match=r"PySpark 4\.0 or newer is needed"):
+        session.session()
+
+
+@pytest.mark.parametrize(
+    ("trace_bytes", "cores", "partitions"),
+    [(0, 2, 2), (640 << 20, 2, 10), (10**12, 1_600, 2_000), (10**12, 3_000, 3_000)],
+)
+def test_shuffle_partitions_grow_with_the_trace_to_a_limit(trace_bytes: int, cores: int, partitions: int) -> None:
+    assert session.shuffle_partitions(trace_bytes, cores) == partitions
+
+
 def test_the_package_imports_nothing_that_a_machine_may_lack() -> None:
     code = (
         "import sys; import segstore.pipeline.trace.rows, segstore.pipeline.trace.growth;"

@@ -38,6 +38,8 @@ from segstore.pipeline.stream.options import StreamOptions, read_stream_options
 from segstore.pipeline.stream.segments import Segments, opened, opened_for
 from segstore.pipeline.stream.write import BadRow, Rows, TaskResult, write_rows
 from segstore.pipeline.trace.options import OptionError
+from segstore.pipeline.versions import DataSourceStreamArrowWriter
+from segstore.pipeline.workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +86,7 @@ def check_schema(options: StreamOptions, schema: StructType, overwrite: bool) ->
             )
 
 
-class StreamWriter(spark.DataSourceArrowWriter):
+class StreamWriter(Shipped, spark.DataSourceArrowWriter):
     """Writes a DataFrame once."""
 
     def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:
@@ -111,7 +113,7 @@ class StreamWriter(spark.DataSourceArrowWriter):
             await abandon(segments, (), query=self.query)
 
 
-class StreamStreamWriter(spark.DataSourceStreamArrowWriter):
+class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: StreamOptions, schema: StructType, overwrite: bool) -> None:

@@ -19,14 +19,6 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource as spark
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from segstore.pipeline.stream.cuts import Cut, CutError, Offsets, cut_of, offsets_of
@@ -35,6 +27,16 @@ from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, cut_at, 
 from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.trace.options import OptionError
+from segstore.pipeline.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    require,
+)
+from segstore.pipeline.workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +47,7 @@ def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
     return (StreamSource,)
 
 
-class StreamSource(spark.DataSource):
+class StreamSource(Shipped, spark.DataSource):
     """The data source for streams; `StreamOptions` describes its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -67,6 +69,7 @@ class StreamSource(spark.DataSource):
         return StreamReader(self.read_options, _names(schema))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
+        require("readStream")
         if self.read_options.end is not None:
             raise OptionError("to is for read: a query with readStream goes on, see Trigger.AvailableNow", "to")
         return StreamStreamReader(self.read_options, _names(schema))
@@ -77,6 +80,7 @@ class StreamSource(spark.DataSource):
         return StreamWriter(self.read_options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> spark.DataSourceStreamWriter:  # noqa: N802 — Spark's
+        require("writeStream")
         from segstore.pipeline.stream.sink import StreamStreamWriter
 
         return StreamStreamWriter(self.read_options, schema, overwrite)
@@ -94,7 +98,7 @@ class StreamPart(spark.InputPartition):
         self.part = part
 
 
-class _Reader:
+class _Reader(Shipped):
     """The common base of both readers."""
 
     def __init__(self, options: StreamOptions, names: tuple[str, ...]) -> None:

@@ -19,14 +19,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource as spark
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -46,6 +38,16 @@ from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, p
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
+from segstore.pipeline.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    require,
+)
+from segstore.pipeline.workers import Shipped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,21 +62,23 @@ _TYPES: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
 }
 _FOLLOWED: Final = (".wtrace", ".jsonl")
-_TESTS: Final[dict[type[spark.Filter], Test]] = {
-    spark.EqualTo: "=",
-    spark.GreaterThan: ">",
-    spark.GreaterThanOrEqual: ">=",
-    spark.LessThan: "<",
-    spark.LessThanOrEqual: "<=",
+_TESTS: Final[dict[str, Test]] = {
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
 }
 
 
 def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
     """Returns this module's data sources. push_filters: whether they accept filters that the session pushes down."""
+    if push_filters:
+        require("push_filters")
     return (FilteringTraceSource,) if push_filters else (TraceSource,)
 
 
-class TraceSource(spark.DataSource):
+class TraceSource(Shipped, spark.DataSource):
     """The data source for traces; `TraceOptions` describes its options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -92,6 +96,7 @@ class TraceSource(spark.DataSource):
         return TraceReader(self.read_options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
+        require("readStream")
         return TraceStreamReader(self.read_options, wanted_columns(schema))
 
 
@@ -120,7 +125,7 @@ class TracePieces(spark.InputPartition):
         self.pieces = pieces
 
 
-class TraceReader(spark.DataSourceReader):
+class TraceReader(Shipped, spark.DataSourceReader):
     """Reads whole traces."""
 
     def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:
@@ -150,7 +155,7 @@ class FilteringTraceReader(TraceReader):
                 self.conditions += (found,)
 
 
-class TraceStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads traces as they grow: each micro-batch reads what has become complete in each file.
 
     `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a
@@ -219,7 +224,7 @@ def _condition(pushed: Any) -> Condition | None:
         return condition(column, "null", negated=negated is not isinstance(pushed, spark.IsNotNull))
     if isinstance(pushed, spark.In):
         return condition(column, "in", tuple(pushed.value), negated=negated)
-    test = _TESTS.get(type(pushed))
+    test = _TESTS.get(type(pushed).__name__)
     return None if test is None else condition(column, test, (pushed.value,), negated=negated)
 
 

@@ -32,8 +32,6 @@ _MOST_SAID = 400
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
 _MOST_SHOWN = 20
-_SHUFFLE_BYTES = 64 * 1024 * 1024
-"""Bytes of traces per shuffle partition; there are at least as many partitions as cores."""
 _QUICK_BYTES = 128 * 1024 * 1024
 """Bytes of traces up to which Java is started with options for short work."""
 
@@ -55,7 +53,7 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
 
     An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
     """
-    from segstore.pipeline.session import SparkMissing, session
+    from segstore.pipeline.session import SparkMissing, session, shuffle_partitions
     from segstore.pipeline.trace.files import size_of
 
     size = size_of(files)
@@ -64,7 +62,7 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
         context = running.sparkContext
         context.setLogLevel("ERROR")
-        running.conf.set("spark.sql.shuffle.partitions", str(max(context.defaultParallelism, size // _SHUFFLE_BYTES)))
+        running.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions(size, context.defaultParallelism)))
         yield running
     except SparkMissing as error:
         raise click.ClickException(str(error)) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +134,61 @@ def test_a_plain_reader_sees_all_that_is_written_at_a_rate() -> None:
         plain.end()
     assert len(plain.lags) == 50
     assert all(lag > 0 for _, lag in plain.lags)
+
+
+def test_an_event_log_gives_the_time_and_the_shuffle_of_each_kind_of_stage(tmp_path: Path) -> None:
+    from bench.large_trace import FOLLOWING, READING, SQL, stages_of
+
+    def submitted(number: int, group: str, *scopes: str) -> dict[str, Any]:
+        rdds = [{"Scope": json.dumps({"id": "1", "name": name})} for name in scopes]
+        info = {"Stage ID": number, "RDD Info": [*rdds, {}]}
+        properties = {"spark.jobGroup.id": group}
+        return {"Event": "SparkListenerStageSubmitted", "Stage Info": info, "Properties": properties}
+
+    def ended(number: int, run_ms: int, shuffled: int) -> dict[str, Any]:
+        metrics = {"Executor Run Time": run_ms, "Shuffle Write Metrics": {"Shuffle Bytes Written": shuffled}}
+        return {"Event": "SparkListenerTaskEnd", "Stage ID": number, "Task Metrics": metrics}
+
+    events = [
+        {"Event": "SparkListenerApplicationStart"},
+        submitted(0, "quarter", "BatchScan segstore.trace"), ended(0, 9_000, 900),
+        submitted(1, "quarter", "Sort", "MapInArrow"), ended(1, 9_000, 900),
+        submitted(2, "whole", "BatchScan segstore.trace"), ended(2, 1_000, 100), ended(2, 1_500, 50),
+        submitted(3, "whole", "Sort", "MapInArrow"), ended(3, 4_000, 30),
+        submitted(4, "whole", "MapInArrow", "InMemoryTableScan"), ended(4, 500, 7),
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 4, "Task Metrics": None},
+    ]  # fmt: skip
+    (tmp_path / "app").write_text("".join(f"{json.dumps(each)}\n" for each in events))
+    found = stages_of(tmp_path)
+    assert found.seconds == {READING: 2.5, FOLLOWING: 4.0, SQL: 0.5}
+    assert (found.shuffled, found.shuffled_first) == (187, 150)
+
+
+def test_a_large_trace_is_equal_files_and_its_report_compares_them_with_one_process(tmp_path: Path) -> None:
+    from bench import large_trace
+
+    records = large_trace.make_trace(tmp_path, 400_000)
+    whole, quarter = ([each.read_bytes() for each in (tmp_path / name).iterdir()] for name in ("whole", "quarter"))
+    assert (len(whole), len(quarter)) == (large_trace.FILES, large_trace.FILES // 4)
+    assert len({*whole, *quarter}) == 1
+    with pytest.raises(RuntimeError, match=r"20 times \(1, 2\) expected"):
+        large_trace._check([(5, 10), (20, 41)], (1, 2))
+    stages = large_trace.Stages(dict.fromkeys(large_trace.STAGES, 2.0), 60 * records, 20 * records)
+    run = large_trace.Run([3.0, 10.0], [8, 9], [100, 110], stages)
+    report = Report("A large trace", question="Does it?")
+    large_trace._report(report, {large_trace.LOCAL: run}, [5.0, 20.0], 5_000_000_000, records, goals=True)
+    assert [(each.value, each.met) for each in report.figures] == [(0.5, True), (1.1, True)]
+    assert "local[2] takes 0.50 of the time of one process. 60 bytes are shuffled per record" in on_page(
+        "large_trace", report
+    )
+
+
+def test_a_task_and_a_name_of_the_replay_plan_have_a_price(tmp_path: Path) -> None:
+    from bench import planning
+
+    per_block, block_bytes = planning._planning(tmp_path, 3_000_000)
+    assert 0 < per_block < 1
+    assert block_bytes > 100_000
+    for seconds, size in (planning._pickling(), planning._replay_plan(20)):
+        assert seconds > 0
+        assert 50 < size < 5_000

@@ -3,4 +3,5 @@
 pruning: spark/test_trace_source
 session: test_pipeline_session
 statements: spark/test_benchmarks
+workers: spark/test_shipping
 """

@@ -294,6 +294,7 @@ class Counting:
         return Outcome(part, len(records), len(frames), 0, told)
 
 
+@pytest.mark.needs("PySpark 4.1 or newer")
 def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession, made: Made) -> None:
     reader = spark.read.format("segstore.trace")
     columns = "file,block,record,kind,ts_ns,connection,direction,command,segment,source,writer_id,fields,frame"
@@ -308,6 +309,7 @@ def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession,
         assert len(outcomes[part].differences) == len(found.parts[part].connections)
 
 
+@pytest.mark.needs("PySpark 4.1 or newer")
 def test_a_trace_is_replayed_by_tasks_and_what_differs_is_told(spark: SparkSession) -> None:
     command = CommandLine(spark)
     with ServerThread() as servers:

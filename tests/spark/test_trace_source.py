@@ -206,6 +206,7 @@ def pushing(spark: SparkSession) -> Iterator[Callable[[str], DataFrame]]:
     register(spark)
 
 
+@pytest.mark.needs("PySpark 4.1 or newer")
 def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
     spark: SparkSession, faulty: str, pushing: Callable[[str], DataFrame]
 ) -> None:
@@ -216,6 +217,7 @@ def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
     kept.unpersist(blocking=True)
 
 
+@pytest.mark.needs("PySpark 4.1 or newer")
 def test_what_is_pushed_down_is_not_filtered_again(faulty: str, pushing: Callable[[str], DataFrame]) -> None:
     found = pushing(faulty).where("command = 'READ_SEGMENT' and request_id > 5")
     plan = found._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
@@ -232,6 +234,7 @@ def twice(found: DataFrame) -> list[Row]:
     return sorted(tuple(row) for row in one.union(other).select("command").collect())
 
 
+@pytest.mark.needs("PySpark 4.1 or newer")
 @pytest.mark.xfail(reason="Spark 4.3.0 keeps what a pushed filter left of a DataFrame")
 def test_a_dataframe_can_be_filtered_twice_where_filters_are_pushed_down(
     faulty: str, pushing: Callable[[str], DataFrame]
@@ -281,6 +284,7 @@ def follow(spark: SparkSession, tmp_path: Path) -> Callable[..., tuple[list[Row]
     return run
 
 
+@pytest.mark.needs("PySpark 4.2 or newer")
 def test_a_capture_that_grows_is_read_once_block_by_block(
     tmp_path: Path, follow: Callable[..., tuple[list[Row], list[int]]]
 ) -> None:
@@ -298,6 +302,7 @@ def test_a_capture_that_grows_is_read_once_block_by_block(
     assert found == reference(str(folder))
 
 
+@pytest.mark.needs("PySpark 4.2 or newer")
 def test_damage_in_a_capture_that_grows_is_a_row(tmp_path: Path, follow: Callable[..., Any]) -> None:
     whole = bytearray(capture(traffic(12), a_block=4))
     whole[700] ^= 1

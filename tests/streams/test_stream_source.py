@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from segstore.pipeline.stream.cuts import CutError
 from segstore.pipeline.stream.plan import DataLost
 from segstore.pipeline.stream.source import StreamSource, StreamStreamReader
+from segstore.pipeline.versions import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from tests.pipeline.stream_support import SCOPE, STREAM, scale, write_events
 
 
@@ -38,6 +38,7 @@ def query(uri: str, available_now: bool, limit: ReadAllAvailable | ReadMaxRows) 
     return batches
 
 
+@pytest.mark.needs("PySpark 4.2 or newer")
 async def test_batches_cross_scalings_and_the_tail_is_reported(uri: str) -> None:
     for first in range(0, 300, 100):
         await write_events(uri, [(b"%d" % number, f"k{number % 7}") for number in range(first, first + 100)])

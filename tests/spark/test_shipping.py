@@ -1,0 +1,121 @@
+"""An archive brings the package to workers that have nothing installed; without it the error says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from segstore.pipeline.session import SparkMissing, register
+from tests.spark import SPARK
+from tests.spark.standalone import ROOT, Standalone
+from tests.test_packaging import declared, lend
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = SPARK
+
+RECORDED = ROOT / "fixtures" / "traces"
+DRIVER = """
+import json, sys
+from segstore.pipeline.session import session
+from segstore.pipeline.trace.rows import trace_rows
+
+master, conf, traces = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+spark = session(master, conf=conf, quick=True)
+found = spark.read.format("segstore.trace").load(traces)
+assert found.count() == sum(1 for _ in trace_rows(traces))
+def where(_):
+    import segstore
+    yield segstore.__file__
+print(*spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has nothing installed."""
+    home = tmp_path_factory.mktemp("bare") / "environment"
+    venv.create(home, symlinks=True)
+    return home / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a virtual environment that has this package and what it requires, and the archive of it."""
+    folder = tmp_path_factory.mktemp("driver")
+    venv.create(folder / "environment", symlinks=True)
+    (packages,) = folder.glob("environment/lib/python*/site-packages")
+    for name in declared("segstore").union(("numpy", "pyarrow")):
+        lend(name, packages)
+    shutil.copytree(ROOT / "segstore", packages / "segstore", ignore=shutil.ignore_patterns("__pycache__"))
+    with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=0) as archive:
+        for path in sorted((folder / "environment").rglob("*")):
+            if path.is_symlink() and path.parent == packages:
+                archive.add(path.resolve(), path.relative_to(folder / "environment"), filter=_without_caches)
+            elif not path.is_dir() or path.is_symlink():
+                archive.add(path, path.relative_to(folder / "environment"))
+    return folder
+
+
+def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if member.name.endswith(("__pycache__", "/tests", "/include")) else member
+
+
+def test_workers_that_have_nothing_installed_read_a_trace_through_an_archive(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PYSPARK_PYTHON"] = "./environment/bin/python"
+    with Standalone(folder / "cluster", workers=1, installed=False) as cluster:
+        conf = cluster.conf | {"spark.archives": "environment.tar.gz#environment"}
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, cluster.master, json.dumps(conf), str(RECORDED)],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[:6_000]
+        (where,) = done.stdout.split()
+        assert where.startswith(str(folder / "cluster" / "work0"))
+
+
+def test_a_session_whose_workers_lack_the_package_is_told_before_its_first_job(
+    spark: SparkSession, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)  # Python imports from the working folder, which may be the checkout
+    for program, reason in ((str(bare), "No module named 'segstore'"), ("./none", "there is no such program")):
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", program)
+        with pytest.raises(SparkMissing, match=rf"{reason}\. Set PYSPARK_PYTHON .* to {sys.executable}$") as caught:
+            register(spark)
+        assert caught.value.part == "segstore"
+
+
+def test_an_executor_without_the_package_says_where_and_what_to_do(bare: Path, tmp_path: Path) -> None:
+    from pyspark import __file__ as spark_file
+    from pyspark import cloudpickle
+
+    from segstore.pipeline.stream.source import StreamSource
+    from segstore.pipeline.trace.source import TraceSource
+
+    of = {"controller": "tcp://a:9090", "scope": "a", "stream": "b"}
+    libraries = [*(Path(spark_file).parent / "python" / "lib").glob("*.zip")]
+    program = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+    for number, source in enumerate((TraceSource({"path": "x"}), StreamSource(of))):
+        assert cloudpickle.loads(cloudpickle.dumps(source)).read_options == source.read_options
+        (tmp_path / str(number)).write_bytes(cloudpickle.dumps(source))
+        done = subprocess.run(
+            [bare, "-c", program, tmp_path / str(number)],
+            env={"PYTHONPATH": os.pathsep.join(map(str, libraries))}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert f"{bare} on {socket.gethostname()} cannot import segstore: No module named 'segstore'" in done.stderr
+        assert done.stderr.rstrip().endswith("in PYSPARK_PYTHON")
