@@ -254,7 +254,7 @@ class _Found(NamedTuple):
             with suppress(ValueError):
                 changed = datetime.fromisoformat(changed)
         seconds = changed.timestamp() if isinstance(changed, datetime) else changed
-        return cls(info["size"], int(seconds * 1e9) if isinstance(seconds, int | float) else time.time_ns())
+        return cls(info["size"], round(seconds * 1e9) if isinstance(seconds, int | float) else time.time_ns())
 
 
 class _System:

@@ -153,7 +153,7 @@ class Folder:
             del self.files[path]
 
     def follow(self, limit: int | None) -> None:
-        after = next_offset(self.paths(), self.offset, limit and Limit("rows", limit), None, AGE)
+        after = next_offset(self.paths(), self.offset, limit and Limit("rows", limit), None, most_age_ns=AGE)
         found = Counter(self.between(self.offset, after))
         self.batches.append((self.offset, after, found))
         self.read += found
@@ -223,12 +223,12 @@ def test_a_file_that_was_forgotten_is_not_read_again_when_it_grows(tmp_path: Pat
     assert str(first) not in folder.offset
     assert WATERMARK in folder.offset
     write_capture(first, records(10_000, 9))
-    after = next_offset(folder.paths(), folder.offset, None, None, AGE)
+    after = next_offset(folder.paths(), folder.offset, None, None, most_age_ns=AGE)
     assert parts(folder.offset, after) == {str(first): (0, first.stat().st_size)}
     assert is_late(after, str(first))
     (skipped,) = read_piece(late(str(first), *parts(folder.offset, after)[str(first)]))
     assert "has grown, or it came too late" in str(skipped)
-    assert next_offset(folder.paths(), after, None, None, AGE) == after
+    assert next_offset(folder.paths(), after, None, None, most_age_ns=AGE) == after
 
 
 def test_an_offset_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
