@@ -92,8 +92,13 @@ public final class PruneColumns extends Rule {
     // The source still checks the names of all columns.
     HashMap options = new HashMap(scan.relation().options());
     options.put("columns", String.join(",", scan.relation().table().schema().fieldNames()));
-    return scan.copy(
-        scan.relation(), table.newScanBuilder(new CaseInsensitiveStringMap(options)).build(), output,
-        scan.keyGroupedPartitioning(), scan.ordering(), scan.pushedFilters(), scan.mergeableScan());
+    // Versions of Spark differ in the number of the relation's arguments, but not in the first three.
+    Object[] arguments = new Object[scan.productArity()];
+    for (int at = 0; at < arguments.length; at++) {
+      arguments[at] = scan.productElement(at);
+    }
+    arguments[1] = table.newScanBuilder(new CaseInsensitiveStringMap(options)).build();
+    arguments[2] = output;
+    return (LogicalPlan) scan.makeCopy(arguments);
   }
 }

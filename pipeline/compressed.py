@@ -1,6 +1,6 @@
 """Decompresses whole files (gzip, Zstandard) into temporary files, where they can be read by position.
 
-Invariant: what can be decompressed is kept, whatever follows it. At most `MOST_BYTES` are written.
+Invariant: what can be decompressed is kept, whatever follows it. At most `most_bytes` are written.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ _AT_ONCE: Final = 1 << 20
 
 
 @contextmanager
-def decompressed(file: File, stop: int) -> Iterator[tuple[LocalFile, str]]:
-    """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it."""
+def decompressed(file: File, stop: int, most_bytes: int | None = None) -> Iterator[tuple[LocalFile, str]]:
+    """Yields the decompressed contents of a file's first `stop` bytes, and why there are no more; "" for all of it.
+
+    most_bytes: of the contents; None for `MOST_BYTES`.
+    """
     with tempfile.TemporaryFile(prefix="segstore-", buffering=0) as into, LocalFile(into) as content:
-        yield content, _decompress(file, stop, into)
+        yield content, _decompress(file, stop, into, MOST_BYTES if most_bytes is None else most_bytes)
 
 
-def _decompress(file: File, stop: int, into: IO[bytes]) -> str:
-    left = MOST_BYTES
+def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
+    left = most_bytes
     try:
         with _opened(file, stop) as source:
             while data := source.read(_AT_ONCE):
                 if len(data) > left:
-                    return f"more than {MOST_BYTES} are not: decompress the file first"
+                    return f"more than {most_bytes} are not: decompress the file first"
                 left -= len(data)
                 view = memoryview(data)
                 while view:

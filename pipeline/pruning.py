@@ -37,6 +37,7 @@ def prune_columns(spark: SparkSession) -> None:
         compiler.cook(resources.files(__package__).joinpath("PruneColumns.java").read_text("utf-8"))
         rule = compiler.getClassLoader().loadClass(_RULE).newInstance()
     except Py4JJavaError as error:
-        log.warning("queries on traces read all columns, unless the option `columns` names some: %s", error)
+        said = str(error.java_exception)
+        log.warning("queries on traces read all columns, unless the option `columns` names some: %s", said)
         return
     getattr(methods, "extraOptimizations_$eq")(rules.appended(rule))

@@ -34,8 +34,9 @@ _FIRST_BYTES: Final = 64 * 1024
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 """Minimum size of a request that continues the previous one."""
 _MOST_SAID: Final = 300
-_CHANGED: Final = ("LastModified", "last_modified", "mtime", "modified", "updated")
-"""What file systems of fsspec call the time of the last change: a `datetime`, seconds since 1970, or ISO 8601."""
+_CHANGED: Final = ("LastModified", "last_modified", "mtime", "modified", "updated", "modificationTime")
+"""What file systems of fsspec call the time of the last change: a `datetime`, ISO 8601, or seconds since 1970; the
+last one is milliseconds, of HDFS."""
 _HIDDEN: Final = re.compile(r"(?<=\?)[^\s'\"<>]+|(?<=://)[^\s/@]+(?=@)")
 _SHOWN_OPTIONS: Final = frozenset(
     ("account_name", "endpoint_url", "host", "port", "project", "protocol", "region_name", "user", "username")
@@ -236,7 +237,7 @@ class Storage:
         except Exception as error:  # noqa: BLE001 — each file system has its own errors
             said = _shown(error, self.options)
             raise StoreError(
-                f"{url}: {parts.scheme} cannot be opened: {said}; set up what fsspec needs for it"
+                f"{url}: {parts.scheme} cannot be opened: {said}; what it needs is in fsspec's documentation"
             ) from None
         return _System(system, self.options), name
 
@@ -249,12 +250,14 @@ class _Found(NamedTuple):
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> _Found:
-        changed = next((found for name in _CHANGED if (found := info.get(name)) is not None), None)
+        name = next((name for name in _CHANGED if info.get(name) is not None), "")
+        changed = info.get(name)
         if isinstance(changed, str):
             with suppress(ValueError):
                 changed = datetime.fromisoformat(changed)
         seconds = changed.timestamp() if isinstance(changed, datetime) else changed
-        return cls(info["size"], round(seconds * 1e9) if isinstance(seconds, int | float) else time.time_ns())
+        scale = 1e6 if name == "modificationTime" else 1e9
+        return cls(info["size"], round(seconds * scale) if isinstance(seconds, int | float) else time.time_ns())
 
 
 class _System:

@@ -76,6 +76,7 @@ class WriterMachine:
         "_error",
         "_events",
         "_flow",
+        "_frame_events",
         "_largest",
         "_late_over",
         "_loop",
@@ -126,6 +127,7 @@ class WriterMachine:
         self._late_over: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
         self._most_held = pool.settings.max_in_flight_bytes
+        self._frame_events = frame_events
         overhead = _EVENT_HEADER_BYTES if frame_events else 0
         self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
@@ -370,8 +372,8 @@ class WriterMachine:
         self._stumbled = True
         self._flow = flow
         flow.turn = self._take_turn
-        outbox, request_id, frame_events = flow.connection.outbox, self._setup.request_id, self._events.overhead > 0
-        self._appends = Appends(flow, outbox, self.segment, self.writer_id, request_id, frame_events)
+        outbox, request_id = flow.connection.outbox, self._setup.request_id
+        self._appends = Appends(flow, outbox, self.segment, self.writer_id, request_id, self._frame_events)
         self.state = after(self.state, WriterEvent.SENT)
         return True
 

@@ -169,6 +169,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
         now: the sender waits until the event is stored, so it is not delayed for batching.
         """
+        if type(event) is not bytes:  # saves nearly every event a call
+            event = whole_event(event)
         size = len(event)
         if size > self._largest:
             raise EventTooLarge(
@@ -182,7 +184,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             route = self._route(routing_key)
         position, writer = route
         done: asyncio.Future[None] = self._loop.create_future()
-        has_room = writer.append(event if type(event) is bytes else whole_event(event), done, 1, position, now)
+        has_room = writer.append(event, done, 1, position, now)
         self._events += 1
         self._bytes += size
         pool = self._pool

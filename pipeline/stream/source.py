@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
+from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.cuts import Cut, CutError, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, cut_at, lag, next_cut, ranges_between, skipped
@@ -174,8 +175,10 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         if (time.monotonic() - self._planned_s) * 1000 >= self.options.trigger_delay_ms:
             return True
         found = await lag(segments, self.options, start)
-        amount = found.events if minimum.events else found.bytes
-        return amount is None or amount >= minimum.least
+        amount = found.bytes
+        if minimum.events:  # not known before the first entry of an index
+            amount = found.bytes // EVENT_HEADER_BYTES if found.events is None else found.events
+        return amount >= minimum.least
 
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
         """Returns what a query's progress shows as the latest offset: the stream's tail, how far the last batch is

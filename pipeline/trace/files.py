@@ -178,13 +178,13 @@ def piece_bytes_of(total: int) -> int:
     return min(max(total // _PIECES + _LONG_BLOCK_BYTES, PIECE_BYTES), MOST_PIECE_BYTES)
 
 
-def size_of(paths: Iterable[str], storage: Storage = LOCAL) -> int:
-    """Returns the total size of all accessible files."""
-    total = 0
+def sizes_of(paths: Iterable[str], storage: Storage = LOCAL) -> dict[str, int]:
+    """Returns the sizes of all accessible files."""
+    sizes = {}
     for path in paths:
         with suppress(OSError):  # reported when the file is opened
-            total += storage.size(path)
-    return total
+            sizes[path] = storage.size(path)
+    return sizes
 
 
 def plan(

@@ -25,14 +25,22 @@ from the start. No Spark.
 from __future__ import annotations
 
 import heapq
+import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from segstore.pipeline.blocks import headers, mark_in, read_index
+from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage, StoreError, concurrently, is_remote
 from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, Piece, form_of, lines_of
 from segstore.pipeline.trace.options import Limit
 from segstore.wire.trace import HEADER_BYTES, MAGIC, TraceError, decode_line, header_from_line
+
+log = logging.getLogger(__name__)
+
+_BEGINNING_BYTES: Final = 8 * 1024 * 1024
+"""How much of a compressed file is decompressed to find its first record."""
 
 
 class Step(NamedTuple):
@@ -122,6 +130,7 @@ def next_offset(
         if entry is not None and entry >= 0:
             followed.append(path)
         elif entry is not None and (target is None or path in target):
+            log.warning("%s is skipped: %s", path, _LATE)
             end[path] = entry
             taken["files"] += 1
     idle: set[str] = set()
@@ -143,7 +152,7 @@ def next_offset(
 def _forget(end: Offset, files: list[str], idle: set[str], most_age_ns: int, storage: Storage) -> None:
     """Forgets files. idle: files that had nothing to read at the start of the batch."""
     changes = {path: changed for path in files if (changed := storage.changed_ns(path)) is not None}
-    newest = max(changes.values(), default=0)
+    newest = min(max(changes.values(), default=0), time.time_ns())  # some may be of clocks that are ahead
     bound = newest - most_age_ns
     unread = []
     for path, changed in changes.items():
@@ -190,6 +199,10 @@ def _first_time(path: str, storage: Storage) -> int | None:
 
 def _first_in(file: File, path: str) -> int | None:
     size, form = file.size, form_of(path, file.read_at(0, HEADER_BYTES))
+    if form == "compressed":
+        with decompressed(file, size, _BEGINNING_BYTES) as (content, _):
+            is_nested = form_of(path, content.read_at(0, HEADER_BYTES)) == form
+            return None if is_nested else _first_in(content, path)
     if form == "fixture":
         line = next((line for _, line in lines_of(file, 0, size) if line.strip()), b"")
         try:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from segstore.pipeline.trace.columns import Column, ColumnError, ddl, select
-from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, plan, size_of
+from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
@@ -136,7 +136,7 @@ class TraceReader(Shipped, spark.DataSourceReader):
     def partitions(self) -> list[spark.InputPartition]:
         storage = self.options.storage
         files = find_files(self.options.paths, storage=storage)
-        split_bytes = self.options.split_bytes or piece_bytes_of(size_of(files, storage))
+        split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
         return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
@@ -183,7 +183,7 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
         )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's name
-        self._target = next_offset(self._files(), {}, None, None, self.options.storage)
+        self._target = sizes_of(self._files(), self.options.storage)
 
     def partitions(self, start: Offset, end: Offset) -> list[spark.InputPartition]:
         new = parts(start, end)

@@ -44,7 +44,7 @@ _PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default
 
 @click.group()
 def pipeline() -> None:
-    """Report on traces, or replay them in parallel, on Spark. TRACES are files, folders and globs."""
+    """Report on traces, or replay them in parallel, on Spark. TRACES are files, folders, globs and URLs of stores."""
 
 
 @contextmanager
@@ -54,9 +54,9 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
     An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
     """
     from segstore.pipeline.session import SparkMissing, session, shuffle_partitions
-    from segstore.pipeline.trace.files import size_of
+    from segstore.pipeline.trace.files import sizes_of
 
-    size = size_of(files)
+    size = sum(sizes_of(files).values())
     running: SparkSession | None = None
     try:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
@@ -193,7 +193,7 @@ def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, 
     """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
 
     Connections that name the same segment or writer are in one part. Each part is a Spark task; machines that run
-    tasks need the traces at the same paths. Without --to the parts are printed.
+    tasks need local traces at the same paths. Without --to the parts are printed.
     """
     import json
 

@@ -332,7 +332,8 @@ def index(captures: tuple[str, ...]) -> int:
         try:
             made, blocks = write_index(each, Storage())
         except (OSError, ValueError, TraceError) as error:
-            echo(f"{each}: {getattr(error, 'strerror', None) or error}", err=True)
+            said = getattr(error, "strerror", None) or str(error)
+            echo(said if said.startswith(each) else f"{each}: {said}", err=True)
             status = 1
         else:
             echo(f"{made}: {blocks} blocks")

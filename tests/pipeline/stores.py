@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from typing import Any
+from threading import Event, Thread
+from typing import IO, Any
 
 __all__ = ["HttpStore", "closed_stores", "http_store", "s3_server"]
 
@@ -23,14 +23,27 @@ def s3_server() -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
         assert server.stderr is not None
+        said: list[str] = []
+        started = Event()
+        drain = Thread(target=_listen, args=(server.stderr, said, started))
+        drain.start()
         try:
-            url = next(found[0] for line in server.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
-            drain = Thread(target=server.stderr.read)
-            drain.start()
-            yield {"key": "somebody", "secret": SECRET, "endpoint_url": url}
+            found = started.wait(60) and re.search(r"http://127\.0\.0\.1:\d+", "".join(said))
+            if not found:
+                raise RuntimeError(f"moto's S3 server did not start: {''.join(said)}")
+            yield {"key": "somebody", "secret": SECRET, "endpoint_url": found[0]}
         finally:
             server.terminate()
             drain.join(10)
+
+
+def _listen(stream: IO[str], said: list[str], started: Event) -> None:
+    for line in stream:
+        if not started.is_set():
+            said.append(line)
+        if "http://" in line:
+            started.set()
+    started.set()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from segstore.pipeline import storage as storages
 from segstore.pipeline.storage import RemoteFile, Storage, StoreError
-from segstore.pipeline.trace.files import Chunk, Skipped, find_files, plan, size_of
+from segstore.pipeline.trace.files import Chunk, Skipped, find_files, plan, sizes_of
 from segstore.pipeline.trace.growth import WATERMARK, next_offset, parts
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import trace_rows
@@ -75,7 +75,7 @@ def test_files_folders_and_globs_on_s3_are_found_and_read_like_local_ones(s3: di
             "s3a://traces/run/a.wtrace",
             both[0],
         ]
-        assert size_of(both, storage) == sum(each.stat().st_size for each in tmp_path.iterdir())
+        assert sum(sizes_of(both, storage).values()) == sum(each.stat().st_size for each in tmp_path.iterdir())
         pieces = plan(both, 1000, storage)
         assert len(pieces) > 5
         rows = [found for piece in pieces for found in read_piece(piece, storage=pickle.loads(pickle.dumps(storage)))]

@@ -23,7 +23,7 @@ from fsspec.spec import AbstractFileSystem
 
 from segstore.pipeline.blocks import write_index
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.files import Chunk, Piece, find_files, piece_bytes_of, plan, size_of
+from segstore.pipeline.trace.files import Chunk, Piece, find_files, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.trace import MARK_BYTES
@@ -113,7 +113,7 @@ def main() -> int:
 
     def planned(folder: str) -> list[Piece]:
         files = find_files([f"simulated://{folder}"], storage=storage)
-        return plan(files, piece_bytes_of(size_of(files, storage)), storage)
+        return plan(files, piece_bytes_of(sum(sizes_of(files, storage).values())), storage)
 
     timed("1 TB in one capture", lambda: planned("one"))
     timed("1 TB in 1,000 captures", lambda: planned("many"))

@@ -20,7 +20,7 @@ from tests.spark.watermarks import Counted, Event, count_windows, load, read_win
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = SPARK
+pytestmark = [*SPARK, pytest.mark.needs("PySpark 4.2 or newer")]
 
 FIRST_MS = 1_700_000_000_000
 ROUND_MS = 10_000

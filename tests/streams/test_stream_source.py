@@ -55,6 +55,7 @@ async def test_batches_cross_scalings_and_the_tail_is_reported(uri: str) -> None
         assert 10 <= len(batches) <= 13
 
 
+@pytest.mark.needs("PySpark 4.2 or newer")
 async def test_a_minimum_does_not_hold_a_batch_longer_than_its_delay_or_the_end_of_a_query(uri: str) -> None:
     await write_events(uri, [(b"%d" % number, f"k{number}") for number in range(100)])
     await asyncio.to_thread(_wait_for_more, uri)
@@ -75,6 +76,7 @@ def _wait_for_more(uri: str) -> None:
         assert one.latestOffset(start, one.getDefaultReadLimit()) != start
 
 
+@pytest.mark.needs("PySpark 4.2 or newer")
 async def test_an_offset_of_another_format_is_refused_with_what_to_do(uri: str) -> None:
     await asyncio.to_thread(_refuse, uri)
 

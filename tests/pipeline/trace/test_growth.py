@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -242,3 +244,33 @@ def test_an_offset_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
         folder.follow(None)
     assert min(folder.read) > 10_001
     assert str(tmp_path / "gone.wtrace") not in folder.offset
+
+
+def test_a_file_of_a_clock_that_is_ahead_does_not_hide_later_ones(tmp_path: Path) -> None:
+    folder, ahead_ns = Folder(str(tmp_path), write_capture), 4_000_000_000 * 10**9
+    folder.append(999)
+    (path,) = tmp_path.iterdir()
+    os.utime(path, ns=(ahead_ns, ahead_ns))
+    for _ in range(3):
+        folder.follow(None)
+        assert folder.offset.get(WATERMARK, 0) < time.time_ns()
+        folder.now += AGE
+        folder.append(999)
+    folder.follow(None)
+    assert set(folder.read.values()) == {1}
+    assert len(folder.read) == 8
+
+
+def test_a_compressed_file_is_forgotten_by_its_first_record(tmp_path: Path) -> None:
+    plain, files, read = tmp_path / "plain", list[str](), list[str]()
+    offset: Offset = {}
+    for number in range(5):
+        write_capture(plain, records(number * AGE, 2))
+        path = tmp_path / f"{number}.wtrace.gz"
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        os.utime(path, ns=(number * AGE, number * AGE))
+        files.append(str(path))
+        before, offset = offset, next_offset(files, offset, None, None, most_age_ns=AGE)
+        read += parts(before, offset)
+    assert read == files
+    assert sorted(offset) == [WATERMARK, *files[-2:]]
