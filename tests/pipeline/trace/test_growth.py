@@ -247,18 +247,15 @@ def test_an_offset_of_an_earlier_version_is_read_on(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_clock_that_is_ahead_does_not_hide_later_ones(tmp_path: Path) -> None:
-    folder, ahead_ns = Folder(str(tmp_path), write_capture), 4_000_000_000 * 10**9
-    folder.append(999)
-    (path,) = tmp_path.iterdir()
-    os.utime(path, ns=(ahead_ns, ahead_ns))
-    for _ in range(3):
-        folder.follow(None)
-        assert folder.offset.get(WATERMARK, 0) < time.time_ns()
-        folder.now += AGE
-        folder.append(999)
-    folder.follow(None)
-    assert set(folder.read.values()) == {1}
-    assert len(folder.read) == 8
+    files: list[str] = []
+    offset: Offset = {}
+    now_ns, age_ns = time.time_ns(), 1000 * 10**9
+    for number, changed_ns in enumerate((now_ns - 5 * age_ns, 3 * now_ns, now_ns - age_ns // 2, now_ns)):
+        files.append(str(write_capture(tmp_path / f"{number}.wtrace", records(min(changed_ns, now_ns), 2))))
+        os.utime(files[-1], ns=(changed_ns, changed_ns))
+        before, offset = offset, next_offset(files, offset, None, None, most_age_ns=age_ns)
+        assert [*parts(before, offset)] == files[-1:]
+    assert sorted(offset) == [WATERMARK, *files[1:]]
 
 
 def test_a_compressed_file_is_forgotten_by_its_first_record(tmp_path: Path) -> None:
