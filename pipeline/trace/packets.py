@@ -8,8 +8,8 @@ read any further, because the start of its next frame is unknown; the lost bytes
 packets. Not read: TLS, and whatever `segstore.pipeline.trace.packet_files` does not read.
 
 Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
-ports decide which of `GROUPS` groups a connection belongs to. A group depends on nothing but its own packets, so
-records, skips and limits are the same in any number of parts:
+ports decide which of `GROUPS` groups a connection belongs to. A group depends on its own packets alone, and on the
+time of the capture's last one, so records, skips and limits are the same in any number of parts:
 
 1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
    its group. Its number is unique there, and later records of the group have higher blocks or numbers.
@@ -17,7 +17,8 @@ records, skips and limits are the same in any number of parts:
 3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
    most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
    more ends the one that has been silent longest.
-4. What is wrong with the file itself is reported by the first part.
+4. What is wrong with the file itself is reported by the first part. Only a part that cannot read the file, which others
+   may have read, says so itself.
 """
 
 from __future__ import annotations
