@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from segstore.pipeline.trace.columns import Column
+from segstore.pipeline.trace.columns import Column, select
 from segstore.pipeline.trace.files import Chunk, Located, Skipped
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.rows import Row, RowMaker, storable
@@ -45,7 +45,8 @@ class BatchMaker:
     def __init__(self, rows: RowMaker) -> None:
         self.schema = arrow_schema(rows.columns)
         self._rows = rows
-        self._one = RowMaker(in_order(rows.columns), tokens=rows.tokens, fail_fast=rows.fail_fast)
+        numbered = dict.fromkeys((*rows.columns, *select(("record",))))  # `_filled` finds packets by it
+        self._one = RowMaker(in_order(tuple(numbered)), tokens=rows.tokens, fail_fast=rows.fail_fast)
         self._filler = make_filler(self._one, rows.chosen)
 
     def batches(self, found: Chunk | Skipped) -> Iterator[pa.RecordBatch]:
@@ -60,7 +61,7 @@ class BatchMaker:
 
     def _filled(self, chunk: Chunk, columns: Columns) -> Iterator[pa.RecordBatch]:
         def row(number: int) -> Row:
-            return self._one.row(chunk.path, Located(chunk.block, number, columns[number]))
+            return self._one.row(chunk.path, Located(chunk.block_of(number), number, columns[number]))
 
         for first in range(0, len(columns), ROWS_AT_ONCE):
             stop = min(first + ROWS_AT_ONCE, len(columns))
@@ -74,6 +75,9 @@ class BatchMaker:
             for column, buffers in zip(self._one.columns, filled, strict=True):
                 type_, arrow = _TYPES[column.type], [pa.py_buffer(each) for each in buffers]
                 made[column.name] = pa.Array.from_buffers(type_, count, arrow)
+            if chunk.packets is not None and "block" in self.schema.names:
+                blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])
+                made["block"] = blocks.take(made["record"])
             yield pa.RecordBatch.from_arrays([made[name] for name in self.schema.names], schema=self.schema)
 
 

@@ -78,12 +78,12 @@ class ColumnError(ValueError):
 
 RECORD_COLUMNS: Final = (
     Column("file", "string", "path of the trace"),
-    Column("block", "long", "byte of the file at which the block starts; of a fixture, the line"),
-    Column("record", "int", "number of the record in its block, from 0"),
+    Column("block", "long", "byte of the file at which the block, line or packet starts"),
+    Column("record", "int", "number of the record in its block, from 0; unique for a packet"),
     Column("kind", "string", "frame, bytes (that make no frame), open, close, or skipped (what could not be read)"),
     Column("ts_ns", "long", "time in ns since 1970"),
     Column("time", "timestamp", "the same, to the microsecond"),
-    Column("connection", "long", "number of the connection in the trace"),
+    Column("connection", "long", "number of the connection in the trace; byte of its first packet"),
     Column("direction", "string", "request (towards the store) or reply"),
     Column("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
 )

@@ -1,7 +1,8 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
 A `Piece` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one of them. Planning reads headers only. There are three ways to cut a capture:
+each damage is in exactly one of them. A packet capture is divided by connection instead: each piece is the whole file
+and one part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
 1. A local one at the blocks that its headers tell.
 2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index tells.
@@ -13,6 +14,7 @@ each damage is in exactly one of them. Planning reads headers only. There are th
 from __future__ import annotations
 
 import glob
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -32,6 +34,8 @@ MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
 _OPEN_BYTES: Final = 64 * 1024
 """Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
+GROUPS: Final = 8
+"""The connections of a packet capture are in this many groups; a part is some of them."""
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
@@ -52,6 +56,7 @@ class Piece(NamedTuple):
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
     reason: why nothing of it can be read, as found during planning. end: 0 if the range starts and stops at blocks or
     lines; otherwise the reader looks for the first header from `start` on, and its last block may extend up to `end`.
+    part: of a packet capture, which of its `parts`.
     """
 
     path: str
@@ -62,6 +67,8 @@ class Piece(NamedTuple):
     records: int = 0
     reason: str = ""
     end: int = 0
+    part: int = 0
+    parts: int = 1
 
     @property
     def size(self) -> int:
@@ -81,7 +88,7 @@ class Skipped(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A record and its place: the offset of its block or line, and its number there."""
+    """A record and its place: the offset of its block, line or packet, and its number there or in its `Chunk`."""
 
     block: int
     number: int
@@ -91,22 +98,34 @@ class Located(NamedTuple):
 class Chunk:
     """Records of one file that were read together.
 
-    columns: for a capture, the records of the block at offset `block`; else None. Iterating yields every record with
-    its place, for either form.
+    columns: for a capture, the records of the block at offset `block`; for packets, those that `packets` lead to; else
+    None. packets: for each of these records, the offset of its packet. Iterating yields every record with its place.
     """
 
-    __slots__ = ("_located", "block", "columns", "path")
+    __slots__ = ("_located", "block", "columns", "packets", "path")
 
-    def __init__(self, path: str, block: int, columns: Columns | None, located: Sequence[Located] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        block: int,
+        columns: Columns | None,
+        located: Sequence[Located] = (),
+        packets: array[int] | None = None,
+    ) -> None:
         self.path = path
         self.block = block
         self.columns = columns
+        self.packets = packets
         self._located = located
 
     def __iter__(self) -> Iterator[Located]:
         if self.columns is None:
             return iter(self._located)
-        return (Located(self.block, number, record) for number, record in enumerate(self.columns))
+        return (Located(self.block_of(number), number, record) for number, record in enumerate(self.columns))
+
+    def block_of(self, number: int) -> int:
+        """Returns the offset of the block or packet of a record in `columns`."""
+        return self.block if self.packets is None else self.packets[number]
 
     def __len__(self) -> int:
         return len(self._located) if self.columns is None else len(self.columns)
@@ -224,8 +243,13 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
         return _cut_blocks(path, file, start, stop, piece_bytes, storage)
     if form == "fixture":
         return _cut_lines(path, file, start, stop, piece_bytes)
+    if form == "packets":
+        # A power of two gives all parts as many groups. Each part reads the whole file: too much for a store.
+        most = 1 if file.remote else GROUPS
+        parts = min(most, 1 << (max(stop - start - 1, 0) // piece_bytes).bit_length())
+        return [Piece(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
     grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
-    return [Piece(path, form, start, stop, reason=grown if form == "compressed" else "")]
+    return [Piece(path, form, start, stop, reason=grown)]
 
 
 def packed(pieces: Iterable[Piece], most_bytes: int) -> list[list[Piece]]:

@@ -1,7 +1,7 @@
 """Reads packet capture files (pcap, pcapng) and extracts their TCP segments.
 
-Invariants: one packet is held at a time, of at most `MOST_PACKET_BYTES`; every length is checked before anything is
-read; the work is linear in the size of the file and of each packet. A malformed file raises `BadPackets` with the
+Invariants: at most `MOST_PACKET_BYTES` are held at a time; every length is checked before anything is read; the work
+is linear in the size of the file and of each packet. A malformed file raises `BadPackets` with the
 offset of the first byte that cannot be read. IP fragments, tunnels, MPLS and packets without a time are not read.
 Follows the specifications of the IETF's opsawg: `draft-ietf-opsawg-pcap`, `draft-ietf-opsawg-pcapng`.
 """
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from segstore.pipeline.storage import File
 
 MOST_PACKET_BYTES: Final = 1 << 20
-"""Four times the maximum of tcpdump."""
+"""Four times the maximum of tcpdump. Small packets are read together, up to this size."""
 _MOST_INTERFACES: Final = 4096
 SYN, RST, ACK = 0x02, 0x04, 0x10
 
@@ -47,22 +47,22 @@ class BadPackets(ValueError):
 
 
 class Packet(NamedTuple):
-    """A packet: offset of its header, time (ns since 1970), link type, bytes."""
+    """A packet: offset of its header, time (ns since 1970), link type, a view of its bytes."""
 
     at: int
     ts_ns: int
     link: int
-    data: bytes
+    data: memoryview
 
 
 class Segment(NamedTuple):
-    """A TCP segment. source, target: an address of 4 or 16 bytes, and a port."""
+    """A TCP segment. source, target: an address of 4 or 16 bytes, and a port. data: a view of the packet's."""
 
     source: tuple[bytes, int]
     target: tuple[bytes, int]
     sequence: int
     flags: int
-    data: bytes
+    data: memoryview
 
 
 class _Interface(NamedTuple):
@@ -76,49 +76,64 @@ class _Interface(NamedTuple):
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def packets_of(file: File) -> Iterator[Packet]:
-    """The packets of a file, in order. Raises BadPackets."""
-    magic = _read(file, 0, 4)
-    return _pcap(file, *_PCAP[magic]) if magic in _PCAP else _pcapng(file)
+def packets_of(file: File, stop: int) -> Iterator[Packet]:
+    """The packets in the first `stop` bytes of a file, in order. Raises BadPackets."""
+    source = _Window(file, stop)
+    magic = bytes(source.read(0, 4, 0))
+    return _pcap(source, *_PCAP[magic]) if magic in _PCAP else _pcapng(source)
 
 
-def _read(file: File, at: int, size: int, start: int | None = None) -> bytes:
-    """Exactly these bytes of the packet or block that starts at `start`."""
-    data = file.read_at(at, size)
-    if len(data) < size:
-        raise BadPackets(at if start is None else start, "the file ends in the middle of a packet")
-    return data
+class _Window:
+    """The first `stop` bytes of a file, of which it holds those that were read last."""
+
+    def __init__(self, file: File, stop: int) -> None:
+        self._file = file
+        self._start = 0
+        self._data = memoryview(b"")
+        self.stop = stop
+
+    def read(self, at: int, size: int, start: int) -> memoryview:
+        """Exactly these bytes of the packet or block that starts at `start`. Raises BadPackets."""
+        first = at - self._start
+        if first < 0 or first + size > len(self._data):
+            length = max(min(max(size, MOST_PACKET_BYTES), self.stop - at), 0)
+            self._data, self._start, first = memoryview(self._file.read_at(at, length)), at, 0
+            if size > len(self._data):
+                raise BadPackets(start, "the file ends in the middle of a packet")
+        return self._data[first : first + size]
 
 
-def _pcap(file: File, order: str, unit_ns: int) -> Iterator[Packet]:
-    link = struct.unpack(order + "I", _read(file, 20, 4, 0))[0] & 0xFFFF
+def _pcap(source: _Window, order: str, unit_ns: int) -> Iterator[Packet]:
+    link = struct.unpack(order + "I", source.read(20, 4, 0))[0] & 0xFFFF
     header = struct.Struct(order + "IIII")
-    at, end = 24, file.size
-    while at < end:
-        seconds, fraction, size, _ = header.unpack(_read(file, at, 16))
+    at = 24
+    while at < source.stop:
+        seconds, fraction, size, _ = header.unpack(source.read(at, 16, at))
         if size > MOST_PACKET_BYTES:
             raise BadPackets(at, f"a packet of {size} bytes exceeds {MOST_PACKET_BYTES}")
-        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, _read(file, at + 16, size, at))
+        yield Packet(at, seconds * _SECOND_NS + fraction * unit_ns, link, source.read(at + 16, size, at))
         at += 16 + size
 
 
-def _pcapng(file: File) -> Iterator[Packet]:
+def _pcapng(source: _Window) -> Iterator[Packet]:
     order = ""
     interfaces: list[_Interface] = []
-    at, end = 0, file.size
-    while at < end:
-        head = _read(file, at, 12)
-        if head[:4] == b"\n\r\r\n":
-            order, interfaces = _ORDERS.get(head[8:], ""), []
+    at = 0
+    while at < source.stop:
+        head = source.read(at, 12, at)
+        if bytes(head[:4]) == b"\n\r\r\n":
+            order, interfaces = _ORDERS.get(bytes(head[8:]), ""), []
         if not order:
             raise BadPackets(at, "no section of a packet capture starts here")
         kind, size = struct.unpack_from(order + "II", head)
-        if size < 12 or size % 4 or at + size > end or _read(file, at + size - 4, 4) != head[4:8]:
+        is_whole = size >= 12 and size % 4 == 0 and at + size <= source.stop
+        body = source.read(at + 8, size - 8, at) if is_whole and size <= MOST_PACKET_BYTES else memoryview(b"")
+        if not is_whole or (body[-4:] or source.read(at + size - 4, 4, at)) != head[4:8]:
             raise BadPackets(at, f"the length at the end of a block of {size} bytes does not match")
         if kind in (_INTERFACE, _PACKET, _OLD_PACKET):
             if size > MOST_PACKET_BYTES:
                 raise BadPackets(at, f"a block of {size} bytes exceeds {MOST_PACKET_BYTES}")
-            body = _read(file, at + 8, size - 12)
+            body = body[:-4]
             try:
                 if kind == _INTERFACE:
                     interfaces.append(_interface(body, order))
@@ -131,7 +146,7 @@ def _pcapng(file: File) -> Iterator[Packet]:
         at += size
 
 
-def _interface(body: bytes, order: str) -> _Interface:
+def _interface(body: memoryview, order: str) -> _Interface:
     link, _, _ = struct.unpack_from(order + "HHI", body)
     at, ticks_per_s, offset_s = 8, 1_000_000, 0
     while at < len(body):
@@ -147,7 +162,7 @@ def _interface(body: bytes, order: str) -> _Interface:
     return _Interface(link, ticks_per_s, offset_s)
 
 
-def _packet(at: int, body: bytes, order: str, interfaces: list[_Interface], *, old: bool) -> Packet:
+def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface], *, old: bool) -> Packet:
     number, high, low, size, _ = struct.unpack_from(order + ("HxxIIII" if old else "IIIII"), body)
     if number >= len(interfaces):
         raise BadPackets(at, f"a packet names interface {number}, but only {len(interfaces)} are described")
@@ -163,7 +178,7 @@ def _packet(at: int, body: bytes, order: str, interfaces: list[_Interface], *, o
 # --- packets --------------------------------------------------------------------------------------------------------
 
 
-def tcp_in(link: int, packet: bytes) -> Segment | None:
+def tcp_in(link: int, packet: memoryview) -> Segment | None:
     """The TCP segment of a packet; None for other packets, fragments and truncated packets."""
     try:
         return _network(link, packet)
@@ -171,7 +186,7 @@ def tcp_in(link: int, packet: bytes) -> Segment | None:
         return None
 
 
-def _network(link: int, packet: bytes) -> Segment | None:
+def _network(link: int, packet: memoryview) -> Segment | None:
     if link in _RAW or link in (_NULL, _LOOP):
         at = 0 if link in _RAW else 4
         kind = _IP6 if packet[at] >> 4 == 6 else _IP
@@ -184,7 +199,7 @@ def _network(link: int, packet: bytes) -> Segment | None:
     return _ip(packet, at) if kind == _IP else _ip6(packet, at) if kind == _IP6 else None
 
 
-def _ip(packet: bytes, at: int) -> Segment | None:
+def _ip(packet: memoryview, at: int) -> Segment | None:
     first, size, fragment, protocol, source, target = struct.unpack_from(">BxHxxHxBxx4s4s", packet, at)
     header = (first & 15) * 4
     if protocol != _TCP or fragment & 0x3FFF or header < 20:
@@ -193,7 +208,7 @@ def _ip(packet: bytes, at: int) -> Segment | None:
     return _segment(packet[: at + size] if size else packet, at + header, source, target)
 
 
-def _ip6(packet: bytes, at: int) -> Segment | None:
+def _ip6(packet: memoryview, at: int) -> Segment | None:
     size, kind, source, target = struct.unpack_from(">xxxxHBx16s16s", packet, at)
     at += 40
     if size:
@@ -213,7 +228,7 @@ def _ip6(packet: bytes, at: int) -> Segment | None:
     return _segment(packet, at, source, target)
 
 
-def _segment(packet: bytes, at: int, source: bytes, target: bytes) -> Segment | None:
+def _segment(packet: memoryview, at: int, source: bytes, target: bytes) -> Segment | None:
     source_port, target_port, sequence, header, flags = struct.unpack_from(">HHIxxxxBB6x", packet, at)
     data = at + (header >> 4) * 4
     if data < at + 20 or data > len(packet):

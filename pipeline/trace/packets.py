@@ -4,10 +4,21 @@ The client is the host that opens a connection, or whose packets are seen first.
 with a Hello are read and others ignored.
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
-read any further, because the start of its next frame is unknown; the lost bytes are reported. Memory is bounded: data
-that waits for earlier packets, or for the first bytes of a client, takes at most `MOST_WAITING_BYTES`; at most
-`MOST_CONNECTIONS` are open, and one more ends the one that has been silent longest. Times are those of the packets.
-Not read: TLS, and whatever `segstore.pipeline.trace.packet_files` does not read.
+read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
+packets. Not read: TLS, and whatever `segstore.pipeline.trace.packet_files` does not read.
+
+Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
+ports decide which of `GROUPS` groups a connection belongs to. A group depends on its own packets alone, and on the
+time of the capture's last one, so records, skips and limits are the same in any number of parts:
+
+1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
+   its group. Its number is unique there, and later records of the group have higher blocks or numbers.
+2. A connection's number is the offset of its first packet.
+3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
+   most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
+   more ends the one that has been silent longest.
+4. What is wrong with the file itself is reported by the first part. Only a part that cannot read the file, which others
+   may have read, says so itself.
 """
 
 from __future__ import annotations
@@ -15,22 +26,26 @@ from __future__ import annotations
 import heapq
 import ipaddress
 import struct
+from array import array
+from binascii import crc32
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import Chunk, Skipped
-from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, packets_of, tcp_in
+from segstore.pipeline.trace.files import GROUPS, Chunk, Piece, Skipped
+from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, Segment, packets_of, tcp_in
 from segstore.wire import WIRE_VERSION
 from segstore.wire.trace import Columns, Direction, Metadata, TraceWriter, make_mark, read_body, read_header
 
-MOST_WAITING_BYTES: Final = 128 * 1024 * 1024
-MOST_CONNECTIONS: Final = 65_536
+MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
+MOST_FRAME_BYTES: Final = 32 * 1024 * 1024
+MOST_CONNECTIONS: Final = 8_192
 
 _PIECE_BYTES: Final = 128
 """Estimated overhead of a queued piece, in addition to its data."""
-PIECES_AT_ONCE: Final = 65_536
+_CHUNK_BYTES: Final = 2 * 1024 * 1024
+PIECES_AT_ONCE: Final = 16_384
 """A chunk ends after this many pieces, however short they are."""
 _HELLO: Final = struct.pack(">ii", -127, 8)
 _MASK: Final = 0xFFFFFFFF
@@ -99,15 +114,15 @@ class Side:
 
 
 class _Connection:
-    """One TCP connection. number: its number in the trace; None until it is recognised as a connection to a store."""
+    """One TCP connection. number: the offset of its first packet. known: whether it is a connection to a store."""
 
-    __slots__ = ("client", "early", "early_bytes", "first", "number", "other", "place", "sides")
+    __slots__ = ("client", "early", "early_bytes", "first", "known", "number", "other", "sides")
 
-    def __init__(self, client: _End, place: int) -> None:
+    def __init__(self, client: _End, number: int) -> None:
         self.client = client
-        self.place = place
+        self.number = number
         self.sides = (Side(), Side())
-        self.number: int | None = None
+        self.known = False
         self.other = False
         self.early: list[tuple[int, int, bytes]] = []
         self.early_bytes = 0
@@ -126,8 +141,48 @@ class _Connection:
         self.sides = (Side(), Side())
 
 
+def read_packets(piece: Piece, file: File, ports: tuple[int, ...]) -> Iterator[Chunk | Skipped]:
+    """Yields the records of a part of a capture's connections, and what is skipped; each group in order.
+
+    ports: the stores' ports; empty for all connections that start with a Hello. Raises OSError.
+    """
+    groups: dict[int, Reassembly] = {}
+    unread_links: set[int] = set()
+    now = 0
+    try:
+        for packet in packets_of(file, piece.stop):
+            now = packet.ts_ns
+            if packet.link not in LINKS:
+                if packet.link not in unread_links and piece.part == 0:
+                    reason = f"packets of link type {packet.link} are not read"
+                    yield Skipped(piece.path, packet.at, len(packet.data), reason)
+                unread_links.add(packet.link)
+                continue
+            found = tcp_in(packet.link, packet.data)
+            if found is None:
+                continue
+            source, target = found.source, found.target
+            key = (source, target) if source <= target else (target, source)
+            number = _group_of(key)
+            if number % piece.parts == piece.part:
+                if number not in groups:
+                    groups[number] = Reassembly(piece.path, ports)
+                yield from groups[number].take(packet, key, found)
+    except BadPackets as error:
+        if piece.part == 0:
+            size = piece.stop - error.offset
+            yield Skipped(piece.path, error.offset, size, f"not a packet capture from here on: {error}")
+    for group in groups.values():
+        yield from group.finish(now)
+
+
+def _group_of(key: _Key) -> int:
+    (host, port), (other_host, other_port) = key
+    return crc32(host + other_host, port << 16 | other_port) % GROUPS
+
+
 class Reassembly:
-    """Reassembles the packets of one capture into records.
+    """Reassembles the packets of one group of connections into records.
 
     ports: the stores' ports; empty for all connections that start with a Hello.
     """
@@ -136,55 +191,49 @@ class Reassembly:
         self.path = path
         self.ports = ports
         self.connections: OrderedDict[_Key, _Connection] = OrderedDict()
-        self.unread_links: set[int] = set()
         self.waiting = 0
-        self.count = 0
-        self.block = 0
         self.now = 0
+        self.at = 0
         self.due = False
-        self.pieces = 0
-        self.writer = TraceWriter(make_mark(bytes(8)), Metadata(WIRE_VERSION, "pcap", {}))
+        self._clear()
+        metadata = Metadata(WIRE_VERSION, "pcap", {})
+        self.writer = TraceWriter(
+            make_mark(bytes(8)), metadata, block_bytes=_CHUNK_BYTES, most_held_bytes=MOST_FRAME_BYTES
+        )
 
-    def read(self, file: File) -> Iterator[Chunk | Skipped]:
-        """Yields the records of the capture, and what is skipped, in order."""
-        try:
-            for packet in packets_of(file):
-                self.now = packet.ts_ns
-                yield from self._packet(packet)
-        except BadPackets as error:
-            size = file.size - error.offset
-            yield Skipped(self.path, error.offset, size, f"not a packet capture from here on: {error}")
-        for key in list(self.connections):
-            yield from self._end(key)
-        yield from self._chunk(self.writer.finish(self.now), 0)
+    def _clear(self) -> None:
+        # The writer's times are indices of these two: the packet and the time of each piece.
+        self.packets: list[int] = []
+        self.times: list[int] = []
 
-    def _packet(self, packet: Packet) -> Iterator[Chunk | Skipped]:
-        if packet.link not in LINKS and packet.link not in self.unread_links:
-            self.unread_links.add(packet.link)
-            yield Skipped(self.path, packet.at, len(packet.data), f"packets of link type {packet.link} are not read")
-        found = tcp_in(packet.link, packet.data) if packet.link in LINKS else None
-        if found is None:
-            return
-        source, target = found.source, found.target
-        key = (source, target) if source <= target else (target, source)
+    def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
+        """Takes the next packet of the group; yields records of earlier packets, and what is skipped."""
+        if self.due or len(self.times) >= PIECES_AT_ONCE:
+            yield from self._chunk(self.writer.take())  # before the packet, so that all its records are in one chunk
+        self.at, self.now = packet.at, packet.ts_ns
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
         connection = self.connections.get(key)
         if connection is None:
             if len(self.connections) >= MOST_CONNECTIONS:
-                yield from self._evict(packet.at)
-            client = target if found.flags & (SYN | ACK) == SYN | ACK or source[1] in self.ports else source
+                yield from self._evict()
+            opened_by_source = found.flags & (SYN | ACK) != SYN | ACK and found.source[1] not in self.ports
+            client = found.source if opened_by_source else found.target
             connection = self.connections[key] = _Connection(client, packet.at)
         else:
             self.connections.move_to_end(key)
         if not connection.other:
             sequence = (found.sequence + 1) & _MASK if found.flags & SYN else found.sequence
-            self._take(connection, key, int(source != connection.client), sequence, found.data)
+            self._take(connection, key, int(found.source != connection.client), sequence, bytes(found.data))
         if found.flags & RST:
             yield from self._end(key)
-        if self.due or self.pieces >= PIECES_AT_ONCE:
-            self.due, self.pieces = False, 0
-            yield from self._chunk(self.writer.take(), packet.at)
+
+    def finish(self, now: int) -> Iterator[Chunk | Skipped]:
+        """Ends all connections at the end of the capture; yields what is left."""
+        self.now = now
+        for key in list(self.connections):
+            yield from self._end(key)
+        yield from self._chunk(self.writer.finish(self._moment(now)))
 
     def _take(self, connection: _Connection, key: _Key, direction: int, sequence: int, data: bytes) -> None:
         side = connection.sides[direction]
@@ -194,7 +243,7 @@ class Reassembly:
         self.waiting += connection.waiting - before
         if self.waiting > MOST_WAITING_BYTES and connection.waiting > before:
             self.waiting -= connection.waiting
-            if connection.number is None:
+            if not connection.known:
                 connection.leave_alone()
             side.give_up()
             self.waiting += connection.waiting
@@ -202,7 +251,7 @@ class Reassembly:
     def _bytes(self, connection: _Connection, direction: int, data: bytes, key: _Key) -> None:
         if connection.other:
             return
-        if connection.number is None:
+        if not connection.known:
             connection.early.append((self.now, direction, data))
             connection.early_bytes += len(data) + _PIECE_BYTES
             if direction == 0:
@@ -216,31 +265,39 @@ class Reassembly:
         self._add(self.now, connection.number, direction, data)
 
     def _add(self, now: int, number: int, direction: int, data: bytes) -> None:
-        self.due = self.writer.add(now, number, direction, data) or self.due
-        self.pieces += 1
+        self.due = self.writer.add(self._moment(now), number, direction, data) or self.due
+
+    def _moment(self, now: int) -> int:
+        """The writer's time of what is recorded now: with the current packet, but the time `now`."""
+        self.packets.append(self.at)
+        self.times.append(now)
+        return len(self.times) - 1
 
     def _adopt(self, connection: _Connection, key: _Key) -> None:
-        self.count += 1
-        connection.number = self.count
+        connection.known = True
         store = key[0] if key[1] == connection.client else key[1]
-        self.writer.opened(connection.early[0][0], self.count, peer=_named(connection.client), store=_named(store))
+        opened = self._moment(connection.early[0][0])
+        self.writer.opened(opened, connection.number, peer=_named(connection.client), store=_named(store))
         for now, direction, data in connection.early:
-            self._add(now, self.count, direction, data)
+            self._add(now, connection.number, direction, data)
         connection.early.clear()
         connection.early_bytes = 0
 
-    def _evict(self, at: int) -> Iterator[Skipped]:
+    def _evict(self) -> Iterator[Skipped]:
         """Ends the connection that has been silent longest, to make room for one that starts with this packet."""
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
-        if connection.number is not None:
-            reason = f"connection {connection.number} is dropped: more than {MOST_CONNECTIONS} connections are open"
-            yield Skipped(self.path, at, 0, reason)
+        if connection.known:
+            reason = (
+                f"connection {connection.number} is dropped: more than {MOST_CONNECTIONS} connections of its group are "
+                "open"
+            )
+            yield Skipped(self.path, self.at, 0, reason)
 
     def _end(self, key: _Key) -> Iterator[Skipped]:
         connection = self.connections.pop(key)
         self.waiting -= connection.waiting
-        if connection.number is None:
+        if not connection.known:
             return
         for direction, side in zip(Direction, connection.sides, strict=True):
             side.give_up()
@@ -249,14 +306,19 @@ class Reassembly:
                     f"packets of the {direction.name.lower()}s of connection {connection.number} are missing: "
                     f"{side.lost} bytes after them are not read"
                 )
-                yield Skipped(self.path, connection.place, side.lost, reason)
-        self.due = self.writer.closed(self.now, connection.number) or self.due
+                yield Skipped(self.path, connection.number, side.lost, reason)
+        self.due = self.writer.closed(self._moment(self.now), connection.number) or self.due
 
-    def _chunk(self, block: bytes, at: int) -> Iterator[Chunk]:
+    def _chunk(self, block: bytes) -> Iterator[Chunk]:
         if block:
             header = read_header(block, 0)
-            yield Chunk(self.path, self.block, Columns(read_body(block, 0, header), header.records))
-            self.block = at
+            columns = Columns(read_body(block, 0, header), header.records)
+            moments = columns.ts_ns.tolist()
+            columns.ts_ns = memoryview(array("q", map(self.times.__getitem__, moments)))
+            packets = array("q", map(self.packets.__getitem__, moments))
+            yield Chunk(self.path, packets[0], columns, packets=packets)
+        self.due = False
+        self._clear()
 
 
 def _named(end: _End) -> str:

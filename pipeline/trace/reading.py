@@ -17,7 +17,7 @@ from segstore.pipeline.blocks import find_block
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import LOCAL, Chunk, Located, Piece, Skipped, cut, lines_of, unreadable
-from segstore.pipeline.trace.packets import Reassembly
+from segstore.pipeline.trace.packets import read_packets
 from segstore.wire.trace import (
     HEADER_BYTES,
     MAX_IN_VAIN,
@@ -82,7 +82,7 @@ def _read(
         yield from _read_lines(piece, file)
     else:
         try:
-            yield from Reassembly(piece.path, ports).read(file)
+            yield from read_packets(piece, file, ports)
         except OSError as error:
             yield Skipped(piece.path, 0, 0, unreadable(error))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -71,14 +72,14 @@ def _again(message: str, path: str, offset: int) -> BadTrace:
 def trace_rows(
     paths: str | Iterable[str], columns: Iterable[str] | None = None, *, tokens: bool = False, fail_fast: bool = False
 ) -> Iterator[Row]:
-    """Yields the rows of traces, in order.
+    """Yields the rows of traces, in order; those of a packet capture are in order within each connection.
 
     columns: names, in the order of the values; None for the default columns. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part raises BadTrace.
     Raises ColumnError, FileNotFoundError.
     """
     maker = RowMaker(select(columns), tokens=tokens, fail_fast=fail_fast)
-    for piece in plan(find_files([paths] if isinstance(paths, str) else paths)):
+    for piece in plan(find_files([paths] if isinstance(paths, str) else paths), sys.maxsize):
         for found in read_piece(piece):
             yield from maker.rows(found)
 

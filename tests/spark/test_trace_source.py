@@ -18,10 +18,11 @@ from segstore.pipeline.session import FILTER_PUSH_DOWN, register
 from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, select
 from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import Row, trace_rows
-from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment
+from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment, encode
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.stores import SECRET, closed_stores, s3_server
 from tests.pipeline.support import write_capture, write_fixture
+from tests.pipeline.trace.test_packets import STORE, packet, written
 from tests.spark import SPARK
 from tests.wire.trace.traces import capture, frame, record
 
@@ -69,7 +70,16 @@ def faulty(tmp_path: Path) -> str:
     (tmp_path / "other.wtrace").write_bytes(b"something else")
     lines = write_fixture(tmp_path / "lines.jsonl", traffic(5)).read_bytes()
     (tmp_path / "lines.jsonl").write_bytes(lines + b'{"at_ns": 1}\n')
+    packets = written(tmp_path / "cut.pcap", [each for port in range(30) for each in talk(port)])
+    packets.write_bytes(packets.read_bytes()[:-3])
     return str(tmp_path)
+
+
+def talk(port: int) -> list[bytes]:
+    """The packets of a client that says Hello and reads."""
+    sent = [encode(Hello(17, 5)), encode(ReadSegment("s/0", 0, 9, "t", port))]
+    client = ("10.0.0.1", 40_000 + port)
+    return [packet(client, STORE, 1, sent[0]), packet(client, STORE, 1 + len(sent[0]), sent[1])]
 
 
 def test_traces_of_the_official_client_give_the_rows_of_the_reference(spark: SparkSession) -> None:
@@ -86,8 +96,9 @@ def test_whatever_is_wrong_with_traces_the_rows_are_those_of_the_reference(
     reader = spark.read.format("segstore.trace").option("columns", ",".join(ALL_COLUMNS)).option("splitBytes", 900)
     found = rows(reader.option("vectorised", vectorised).load(faulty))
     assert found == reference(faulty, ALL_COLUMNS)
+    assert reader.load(f"{faulty}/cut.pcap").rdd.getNumPartitions() == 8
     skipped = {Path(row[0]).name for row in found if row[3] == "skipped"}
-    assert skipped == {"torn.wtrace", "damaged.wtrace", "other.wtrace", "lines.jsonl"}
+    assert skipped == {"torn.wtrace", "damaged.wtrace", "other.wtrace", "lines.jsonl", "cut.pcap"}
 
 
 def test_whoever_wants_no_skips_gets_the_file_and_the_byte(spark: SparkSession, faulty: str) -> None:

@@ -157,8 +157,8 @@ class TraceWriter:
     and finally `finish()`.
 
     A frame is recorded with the arrival time of its last byte. At most a block, the latest bytes and incomplete frames
-    are held in memory; a crash of the process loses these. If incomplete frames take more than `MOST_HELD_BYTES`, the
-    directions with the longest ones are recorded as BYTES from then on.
+    are held in memory; a crash of the process loses these. If incomplete frames take more than `most_held_bytes` (by
+    default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES from then on.
 
     redact: `redact(frame, whole)` returns the frame to store instead, of the same length. It is called for frames with
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
@@ -182,6 +182,7 @@ class TraceWriter:
         flush_after_ns: int = FLUSH_AFTER_NS,
         max_frame_bytes: int = _LONGEST_FRAME,
         memory: Memory | None = None,
+        most_held_bytes: int | None = None,
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
@@ -189,6 +190,7 @@ class TraceWriter:
         self._redact = redact
         self._redact_codes = redact_codes
         self._max_body = max_frame_bytes - _HEADER_BYTES
+        self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
         self._memory: Memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
         self._view = memoryview(self._memory)
         self._used = 0
@@ -439,15 +441,16 @@ class TraceWriter:
     def _bound_halves(self) -> None:
         """Records the directions with the longest incomplete frames as BYTES if these take too much memory."""
         held = sum(len(half.data) for half in self._halves.values())
-        if held <= MOST_HELD_BYTES:
+        if held <= self._most_held_bytes:
             return
+        now = max(self._due_ns - self.flush_after_ns, self._records._last_ns)
         for key, half in sorted(self._halves.items(), key=lambda item: len(item[1].data), reverse=True):
-            if held <= MOST_HELD_BYTES // 2:
+            if held <= self._most_held_bytes // 2:
                 return
             held -= len(half.data)
             del self._halves[key]
             self._unframed.add(key)
-            self._bytes(self._due_ns - self.flush_after_ns, key >> 1, key & 1, half.data)
+            self._bytes(now, key >> 1, key & 1, half.data)
 
     def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
         if self._redact is not None and _read_code(frame)[0] in self._redact_codes:

@@ -11,15 +11,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
+import fsspec
 import pytest
 from dpkt import ethernet, ip, ip6, pcap, pcapng, tcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.pipeline.storage import LocalFile
 from segstore.pipeline.trace import packets as trace_packets
-from segstore.pipeline.trace.files import Skipped, plan
+from segstore.pipeline.trace.batches import BatchMaker
+from segstore.pipeline.trace.columns import select
+from segstore.pipeline.trace.files import Chunk, Piece, Skipped, plan
 from segstore.pipeline.trace.reading import read_piece
+from segstore.pipeline.trace.rows import Row, RowMaker
 from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.support import both
@@ -80,7 +83,7 @@ def test_a_connection_becomes_records(tmp_path: Path, writer: Any, name: str) ->
     assert rows[0][-1] == '{"peer": "10.0.0.1:40000", "store": "10.0.0.2:12345"}'
     assert rows[-1][0] == "close"
     assert [row[:5] for row in rows[1:-1]] == [
-        ("frame", 1, side, command, len(data))
+        ("frame", rows[0][1], side, command, len(data))
         for side, commands, sent in (
             ("request", ("HELLO", "KEEP_ALIVE", "READ_SEGMENT"), REQUESTS),
             ("reply", ("HELLO", "KEEP_ALIVE", "DATA_APPENDED"), REPLIES),
@@ -111,7 +114,7 @@ def test_a_packet_that_is_missing_costs_what_stands_behind_it_and_is_told(tmp_pa
     assert frames(path, "reply") == REPLIES
     (lost,) = [row for row in both(path, ["kind", "size", "error"]) if row[0] == "skipped"]
     assert lost[1] == sum(map(len, REQUESTS)) - 32
-    assert "requests of connection 1 are missing" in lost[2]
+    assert "requests of connection 24 are missing" in lost[2]  # the byte of its first packet
 
 
 def test_what_waits_for_a_missing_packet_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +142,8 @@ def test_ipv6_and_two_connections_of_the_same_ends_are_told_apart(tmp_path: Path
     again = connection(first=9_000, v6=True)
     path = written(tmp_path / "a.pcap", [*opening, *requests, *replies, reset, *again[0], *again[1]])
     rows = both(path, ["kind", "connection", "fields"])
-    assert [row[1] for row in rows if row[0] == "open"] == [1, 2]
+    lengths = [len(each) + 16 for each in (*opening, *requests, *replies, reset)]
+    assert [row[1] for row in rows if row[0] == "open"] == [24, 24 + sum(lengths)]
     assert '"[::1]:40000"' in rows[0][2]
     assert frames(path, "request") == REQUESTS * 2
 
@@ -311,21 +315,22 @@ class _Counted(trace_packets.Reassembly):
 
     most_connections = most_waiting = 0
 
-    def _packet(self, packet: Any) -> Any:
-        yield from super()._packet(packet)
-        self.most_connections = max(self.most_connections, len(self.connections))
-        self.most_waiting = max(self.most_waiting, self.waiting)
+    def take(self, *packet: Any) -> Any:
+        yield from super().take(*packet)
+        cls = type(self)
+        cls.most_connections = max(self.most_connections, len(self.connections))
+        cls.most_waiting = max(self.most_waiting, self.waiting)
         assert self.waiting == sum(each.waiting for each in self.connections.values())
 
 
-def counted(path: Path, packets: list[bytes]) -> tuple[_Counted, list[Record], list[Skipped]]:
-    path.write_bytes(PCAP + b"".join(map(record, packets)))
-    reader = _Counted(str(path), ())
-    with path.open("rb") as file:
-        found = list(reader.read(LocalFile(file)))
-    chunks = [each for each in found if not isinstance(each, Skipped)]
-    skipped = [each for each in found if isinstance(each, Skipped)]
-    return reader, [each.record for chunk in chunks for each in chunk], skipped
+def counted(
+    path: Path, packets: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> tuple[type[_Counted], list[Record], list[Skipped]]:
+    """What a reader finds whose connections are all in one group, and the most that this group held."""
+    reader = type("_CountedHere", (_Counted,), {})
+    monkeypatch.setattr(trace_packets, "GROUPS", 1)
+    monkeypatch.setattr(trace_packets, "Reassembly", reader)
+    return reader, *found_in(path, PCAP + b"".join(map(record, packets)))
 
 
 def test_connections_that_are_only_opened_push_out_those_that_are_silent(
@@ -335,10 +340,12 @@ def test_connections_that_are_only_opened_push_out_those_that_are_silent(
     opening, requests, replies = connection()
     half_open = [packet(("10.9.9.9", port), STORE, 1, flags=SYN) for port in range(1, 501)]
     talking = [each for pair in zip(half_open, [*requests, *replies], strict=False) for each in pair]
-    reader, records, skipped = counted(tmp_path / "a.pcap", [*opening, *talking, *half_open])
+    reader, records, skipped = counted(tmp_path / "a.pcap", [*opening, *talking, *half_open], monkeypatch)
     assert reader.most_connections == 10
     assert len([each for each in records if each.kind is RecordKind.FRAME]) == len(REQUESTS + REPLIES)
-    assert [each.reason for each in skipped] == ["connection 1 is dropped: more than 10 connections are open"]
+    assert [each.reason for each in skipped] == [
+        "connection 24 is dropped: more than 10 connections of its group are open"
+    ]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -353,14 +360,14 @@ def test_gaps_and_early_replies_of_many_connections_share_one_bound(
         packets += [packet(client, STORE, 1, HELLO)] if known else []
         packets += [packet(client, STORE, 100 + 3 * at, b"xx") for at in range(50)]
         packets += [packet(STORE, client, 1 + at, b"y") for at in range(50)]
-    reader, records, skipped = counted(tmp_path / "a.pcap", packets)
+    reader, records, skipped = counted(tmp_path / "a.pcap", packets, monkeypatch)
     assert 19_000 < reader.most_waiting <= 20_000
     assert len([each for each in records if each.kind is RecordKind.FRAME]) == (100 if known else 0)
     assert len([each for each in skipped if "requests" in each.reason]) == (100 if known else 0)
 
 
 def test_half_frames_of_many_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.wire.trace.writer.MOST_HELD_BYTES", 20_000)
+    monkeypatch.setattr(trace_packets, "MOST_FRAME_BYTES", 20_000)
     monkeypatch.setattr(trace_packets, "PIECES_AT_ONCE", 16)
     half = struct.pack(">ii", 1, 1 << 23) + bytes(500)
     clients = [(CLIENT[0], 30_000 + port) for port in range(100)]
@@ -368,7 +375,7 @@ def test_half_frames_of_many_connections_are_bounded(tmp_path: Path, monkeypatch
     for each in clients:
         packets += [packet(each, STORE, 1, HELLO), packet(each, STORE, 1 + len(HELLO), half)]
     packets += [packet(each, STORE, 1 + len(HELLO) + len(half), half[:100]) for each in clients]
-    _, records, _ = counted(tmp_path / "a.pcap", packets)
+    _, records, _ = counted(tmp_path / "a.pcap", packets, monkeypatch)
     assert len([each for each in records if each.kind is RecordKind.FRAME]) == 100
     of_one: dict[int, list[bytes]] = {}
     for each in records:
@@ -376,3 +383,135 @@ def test_half_frames_of_many_connections_are_bounded(tmp_path: Path, monkeypatch
             of_one.setdefault(each.connection, []).append(each.data)
     assert {b"".join(pieces) for pieces in of_one.values()} == {half + half[:100]}
     assert [half, half[:100]] in of_one.values()
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+OF_PARTS = ("block", "record", "kind", "ts_ns", "connection", "direction", "size", "fields", "frame", "error")
+
+
+def read_in_parts(path: Path, parts: int, *, batches: bool = False) -> list[Row]:
+    """The rows of all parts of a capture, one part after the other."""
+    rows = RowMaker(select(OF_PARTS))
+    size = path.stat().st_size
+    found = (
+        each
+        for part in range(parts)
+        for each in read_piece(Piece(str(path), "packets", 0, size, part=part, parts=parts))
+    )
+    if batches:
+        maker = BatchMaker(rows)
+        return [tuple(row.values()) for each in found for batch in maker.batches(each) for row in batch.to_pylist()]
+    return [row for each in found for row in rows.rows(each)]
+
+
+def of_connections(rows: list[Row]) -> dict[int | None, list[Row]]:
+    """The rows of each connection in their order; those of none, which are skips, in the order of their values."""
+    found: dict[int | None, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[OF_PARTS.index("connection")], []).append(row)
+    found.get(None, []).sort(key=repr)
+    return found
+
+
+def mixed(chance: random.Random) -> list[bytes]:
+    """The packets of up to 12 connections: interleaved, some sent again, lost or late, some connections broken off,
+    opened again or of another protocol.
+    """
+    streams = []
+    for port in range(chance.randint(1, 12)):
+        client, v6 = (CLIENT[0], 40_000 + port), chance.random() < 0.2
+        packets = []
+        for life in range(chance.choice((1, 1, 2))):
+            first, size = chance.choice((1_000, (1 << 32) - 30)) + life * 5_000, chance.choice((3, 20, 200))
+            hello = REQUESTS if chance.random() < 0.8 else [b"GET / HTTP/1.1"]
+            packets += [packet(client, STORE, first - 1, flags=SYN, v6=v6)] * chance.choice((0, 1, 1))
+            talk = stream(client, STORE, first, b"".join(hello) + REQUESTS[1] * chance.randint(0, 5), size, v6=v6)
+            talk += stream(STORE, client, first, b"".join(REPLIES)[: chance.randint(1, 200)], size, v6=v6)
+            for _ in range(chance.randint(0, 4)):
+                at = chance.randrange(len(talk))
+                match chance.choice(("again", "lost", "late", "in the middle")):
+                    case "again":
+                        talk.insert(chance.randint(at, len(talk)), talk[at])
+                    case "lost" if len(talk) > 1:
+                        del talk[at]
+                    case "late":
+                        talk.insert(chance.randint(at, len(talk) - 1), talk.pop(at))
+                    case _:
+                        talk[at:] = chance.sample(talk[at:], len(talk) - at)
+            packets += talk
+            packets += [packet(client, STORE, first, flags=RST, v6=v6)] * chance.choice((0, 0, 1))
+        streams.append(packets)
+    turns = [number for number, packets in enumerate(streams) for _ in packets]
+    chance.shuffle(turns)
+    rests = [iter(packets) for packets in streams]
+    return [next(rests[number]) for number in turns]
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_any_number_of_parts_gives_the_rows_of_the_whole(data: st.DataObject) -> None:
+    chance = random.Random(data.draw(st.integers(0, 1 << 32)))
+    packets = mixed(chance)
+    is_pcap = data.draw(st.booleans())
+    start, made = (PCAP, record) if is_pcap else (SECTION + interface() + interface(105), enhanced)
+    whole = start + b"".join(made(each) if is_pcap or chance.random() < 0.97 else enhanced(each, 1) for each in packets)
+    damaged = bytearray(whole)
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        damaged[at] ^= 1 << chance.randrange(8)
+    cut = data.draw(st.integers(len(start), len(whole))) if data.draw(st.booleans()) else len(whole)
+    limits = {
+        "MOST_CONNECTIONS": (1, 2, 8_192),
+        "MOST_WAITING_BYTES": (300, 1_000, 1 << 24),
+        "MOST_FRAME_BYTES": (20, 100, 1 << 25),
+        "PIECES_AT_ONCE": (1, 7, 1 << 14),
+    }
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        for name, values in limits.items():
+            patch.setattr(trace_packets, name, data.draw(st.sampled_from(values), label=name))
+        path = Path(folder) / "a.pcap"
+        path.write_bytes(damaged[:cut])
+        expected = read_in_parts(path, 1)
+        for parts in range(2, 8):
+            assert of_connections(read_in_parts(path, parts)) == of_connections(expected), parts
+        assert read_in_parts(path, 1, batches=True) == expected
+    places = [row[:2] for row in expected if row[2] != "skipped"]
+    assert len(set(places)) == len(places)
+    for rows in of_connections([row for row in expected if row[2] != "skipped"]).values():
+        assert [row[2] == "open" for row in rows] == [True] + [False] * (len(rows) - 1)
+        assert [row[:2] for row in rows] == sorted(row[:2] for row in rows)
+
+
+def test_records_of_all_connections_are_in_the_order_of_their_packets(tmp_path: Path) -> None:
+    clients = [(CLIENT[0], 40_000 + number) for number in range(30)]
+    packets = [packet(client, STORE, 1, HELLO) for client in clients]
+    packets += [packet(client, STORE, 1 + len(HELLO), REQUESTS[1]) for client in reversed(clients)]
+    path = written(tmp_path / "a.pcap", packets)
+    starts = [24 + at * (16 + len(packets[0])) for at in range(30)]
+    starts += [starts[-1] + 16 + len(packets[0]) + at * (16 + len(packets[-1])) for at in range(30)]
+    frames = [row for row in sorted(read_in_parts(path, 5)) if row[2] == "frame"]
+    assert [row[0] for row in frames] == starts
+    assert [row[4] for row in frames] == starts[:30] + starts[:30][::-1]
+    assert [row[3] for row in frames] == sorted(row[3] for row in frames)
+
+
+def test_a_capture_is_shared_by_size_unless_it_is_on_a_store(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.pcap", [packet(("10.0.0.1", port), STORE, 1, HELLO) for port in range(1, 4_001)])
+    size = path.stat().st_size
+    for piece_bytes, parts in ((size, 1), (size - 1, 2), (size // 2 - 1, 4), (size // 4 - 1, 8), (1, 8)):
+        found = plan([str(path)], piece_bytes)
+        assert found == [Piece(str(path), "packets", 0, size, part=part, parts=parts) for part in range(parts)]
+    each = [sum(len(chunk) for chunk in read_piece(piece) if isinstance(chunk, Chunk)) for piece in found]
+    assert sum(each) == 3 * 4_000
+    assert min(each) > 3 * 400  # the parts are of similar size
+    fsspec.filesystem("memory").pipe_file("/packets.pcap", path.read_bytes())
+    assert plan(["memory://packets.pcap"], 1) == [Piece("memory://packets.pcap", "packets", 0, size)]
+
+
+def test_a_capture_that_grows_while_it_is_read_ends_where_it_was_planned(tmp_path: Path) -> None:
+    packets = connection(200)
+    path = written(tmp_path / "a.pcap", packets[0] + packets[1])
+    (piece,) = plan([str(path)])
+    before = list(read_piece(piece))
+    path.write_bytes(path.read_bytes() + b"\0" * 10)
+    assert [len(each) for each in read_piece(piece) if isinstance(each, Chunk)] == [len(each) for each in before]  # type: ignore[arg-type]
