@@ -5,13 +5,15 @@
 The trace is made up (`bench.traffic`), of the size that is asked for. Decoding in one process is compared by CPU time,
 on a part of the trace, with its reading and its checksums. What Spark does is compared by the clock, on two cores, over
 the whole of it: all default columns are made and thrown away by Spark's `noop` sink. Memory is that of the largest
-Python worker, as the system counts it at its peak, for a trace and for one a quarter as long.
+Python worker, as the system counts it at its peak, for a trace and for one a quarter as long. The report is that of
+`segstore pipeline report` on two cores, by the clock, from the start of its process to its end; not with `--quick`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from bench.harness import Effort, Figure, Report, Times, take_turns
 from bench.pages import main
 from bench.pictures import Bars
+from bench.processes import ROOT
 from bench.traffic import write_traffic
 from segstore.pipeline.session import session
 from segstore.pipeline.trace.batches import BatchMaker
@@ -41,6 +44,8 @@ __all__ = ["run", "watching"]
 
 MEGABYTES: Final = 400
 QUICK_MEGABYTES: Final = 24
+REPORT_MEGABYTES: Final = 45
+REPORT_GOAL_S: Final = 25.0
 ONE_PROCESS_BYTES: Final = 64_000_000
 """The part of the trace that is decoded in one process to compare CPU times."""
 ROUNDS: Final = 3
@@ -91,6 +96,9 @@ def run(effort: Effort, megabytes: int = MEGABYTES) -> Report:
         rows.append((f"{TOGETHER}, one process", _rate(part_count, decoded.median(TOGETHER)), "CPU"))
         rows += [(name, _rate(count, times.median(name)), "clock") for name in (ALONE, TUPLES, SPARK)]
         _say(report, times, count)
+        if full:
+            name = f"a report of {REPORT_MEGABYTES} MB on two cores, Java's start included"
+            report.figures.append(Figure(name, _report_s(Path(folder)), REPORT_GOAL_S, at_most=True, unit="s"))
         report.tables.append((("way", "records/s", "time"), rows))
         report.notes += [
             f"a trace of {trace.stat().st_size / 1e6:,.0f} MB, {count:,} records; {len(select())} columns",
@@ -173,6 +181,21 @@ def _spark(spark: SparkSession, path: Path, rounds: int) -> Times:
         ALONE: _timed(lambda: _drain(trace_rows(str(path))), clock),
     }
     return take_turns(contenders, rounds)
+
+
+def _report_s(folder: Path) -> float:
+    """Seconds of the command that makes a report."""
+    trace = folder / "report.wtrace"
+    write_traffic(trace, REPORT_MEGABYTES * 1_000_000)
+    command = ["pipeline", "report", str(trace), "-o", str(folder / "report"), "--master", "local[2]"]
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-c", "from segstore.cli.commands import main; main()", *command],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.perf_counter() - start
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

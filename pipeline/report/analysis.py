@@ -190,15 +190,22 @@ def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
 
     by: columns, such as "command", "segment", "flow". A negative latency, from a clock set back, counts as 0.
     """
+    return _buckets(exchanges, by).select(*by, "least_ns", "width_ns", "times")
+
+
+def _buckets(exchanges: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Returns a histogram with the exact least, most and sum of the latencies in each bucket."""
     require(exchanges, (*by, "status", "latency_ns", "command"))
     names = "".join(f"`{name}`, " for name in by)
     return statement(
         exchanges.sparkSession,
         f"""
         SELECT {names}shiftleft(shiftright(latency, shift), shift) AS least_ns, shiftleft(1L, shift) AS width_ns,
-          count(*) AS times
+          count(*) AS times, min(latency_ns) AS low, max(latency_ns) AS high,
+          sum(CAST(latency_ns AS DECIMAL(38, 0))) AS total
         FROM (
-          SELECT {names}greatest(latency_ns, 0) AS latency, greatest({_WIDTH}, 0) AS shift FROM {{exchanges}}
+          SELECT {names}latency_ns, greatest(latency_ns, 0) AS latency, greatest({_WIDTH}, 0) AS shift
+          FROM {{exchanges}}
           WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL)
         GROUP BY {names}least_ns, width_ns
         """,
@@ -212,35 +219,25 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
     A percentile is never below the actual value, less than 1/2^`BUCKET_BITS` above it, and never above the maximum.
     Memory depends on the number of buckets, not of requests. `mean_ns`, `least_ns` and `most_ns` are exact.
     """
-    counted = histogram(exchanges, *by)
     names = "".join(f"`{name}`, " for name in by)
-    window = f"({'PARTITION BY ' + names[:-2] if by else ''} ORDER BY least_ns ROWS UNBOUNDED PRECEDING)"
-    ranks = ", ".join(
-        f"min(CASE WHEN so_far >= ceil(of_all * {p}D) THEN least_ns + width_ns - 1 END) AS {percentile_name(p)}"
+    group = f"PARTITION BY {names[:-2]}" if by else ""
+    ranks = "".join(
+        f"least(min(CASE WHEN so_far >= ceil(of_all * {p}D) THEN least_ns + width_ns - 1 END), "
+        f"greatest(max(high), 0)) AS {percentile_name(p)}, "
         for p in percentiles
     )
-    shown = ", ".join(f"least(b.{p}, greatest(a.most_ns, 0)) AS {p}" for p in map(percentile_name, percentiles))
-    same = " AND ".join(f"a.`{name}` <=> b.`{name}`" for name in by) or "true"
-    group = f"GROUP BY {names[:-2]}" if by else ""
-    chosen = f"WHERE status IN ('{Status.ANSWERED}', '{Status.REFUSED}') AND latency_ns IS NOT NULL"
     return statement(
         exchanges.sparkSession,
         f"""
         WITH running AS (
-          SELECT *, sum(times) OVER {window} AS so_far,
-            sum(times) OVER ({"PARTITION BY " + names[:-2] if by else ""}) AS of_all
-          FROM {{counted}}
-        ), ranked AS (SELECT {names}{ranks} FROM running {group}),
-        exact AS (
-          SELECT {names}count(*) AS times, min(latency_ns) AS least_ns, max(latency_ns) AS most_ns,
-            CAST(sum(CAST(latency_ns AS DECIMAL(38, 0))) DIV count(*) AS BIGINT) AS mean_ns
-          FROM {{exchanges}} {chosen} {group})
-        SELECT {"".join(f"a.`{name}`, " for name in by)}a.times, a.mean_ns, a.least_ns,
-          {shown}, a.most_ns
-        FROM exact AS a JOIN ranked AS b ON {same}
+          SELECT *, sum(times) OVER ({group} ORDER BY least_ns ROWS UNBOUNDED PRECEDING) AS so_far,
+            sum(times) OVER ({group}) AS of_all
+          FROM {{counted}})
+        SELECT {names}coalesce(sum(times), 0) AS times, CAST(sum(total) DIV sum(times) AS BIGINT) AS mean_ns,
+          min(low) AS least_ns, {ranks}max(high) AS most_ns
+        FROM running {f"GROUP BY {names[:-2]}" if by else ""}
         """,
-        counted=counted,
-        exchanges=exchanges,
+        counted=_buckets(exchanges, by),
     )
 
 

@@ -52,25 +52,39 @@ def _towards_zero(value: int, by: int) -> int:
     return -(-value // by) if value < 0 else value // by
 
 
-def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
+def used(frames: DataFrame, cut: Ticks) -> DataFrame:
+    """Returns frames and bytes by tick, connection, flow, segment and writer: what `over_time` and `connections` count.
+
+    sent: the number of records of kind `frame` or `bytes`; frames: of kind `frame`.
+    """
+    return statement(
+        frames.sparkSession,
+        f"""
+        SELECT {cut.of("ts_ns")} AS tick, {_LIFE}, flow, segment, writer_id, min(ts_ns) AS first_ts_ns,
+          max(ts_ns) AS last_ts_ns, max(kind = 'close') AS closed, count(CASE WHEN kind = 'frame' THEN 1 END) AS frames,
+          count(CASE WHEN kind IN ('frame', 'bytes') THEN 1 END) AS sent,
+          sum(CASE WHEN direction = 'request' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS sent_bytes,
+          sum(CASE WHEN direction = 'reply' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS received_bytes
+        FROM {{frames}} GROUP BY tick, {_LIFE}, flow, segment, writer_id
+        """,
+        frames=frames,
+    )
+
+
+def over_time(used: DataFrame) -> DataFrame:
     """Returns for each tick: frames, bytes, open connections, and the flows, segments and writers in use.
 
     A connection is open from its first record to its last. Flow 0 is not a flow; flows with only replies count.
     """
     return statement(
-        frames.sparkSession,
+        used.sparkSession,
         f"""
-        WITH used AS (
-          SELECT {cut.of("ts_ns")} AS tick, {_LIFE}, flow, segment, writer_id, count(*) AS frames, sum(size) AS bytes
-          FROM {{frames}} WHERE kind IN ('frame', 'bytes') GROUP BY tick, {_LIFE}, flow, segment, writer_id
-        ), counted AS (
-          SELECT tick, sum(frames) AS frames, sum(bytes) AS bytes,
+        WITH counted AS (
+          SELECT tick, sum(sent) AS frames, sum(sent_bytes + received_bytes) AS bytes,
             count(DISTINCT CASE WHEN flow > 0 THEN struct({_LIFE}, flow) END) AS flows,
             count(DISTINCT segment) AS segments, count(DISTINCT writer_id) AS writers
-          FROM used GROUP BY tick
-        ), lives AS (
-          SELECT min({cut.of("ts_ns")}) AS first_tick, max({cut.of("ts_ns")}) AS last_tick
-          FROM {{frames}} GROUP BY {_LIFE}
+          FROM {{used}} WHERE sent > 0 GROUP BY tick
+        ), lives AS (SELECT min(tick) AS first_tick, max(tick) AS last_tick FROM {{used}} GROUP BY {_LIFE}
         ), steps AS (
           SELECT tick, sum(step) AS step FROM (
             SELECT first_tick AS tick, 1 AS step FROM lives UNION ALL SELECT last_tick + 1, -1 FROM lives
@@ -82,7 +96,7 @@ def over_time(frames: DataFrame, cut: Ticks) -> DataFrame:
           coalesce(c.flows, 0) AS flows, coalesce(c.segments, 0) AS segments, coalesce(c.writers, 0) AS writers
         FROM open AS o LEFT JOIN counted AS c ON o.tick = c.tick
         """,
-        frames=frames,
+        used=used,
     )
 
 
@@ -103,28 +117,22 @@ def in_flight(exchanges: DataFrame) -> DataFrame:
     )
 
 
-def connections(frames: DataFrame, flying: DataFrame) -> DataFrame:
+def connections(used: DataFrame, flying: DataFrame) -> DataFrame:
     """Returns for each connection: its time span, frames, bytes both ways, its users, and maximum bytes in flight."""
     return statement(
-        frames.sparkSession,
+        used.sparkSession,
         f"""
-        WITH used AS (
-          SELECT {_LIFE}, flow, segment, writer_id, min(ts_ns) AS first_ts_ns, max(ts_ns) AS last_ts_ns,
-            max(kind = 'close') AS closed, count(CASE WHEN kind = 'frame' THEN 1 END) AS frames,
-            sum(CASE WHEN direction = 'request' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS sent_bytes,
-            sum(CASE WHEN direction = 'reply' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS received_bytes
-          FROM {{frames}} GROUP BY {_LIFE}, flow, segment, writer_id
-        ), summed AS (
+        WITH summed AS (
           SELECT {_LIFE}, min(first_ts_ns) AS first_ts_ns, max(last_ts_ns) AS last_ts_ns, max(closed) AS closed,
             sum(frames) AS frames, sum(sent_bytes) AS sent_bytes, sum(received_bytes) AS received_bytes,
             count(DISTINCT CASE WHEN flow > 0 THEN flow END) AS flows, count(DISTINCT segment) AS segments,
             count(DISTINCT writer_id) AS writers
-          FROM used GROUP BY {_LIFE}
+          FROM {{used}} GROUP BY {_LIFE}
         ), most AS (SELECT {_LIFE}, max(bytes) AS most_in_flight_bytes FROM {{flying}} GROUP BY {_LIFE})
         SELECT t.*, coalesce(m.most_in_flight_bytes, 0) AS most_in_flight_bytes FROM summed AS t LEFT JOIN most AS m
           ON t.file = m.file AND t.connection = m.connection AND t.life = m.life
         """,
-        frames=frames,
+        used=used,
         flying=flying,
     )
 
