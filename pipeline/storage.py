@@ -184,7 +184,7 @@ class Storage:
 
     def changed_ns(self, path: str) -> int | None:
         """Returns the time of a file's last change, None if it is missing. Of a file on a store, as `files` found it;
-        now, if the store does not tell."""
+        now, if the store does not report it."""
         if is_remote(path):
             found = self._found.get(path)
             return None if found is None else found.changed_ns
@@ -219,9 +219,8 @@ class Storage:
         try:
             part.write_bytes(data)
             part.replace(path)
-        except BaseException:
+        finally:
             part.unlink(missing_ok=True)
-            raise
 
     def _system(self, url: str) -> tuple[_System, str]:
         parts = urlsplit(url)
@@ -243,7 +242,7 @@ class Storage:
 
 
 class _Found(NamedTuple):
-    """What a store tells of a file when it lists it."""
+    """What a store reports of a file in a listing."""
 
     size: int
     changed_ns: int
@@ -289,11 +288,11 @@ class _System:
         self._system.invalidate_cache(name)
         size: int | None = self.ask("info", name)["size"]
         if size is None:
-            raise StoreError("the store does not tell the size of the file: copy the file first")
+            raise StoreError("the store does not report the size of the file: copy the file first")
         return size
 
     def files(self, name: str, *, is_folder: bool) -> dict[str, _Found]:
-        """Returns what the store tells of the files that a name stands for, by their names in order."""
+        """Returns what the store reports of the files that a name stands for, by their names in order."""
         self._system.invalidate_cache()
         if re.search(r"[*?[]", name):
             found = self.ask("glob", name, detail=True)

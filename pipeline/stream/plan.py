@@ -127,7 +127,7 @@ async def skipped(segments: Segments, start: Cut, end: Cut) -> int:
 
 
 class Lag(NamedTuple):
-    """What a stream has beyond a cut. events: None if the index of a segment does not tell."""
+    """What a stream has beyond a cut. events: None if the index of a segment does not show it."""
 
     bytes: int
     events: int | None
@@ -324,7 +324,7 @@ class _Batch:
             if not new:
                 break
             lines |= await self._timelines(new, limit, ended)
-        # The step is cut where segments gave way to others: this tells the order more surely than proportion does.
+        # The step is cut where segments gave way to others: this shows the order more surely than proportion does.
         moments = [at]
         for time_ms in sorted(ended[each] + INDEX_DELAY_MS for each in closed):
             if moments[-1] + _APART_MS <= time_ms <= at + step_ms - _APART_MS:

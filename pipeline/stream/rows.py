@@ -95,7 +95,7 @@ async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ..
 async def _timeline(segments: Segments, part: ByteRange) -> Timeline | None:
     try:
         info = await segments.info(part.segment)
-    except SegmentMissing:  # `events_of` tells
+    except SegmentMissing:  # `events_of` reports it
         return None
     line = Timeline(segments, part.segment, part.start, part.end, info.last_modified, 0, events=False)
     await line.open()

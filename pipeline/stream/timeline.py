@@ -53,7 +53,7 @@ async def _last_entry(segments: Segments, name: str, earlier: Callable[[IndexEnt
 
 
 async def offset_at(segments: Segments, name: str, info: StreamSegmentInfo, unix_ms: int) -> int:
-    """Returns the offset that a segment had reached when a time began, as its index tells.
+    """Returns the offset that a segment had reached when a time began, according to its index.
 
     What is behind the index, or all without one, counts as written when the segment was last modified.
     """
@@ -66,7 +66,7 @@ async def offset_at(segments: Segments, name: str, info: StreamSegmentInfo, unix
 
 async def count_events(segments: Segments, name: str, start: int, end: int) -> int | None:
     """Returns how many events lie between two offsets: exact where the index has both, else at the average size of an
-    event. None if the index does not tell."""
+    event. None if the index does not show it."""
     last = await _last_entry(segments, name, lambda entry: entry.length <= end)
     before = await _last_entry(segments, name, lambda entry: entry.length <= start)
     if last is None:
@@ -119,7 +119,7 @@ class Timeline:
         low, self._behind = numbers or (0, 0)
         if low == 0:  # nothing was truncated
             self._before = IndexEntry(0, 0, 0)
-        # The entry before the start tells when the start was written.
+        # The entry before the start shows when the start was written.
         self._next, _ = await _narrow(
             self._segments, self._name, (low, self._behind), lambda entry: entry.length <= self.offsets[0]
         )

@@ -4,8 +4,8 @@ A `Piece` is a range of one file that a task reads independently. The pieces of 
 each damage is in exactly one of them. A packet capture is divided by connection instead: each piece is the whole file
 and one part of its connections. Planning reads headers only. There are three ways to cut a capture:
 
-1. A local one at the blocks that its headers tell.
-2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index tells.
+1. A local one at the blocks that its headers describe.
+2. One with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
 3. One on a store, where each header would cost a request, at equal distances: the readers look for the next header.
    A capture whose bytes are also part of its own traffic can then hold a second header within a block; the reader
    reports it.

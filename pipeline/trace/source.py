@@ -158,8 +158,8 @@ class FilteringTraceReader(TraceReader):
 class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads traces as they grow: each micro-batch reads what has become complete in each file.
 
-    `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a
-    batch that Spark repeats is the same.
+    `segstore.pipeline.trace.growth` describes offsets. Two offsets always delimit the same rows, so a batch that Spark
+    repeats is the same.
     """
 
     def __init__(self, options: TraceOptions, columns: tuple[Column, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Stores for tests: a real S3 server, and an HTTP server that misbehaves as it is told."""
+"""Stores for tests: a real S3 server, and an HTTP server with injected faults."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Keeps requests out of the output of the tests."""
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def test_damage_is_skipped_once_wherever_a_capture_is_cut(store: Any, damage: st
         assert read(plan([PATH], piece_bytes, STORAGE)) == whole
 
 
-def test_a_capture_that_carries_its_own_bytes_is_told_and_an_index_helps(store: Any) -> None:
+def test_a_capture_that_carries_its_own_bytes_is_reported_and_an_index_helps(store: Any) -> None:
     inner = capture(RECORDS[:3])
     data = capture([record(inner), *RECORDS], a_block=7)
     store.pipe_file("/run/a.wtrace", data)
@@ -94,8 +94,8 @@ def test_a_capture_that_carries_its_own_bytes_is_told_and_an_index_helps(store: 
     inside = data.index(inner)
     pieces = plan([PATH], inside - 8, STORAGE)
     found = [each for piece in pieces for each in read_piece(piece, storage=STORAGE)]
-    told = [each for each in found if isinstance(each, Skipped) and "segstore trace index" in each.reason]
-    assert [inside <= each.offset < inside + len(inner) for each in told] == [True]
+    ambiguous = [each for each in found if isinstance(each, Skipped) and "segstore trace index" in each.reason]
+    assert [inside <= each.offset < inside + len(inner) for each in ambiguous] == [True]
     write_index(PATH, STORAGE)
     assert read(plan([PATH], inside - 8, STORAGE)) == (expected, [])
 
@@ -147,7 +147,7 @@ def test_blocks_added_after_the_index_are_found(store: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("damage", "reason"),
     [
         ("index cut", "not the index of a capture, or not a whole one"),
         ("index flipped", "its checksum is wrong"),
@@ -156,16 +156,16 @@ def test_blocks_added_after_the_index_are_found(store: Any) -> None:
     ],
 )
 def test_an_index_that_does_not_belong_to_the_capture_is_ignored_with_the_reason(
-    store: Any, caplog: pytest.LogCaptureFixture, spoil: str, reason: str
+    store: Any, caplog: pytest.LogCaptureFixture, damage: str, reason: str
 ) -> None:
     write_index(PATH, STORAGE)
     index, data = bytearray(store.cat_file("/run/a.wtrace.index")), CAPTURE
     expected = RECORDS
-    if spoil == "index cut":
+    if damage == "index cut":
         del index[-1:]
-    elif spoil == "index flipped":
+    elif damage == "index flipped":
         index[-1] ^= 1
-    elif spoil == "capture cut":
+    elif damage == "capture cut":
         data, expected = CAPTURE[: starts()[-1]], RECORDS[:-6]
     else:
         data = CAPTURE.replace(CAPTURE[8:MARK_BYTES], bytes(8))  # neither mark nor header checksums are right
@@ -182,7 +182,7 @@ def test_an_index_that_does_not_belong_to_the_capture_is_ignored_with_the_reason
         assert "segstore trace index" in caplog.text
 
 
-def test_what_has_no_index_is_told(tmp_path: Path) -> None:
+def test_what_has_no_index_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.wtrace").write_bytes(b"something else")
     result = CliRunner().invoke(main, ["trace", "index", str(tmp_path / "a.wtrace"), str(tmp_path / "b.wtrace")])
     assert result.exit_code == 1

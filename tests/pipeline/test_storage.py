@@ -236,7 +236,7 @@ def test_credentials_appear_in_no_message(web: HttpStore, monkeypatch: pytest.Mo
         ("hdfs://127.0.0.1:9/a.wtrace", "hdfs cannot be opened: OSError: Unable to load lib(jvm|hdfs)"),
     ],
 )
-def test_a_scheme_that_cannot_be_opened_is_told_with_what_is_missing(path: str, reason: str) -> None:
+def test_a_scheme_that_cannot_be_opened_is_refused_with_what_is_missing(path: str, reason: str) -> None:
     with pytest.raises((ValueError, StoreError), match=reason):
         find_files([path])
 
@@ -263,11 +263,11 @@ def test_offsets_forget_files_on_a_store_too(tmp_path: Path) -> None:
         ({"mtime": 12.5}, 12_500_000_000),
     ],
 )
-def test_the_time_of_the_last_change_is_what_the_store_tells(info: dict[str, Any], changed_ns: int) -> None:
+def test_the_time_of_the_last_change_comes_from_the_listing(info: dict[str, Any], changed_ns: int) -> None:
     assert storages._Found.of({"size": 3} | info) == (3, changed_ns)
 
 
 @pytest.mark.parametrize("info", [{}, {"mtime": "yesterday"}])
-def test_a_file_whose_last_change_is_not_told_may_have_changed_now(info: dict[str, Any]) -> None:
+def test_a_file_without_a_time_of_change_may_have_changed_now(info: dict[str, Any]) -> None:
     before_ns = time.time_ns()
     assert before_ns <= storages._Found.of({"size": 3} | info).changed_ns <= time.time_ns()
