@@ -11,7 +11,6 @@ is the driver's too. Stages and their shuffle are read from Spark's event log.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -20,7 +19,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -219,8 +217,4 @@ def _mb(size: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
-    known, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    sys.exit(main("large_trace", partial(run, megabytes=known.megabytes)))
+    sys.exit(main("large_trace", run, megabytes=MEGABYTES))

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import FULL, QUICK, Effort, Report, Table, figures_table, machine
+from bench.harness import FULL, QUICK, Report, Table, figures_table, machine
 from bench.pictures import FOLDER, draw
 
 __all__ = ["BENCHMARKS", "FIGURES", "PAGE", "RESULTS", "Benchmark", "finish", "main", "markdown", "page", "section"]
@@ -73,15 +73,17 @@ A run prints its tables, writes its result to `bench/results/`, and exits with s
 _QUICK: Final = "**A quick look with a small load: the figures are rough.**"
 
 
-def main(name: str, run: Callable[[Effort], Report]) -> int:
-    """The command line of one module. Exit status 1 if a goal is missed."""
+def main(name: str, run: Callable[..., Report], **sizes: int) -> int:
+    """The command line of one module. Exit status 1 if a goal is missed. sizes: defaults of more arguments of `run`."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}")
     parser.add_argument("--quick", action="store_true", help="a small load, for a look and for tests")
     parser.add_argument("--write-docs", action="store_true", help="write docs/project/performance.md with the result")
+    for size, default in sizes.items():
+        parser.add_argument(f"--{size}", type=int, default=default, help="default: %(default)s")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _ended)  # what it has started is ended on the way out
     start = time.perf_counter()
-    report = run(QUICK if options.quick else FULL)
+    report = run(QUICK if options.quick else FULL, **{size: getattr(options, size) for size in sizes})
     seconds = time.perf_counter() - start
     return finish({name: (report, seconds)}, quick=options.quick, write_docs=options.write_docs)
 

@@ -11,7 +11,6 @@ Python worker, as the system counts it at its peak, for a trace and for one a qu
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -261,8 +260,4 @@ def _is_ours(process: Path) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--megabytes", type=int, default=MEGABYTES)
-    known, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    sys.exit(main("pipeline", partial(run, megabytes=known.megabytes)))
+    sys.exit(main("pipeline", run, megabytes=MEGABYTES))
