@@ -44,7 +44,7 @@ def _decompress(file: File, stop: int, into: IO[bytes], most_bytes: int) -> str:
                 while view:
                     view = view[into.write(view) :]
     except ImportError:
-        return "reading .zst needs pyarrow: pip install 'segstore[spark]', or decompress the file first"
+        return "reading .zst needs pyarrow: pip install pyarrow, or decompress the file first"
     except (OSError, EOFError, zlib.error, ValueError) as error:
         return f"what follows cannot be decompressed: {getattr(error, 'strerror', None) or error}"
     return ""

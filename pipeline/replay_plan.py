@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.errors import WireError
 from segstore.wire.names import SegmentName
@@ -92,7 +93,7 @@ def keys_of(segment: str | None, source: str | None, writer_id: str | None) -> I
         yield f"writer {writer_id}"
 
 
-def links(rows: DataFrame) -> list[Link]:
+def links(rows: Table) -> list[Link]:
     """Returns what each connection names, from rows with `LINK_COLUMNS`, plus `fields` for batches of merges.
 
     The distinct pairs are collected on the driver, which keeps some hundred bytes for each connection and name.
@@ -102,9 +103,11 @@ def links(rows: DataFrame) -> list[Link]:
     require(rows, (*LINK_COLUMNS, "kind"))
     batch = f"CASE WHEN command IN {_BATCH} THEN"
     fields = f"{batch} fields END" if "fields" in rows.columns else "NULL"
-    columns = [f"{batch} command END AS command" if each == "command" else each for each in LINK_COLUMNS]
-    chosen = rows.where("kind <> 'skipped'").selectExpr(*columns, f"{fields} AS fields")
-    return _links(chosen.groupBy(*chosen.columns).count().toLocalIterator())
+    columns = ", ".join(f"{batch} command END AS command" if each == "command" else each for each in LINK_COLUMNS)
+    engine = engine_of(rows)
+    chosen = f"SELECT {columns}, {fields} AS fields FROM {{rows}} WHERE kind <> 'skipped'"
+    counted = f"SELECT {', '.join(LINK_COLUMNS)}, fields, count(*) FROM ({chosen}) GROUP BY ALL"
+    return _links(engine.rows(engine.statement(counted, rows=rows)))
 
 
 def links_of(paths: str | Iterable[str]) -> list[Link]:

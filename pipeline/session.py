@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segstore.pipeline.pruning import prune_columns
+from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +132,7 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
 def missing() -> SparkMissing | None:
     """Returns why Spark cannot run here, or None."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None or find_spec("numpy") is None:
-        return SparkMissing("PySpark", "Spark is not installed: pip install 'segstore[spark]'")
+        return SparkMissing("PySpark", f"Spark is not installed: {pip_command('spark')}")
     if find_spec("pyspark.sql.datasource") is None:
         return SparkMissing("PySpark", "PySpark 4.0 or newer is needed: older versions have no data sources in Python")
     version = java_version()

@@ -1,4 +1,4 @@
-"""Trace analysis on Spark: requests paired with replies, protocol violations, errors and latencies as tables.
+"""Trace analysis: requests paired with replies, protocol violations, errors and latencies as tables.
 
     from segstore.pipeline.report import analysis
     from segstore.pipeline.session import session
@@ -7,6 +7,7 @@
     found.exchanges.where("status = 'lost'").show()
     analysis.latencies(found.exchanges, "command").show()
 
+Tables here are Spark's or those of `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
 `segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
 steps: one shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 
@@ -20,42 +21,37 @@ sorts and follows a connection, however long: Java spills the sort to disk, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark import StorageLevel
-from pyspark.sql import functions as f
+import pyarrow as pa
 
+from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.report import analysis_steps as steps
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
-from segstore.pipeline.statements import map_in_arrow, statement
 from segstore.pipeline.trace.columns import ColumnError
 from segstore.wire.names import parent_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BUCKET_BITS: Final = 7
 """Latencies up to 2^7 ns are counted exactly, longer ones in buckets no wider than 1/2^7 of their lower bound."""
 
 
-def require(rows: DataFrame, columns: Sequence[str]) -> None:
+def require(rows: Table, columns: Sequence[str]) -> None:
     """Raises ColumnError for the first missing column."""
     for name in columns:
         if name not in rows.columns:
             raise ColumnError(f"the column {name!r} is missing, the analysis needs {', '.join(columns)}", name)
 
 
-def placed(rows: DataFrame) -> DataFrame:
+def placed(rows: Table) -> Table:
     """Returns the records among trace rows, with the life of their connection. Raises ColumnError.
 
     Recorders never reuse connection numbers, but other tools may.
     """
     require(rows, FRAME_COLUMNS)
-    return statement(
-        rows.sparkSession,
+    return engine_of(rows).statement(
         f"""
         SELECT {", ".join(FRAME_COLUMNS)}, CAST(greatest(1, count(CASE WHEN kind = 'open' THEN 1 END) OVER (
             PARTITION BY connection, file ORDER BY block, record ROWS UNBOUNDED PRECEDING)) AS INT) AS life
@@ -65,7 +61,7 @@ def placed(rows: DataFrame) -> DataFrame:
     )
 
 
-def with_segments(rows: DataFrame) -> DataFrame:
+def with_segments(rows: Table) -> Table:
     """Returns trace rows in which frames that name only their writer, such as appends, have its `segment`.
 
     It is that of the writer's last SETUP_APPEND before on this connection; null without one. The source cannot fill it
@@ -73,17 +69,16 @@ def with_segments(rows: DataFrame) -> DataFrame:
     """
     require(rows, ("file", "block", "record", "connection", "command", "writer_id", "segment"))
     filled = "coalesce(r.segment, s.named) AS segment"
-    return statement(
-        rows.sparkSession,
+    return engine_of(rows).statement(
         f"""
         WITH s AS (
-          SELECT file, connection, writer_id, segment AS named, struct(block, record) AS first,
-            lead(struct(block, record)) OVER (PARTITION BY file, connection, writer_id ORDER BY block, record) AS next
+          SELECT file, connection, writer_id, segment AS named, (block, record) AS first,
+            lead((block, record)) OVER (PARTITION BY file, connection, writer_id ORDER BY block, record) AS next
           FROM {{rows}} WHERE command = 'SETUP_APPEND')
         SELECT {", ".join(filled if name == "segment" else f"r.`{name}`" for name in rows.columns)}
         FROM {{rows}} AS r LEFT JOIN s ON r.segment IS NULL AND r.writer_id = s.writer_id
-          AND r.file = s.file AND r.connection = s.connection AND struct(r.block, r.record) > s.first
-          AND (s.next IS NULL OR struct(r.block, r.record) < s.next)
+          AND r.file = s.file AND r.connection = s.connection AND (r.block, r.record) > s.first
+          AND (s.next IS NULL OR (r.block, r.record) < s.next)
         """,
         rows=rows,
     )
@@ -93,19 +88,16 @@ class Analysis:
     """The analysis of a trace and the tables derived from it.
 
     frames: from `placed`; read once. blocks: rows with the column `frame`, for the two rules about the bytes of append
-    blocks; None omits these rules. Intermediate results, including the attribute `frames` (the same rows and columns),
-    are persisted on disk until `close`.
+    blocks; None omits these rules. Intermediate results are on disk until `close`.
     """
 
-    def __init__(self, frames: DataFrame, blocks: DataFrame | None = None) -> None:
+    def __init__(self, frames: Table, blocks: Table | None = None) -> None:
         require(frames, (*FRAME_COLUMNS, "life"))
-        self._sql = partial(statement, frames.sparkSession)
-        # `follow` counts lives itself: without the column, Spark omits the window of `placed`, its shuffle and sort.
-        whole = frames.select(*FRAME_COLUMNS).repartition("connection", "file")
-        ordered = whole.sortWithinPartitions(*steps.ORDER)
-        self.written = map_in_arrow(ordered, steps.follow, steps.WRITTEN).persist(StorageLevel.DISK_ONLY)
-        packed = self.written.select("frames").where("frames IS NOT NULL")
-        self.frames = map_in_arrow(packed, steps.frames, steps.FRAMES)
+        self._engine = engine_of(frames)
+        # `follow` counts lives itself: without the column, engines omit the window of `placed`, its shuffle and sort.
+        whole = self._engine.statement(f"SELECT {', '.join(FRAME_COLUMNS)} FROM {{frames}}", frames=frames)
+        followed = self._engine.mapped(whole, steps.follow, steps.WRITTEN, steps.ORDER[:2], steps.ORDER)
+        self.written = self._engine.held(followed)
         self._blocks = blocks
 
     def __enter__(self) -> Analysis:
@@ -118,25 +110,37 @@ class Analysis:
 
     def close(self) -> None:
         """Releases persisted data."""
-        self.written.unpersist()
+        self._engine.release(self.written)
+
+    @cached_property
+    def frames(self) -> Table:
+        """The frames: `FRAME_COLUMNS` and `life`."""
+        packed = "SELECT frames FROM {written} WHERE frames IS NOT NULL"
+        return self._engine.mapped(self._sql(packed), steps.frames, steps.FRAMES)
 
     @property
-    def exchanges(self) -> DataFrame:
+    def exchanges(self) -> Table:
         """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
-        return self._sql(steps.EXCHANGES, written=self.written)
+        return self._sql(steps.EXCHANGES)
 
     @property
-    def violations(self) -> DataFrame:
+    def violations(self) -> Table:
         """All rule violations: `VIOLATION_COLUMNS`."""
-        found = self._sql(steps.VIOLATIONS, written=self.written)
-        if self._blocks is not None:
-            require(self._blocks, ("file", "block", "record", "command", "frame"))
-            blocks = self._blocks.where("command = 'APPEND_BLOCK'").select("file", "block", "record", "frame")
-            found = found.union(self._sql(steps.TAILS, written=self.written, blocks=blocks))
-        return found
+        found = self._sql("SELECT violation.* FROM {written} WHERE violation IS NOT NULL")
+        if self._blocks is None:
+            return found
+        require(self._blocks, ("file", "block", "record", "command", "frame"))
+        blocks = "SELECT file, block, record, frame FROM {blocks} WHERE command = 'APPEND_BLOCK'"
+        ends = self._sql(steps.ENDS, blocks=self._engine.statement(blocks, blocks=self._blocks))
+        tails = self._engine.mapped(ends, steps.tails, steps.VIOLATIONS)
+        both = "SELECT * FROM {found} UNION ALL SELECT * FROM {tails}"
+        return self._engine.statement(both, found=found, tails=tails)
+
+    def _sql(self, text: str, **tables: Table) -> Table:
+        return self._engine.statement(text, written=self.written, **tables)
 
 
-def analyse(rows: DataFrame) -> Analysis:
+def analyse(rows: Table) -> Analysis:
     """Analyses rows of `format("segstore.trace")`; checking all rules needs the column `frame`.
 
     Raises ColumnError.
@@ -144,10 +148,9 @@ def analyse(rows: DataFrame) -> Analysis:
     return Analysis(placed(rows), rows if "frame" in rows.columns else None)
 
 
-def traffic(frames: DataFrame) -> DataFrame:
+def traffic(frames: Table) -> Table:
     """Returns frames and bytes by direction and command, with the numbers of failures and malformed frames."""
-    return statement(
-        frames.sparkSession,
+    return engine_of(frames).statement(
         """
         SELECT direction, coalesce(command, '(no frame)') AS command, count(*) AS frames, sum(size) AS bytes,
           count(CASE WHEN failure THEN 1 END) AS failures,
@@ -158,10 +161,9 @@ def traffic(frames: DataFrame) -> DataFrame:
     )
 
 
-def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
+def errors(frames: Table, exchanges: Table) -> Table:
     """Returns failures by kind, with the refused request and the number of segments concerned."""
-    return statement(
-        frames.sparkSession,
+    return engine_of(frames).statement(
         """
         SELECT e.reply_command AS error, e.command AS request, count(*) AS times, count(DISTINCT e.segment) AS segments,
           min(e.reply_ts_ns) AS first_ts_ns, max(e.reply_ts_ns) AS last_ts_ns
@@ -174,33 +176,49 @@ def errors(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     )
 
 
-def by_parent(exchanges: DataFrame) -> DataFrame:
+def by_parent(exchanges: Table) -> Table:
     """Returns the exchanges that name a segment; transactions' and transient segments have the name of their parent."""
-    named = exchanges.where("segment IS NOT NULL")
-    parent = f.udf(lambda name: parent_of(name) or name, "string", useArrow=False)
-    parents = named.select("segment").distinct().withColumn("parent", parent("segment"))
-    return named.join(parents, "segment").drop("segment").withColumnRenamed("parent", "segment")
+    columns = ", ".join("p.parent AS segment" if name == "segment" else f"e.{name}" for name in exchanges.columns)
+    return engine_of(exchanges).statement(
+        f"SELECT {columns} FROM {{exchanges}} AS e JOIN {{parents}} AS p ON e.segment = p.segment",
+        exchanges=exchanges,
+        parents=named(exchanges, _with_parent, "parent"),
+    )
+
+
+def named(rows: Table, step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], column: str) -> Table:
+    """Returns the segments that rows name, each once, with what a step adds to them as a column of text."""
+    engine = engine_of(rows)
+    segments = engine.statement("SELECT DISTINCT segment FROM {rows} WHERE segment IS NOT NULL", rows=rows)
+    return engine.mapped(segments, step, pa.schema({"segment": pa.string(), column: pa.string()}))
+
+
+def _with_parent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        names = batch.column(0).to_pylist()
+        yield batch.append_column("parent", pa.array([parent_of(name) or name for name in names], pa.string()))
 
 
 _WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"
 
 
-def histogram(exchanges: DataFrame, *by: str) -> DataFrame:
+def histogram(exchanges: Table, *by: str) -> Table:
     """Returns a histogram of the latencies of answered and refused requests: buckets from `least_ns`, `width_ns` wide.
 
     by: columns, such as "command", "segment", "flow". A negative latency, from a clock set back, counts as 0.
     """
-    return _buckets(exchanges, by).select(*by, "least_ns", "width_ns", "times")
+    columns = "".join(f"`{name}`, " for name in by)
+    text = f"SELECT {columns}least_ns, width_ns, times FROM {{counted}}"
+    return engine_of(exchanges).statement(text, counted=_buckets(exchanges, by))
 
 
-def _buckets(exchanges: DataFrame, by: Sequence[str]) -> DataFrame:
+def _buckets(exchanges: Table, by: Sequence[str]) -> Table:
     """Returns a histogram with the exact least, most and sum of the latencies in each bucket."""
     require(exchanges, (*by, "status", "latency_ns", "command"))
     names = "".join(f"`{name}`, " for name in by)
-    return statement(
-        exchanges.sparkSession,
+    return engine_of(exchanges).statement(
         f"""
-        SELECT {names}shiftleft(shiftright(latency, shift), shift) AS least_ns, shiftleft(1L, shift) AS width_ns,
+        SELECT {names}(latency >> shift) << shift AS least_ns, CAST(1 AS BIGINT) << shift AS width_ns,
           count(*) AS times, min(latency_ns) AS low, max(latency_ns) AS high,
           sum(CAST(latency_ns AS DECIMAL(38, 0))) AS total
         FROM (
@@ -213,7 +231,7 @@ def _buckets(exchanges: DataFrame, by: Sequence[str]) -> DataFrame:
     )
 
 
-def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.5, 0.9, 0.99, 0.999)) -> DataFrame:
+def latencies(exchanges: Table, *by: str, percentiles: Sequence[float] = (0.5, 0.9, 0.99, 0.999)) -> Table:
     """Returns percentiles of latencies by these columns: the upper end of the bucket that holds the value of that rank.
 
     A percentile is never below the actual value, less than 1/2^`BUCKET_BITS` above it, and never above the maximum.
@@ -222,12 +240,11 @@ def latencies(exchanges: DataFrame, *by: str, percentiles: Sequence[float] = (0.
     names = "".join(f"`{name}`, " for name in by)
     group = f"PARTITION BY {names[:-2]}" if by else ""
     ranks = "".join(
-        f"least(min(CASE WHEN so_far >= ceil(of_all * {p}D) THEN least_ns + width_ns - 1 END), "
+        f"least(min(CASE WHEN so_far >= ceil(of_all * CAST('{p}' AS DOUBLE)) THEN least_ns + width_ns - 1 END), "
         f"greatest(max(high), 0)) AS {percentile_name(p)}, "
         for p in percentiles
     )
-    return statement(
-        exchanges.sparkSession,
+    return engine_of(exchanges).statement(
         f"""
         WITH running AS (
           SELECT *, sum(times) OVER ({group} ORDER BY least_ns ROWS UNBOUNDED PRECEDING) AS so_far,

@@ -1,9 +1,9 @@
-"""The steps of the trace analysis on Spark: one in Python over Arrow, which follows each connection, and SQL after it.
+"""The steps of the trace analysis: one in Python over Arrow, which follows each connection, and what comes after it.
 
 `follow` runs over partitions that have whole connections, sorted by `ORDER`. Its result has the rows of several tables,
 each in a column of its own: the frames themselves, with the life of their connection; exchanges; exchanges that
 a later set-up of their writer may still cover, and those set-ups, which may be on other connections; violations; and
-append blocks with bytes after their events, which `TAILS` checks.
+append blocks with bytes after their events, which `tails` checks.
 
 Invariant: a task holds one connection at a time, and of it what `segstore.pipeline.report.connection` holds, beside a
 few batches. SQL here reads persisted rows, each table once.
@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Rule, Status
-from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Status
+from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
 from segstore.pipeline.report.exchange import to_row
 from segstore.pipeline.trace.batches import arrow_schema
-from segstore.pipeline.trace.columns import Column, ColumnType, ddl, select
+from segstore.pipeline.trace.columns import Column, ColumnType, select
 
 ORDER: Final = ("connection", "file", "block", "record")
 """The order of rows in a partition. The number comes first because Spark compares eight bytes before anything else."""
@@ -45,16 +45,15 @@ def _columns(names: Iterable[str]) -> tuple[Column, ...]:
     return tuple(Column(name, _TYPES.get(name, "long"), "") for name in names)
 
 
-_SCHEMA: Final = pa.schema(
+WRITTEN: Final = pa.schema(
     [
         *(pa.field(table, pa.struct(arrow_schema(_columns(_TABLES[table])))) for table in _TABLES),
         pa.field("frames", pa.binary()),
     ]
 )
-_STRUCTS: Final = (f"{table} struct<{ddl(_columns(_TABLES[table])).replace('` ', '`: ')}>" for table in _TABLES)
-WRITTEN: Final = ", ".join((*_STRUCTS, "frames binary"))
 """The columns of the result of `follow`: each has the rows of a table, and is null in the rows of the others."""
-FRAMES: Final = ddl(_columns((*FRAME_COLUMNS, "life")))
+FRAMES: Final = arrow_schema(_columns((*FRAME_COLUMNS, "life")))
+VIOLATIONS: Final = arrow_schema(_columns(VIOLATION_COLUMNS))
 
 
 def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,9 +93,9 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
         ("tail", found.tails),
     ):
         if len(rows) >= least:
-            types = (field.type for field in _SCHEMA.field(table).type)
+            types = (field.type for field in WRITTEN.field(table).type)
             columns = list(map(pa.array, zip(*rows, strict=True), types))
-            yield _batch(table, pa.StructArray.from_arrays(columns, fields=list(_SCHEMA.field(table).type)))
+            yield _batch(table, pa.StructArray.from_arrays(columns, fields=list(WRITTEN.field(table).type)))
             rows.clear()
 
 
@@ -115,8 +114,8 @@ def frames(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(table: str, made: pa.Array) -> pa.RecordBatch:
-    arrays = [made if each.name == table else pa.nulls(len(made), each.type) for each in _SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    arrays = [made if each.name == table else pa.nulls(len(made), each.type) for each in WRITTEN]
+    return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
 
 
 _STATUS: Final = f"CASE WHEN known >= uncovered.last_event THEN '{Status.COVERED}' ELSE uncovered.status END AS status"
@@ -135,30 +134,22 @@ WHERE uncovered IS NOT NULL
 """
 """All exchanges. An append is covered if the store reported its number after a later set-up of its writer."""
 
-VIOLATIONS: Final = "SELECT violation.* FROM {written} WHERE violation IS NOT NULL"
-
-_FOUND: Final = """
-SELECT tail.*, tail.block_bytes - tail.whole_bytes AS left_bytes,
-  substring(f.frame, 25 + CAST(tail.whole_bytes AS INT), 8) AS head
-FROM {written} JOIN {blocks} AS f
+ENDS: Final = """
+SELECT tail.*, substring(f.frame, 25 + CAST(tail.whole_bytes AS INT), 8) AS head FROM {written} JOIN {blocks} AS f
   ON tail.file = f.file AND tail.opened_block = f.block AND tail.opened_record = f.record
 WHERE tail IS NOT NULL
 """
+"""Ends of append blocks; {blocks} has the frames that opened them."""
 
-_PARSED: Final = f"""
-SELECT *, length(head) = 8 AS whole,
-  CASE hex(substring(head, 1, 4)) WHEN 'FFFFFFFF' THEN -1 WHEN 'FFFFFFFE' THEN -2 END AS kind,
-  CAST(conv(hex(substring(head, 5, 4)), 16, 10) AS BIGINT) AS kind_bytes
-FROM ({_FOUND}) AS found
-"""
 
-_PADDED: Final = "kind = -1 AND whole AND kind_bytes <= left_bytes - 8"
-
-TAILS: Final = f"""
-SELECT CASE WHEN {_PADDED} THEN '{Rule.PADDED_DATA.name}' ELSE '{Rule.BLOCK_TAIL.name}' END AS rule,
-  {", ".join(VIOLATION_COLUMNS[1:-2])},
-  CAST(CASE WHEN {_PADDED} THEN 0 END AS BIGINT) AS expected, CASE WHEN {_PADDED} THEN own_bytes END AS actual
-FROM ({_PARSED}) AS parsed
-WHERE NOT whole OR kind IS NULL OR kind_bytes > left_bytes - 8 OR (kind = -1 AND own_bytes > 0)
-"""
-"""Violations of the two rules about the bytes of append blocks; {{blocks}} has those frames."""
+def tails(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Checks ends of append blocks: batches have the columns of `ENDS`. Yields violations."""
+    for batch in batches:
+        found = []
+        for *where, _, _, size, whole, own, head in zip(*(each.to_pylist() for each in batch.columns), strict=True):
+            if (broken := tail_broken(head, size - whole, own)) is not None:
+                rule, expected, actual = broken
+                found.append((rule.name, *where, expected, actual))
+        if found:
+            columns = zip(zip(*found, strict=True), VIOLATIONS.types, strict=True)
+            yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=VIOLATIONS)

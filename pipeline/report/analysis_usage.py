@@ -1,4 +1,4 @@
-"""Tables of how traces use connections, flows, writers and append blocks. On Spark.
+"""Tables of how traces use connections, flows, writers and append blocks, made by the engine of their rows.
 
 They show the effect of pooling (connections against flows and segments over time, bytes in flight on each connection,
 append blocks padded because something else had to be sent) and of lazy and partial writers (writers, connections and
@@ -10,16 +10,15 @@ Sums of times or event numbers are decimals, because a bigint overflows, which i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-from pyspark.sql import functions as f
+import pyarrow as pa
 
+from segstore.pipeline.engine import Table, engine_of
+from segstore.pipeline.report.analysis import named
 from segstore.pipeline.report.analysis_rules import APPENDS, Status
-from segstore.pipeline.statements import statement
 from segstore.wire.names import stream_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _LIFE: Final = "file, connection, life"
 _APPENDS: Final = ", ".join(f"'{name}'" for name in APPENDS)
@@ -36,29 +35,29 @@ class Ticks(NamedTuple):
 
     def of(self, column: str) -> str:
         """Returns an SQL expression for the tick of a time."""
-        return f"(({column} DIV {self.width_ns}L) - {self.first}L)"
+        return f"(({column} DIV {self.width_ns}) - ({self.first}))"
 
 
-def ticks(frames: DataFrame, most: int = 120) -> Ticks | None:
+def ticks(frames: Table, most: int = 120) -> Ticks | None:
     """Divides the time from the first to the last record into at most `most` ticks; None without records."""
-    (found,) = frames.selectExpr("min(ts_ns) AS low", "max(ts_ns) AS high").collect()
-    if found.low is None:
+    engine = engine_of(frames)
+    ((low, high),) = engine.rows(engine.statement("SELECT min(ts_ns), max(ts_ns) FROM {frames}", frames=frames))
+    if low is None:
         return None
-    width = max(1, -(-(found.high - found.low + 1) // max(1, most - 1)))
-    return Ticks(_towards_zero(found.low, width), width, found.low, found.high)
+    width = max(1, -(-(high - low + 1) // max(1, most - 1)))
+    return Ticks(_towards_zero(low, width), width, low, high)
 
 
 def _towards_zero(value: int, by: int) -> int:
     return -(-value // by) if value < 0 else value // by
 
 
-def used(frames: DataFrame, cut: Ticks) -> DataFrame:
+def used(frames: Table, cut: Ticks) -> Table:
     """Returns frames and bytes by tick, connection, flow, segment and writer: what `over_time` and `connections` count.
 
     sent: the number of records of kind `frame` or `bytes`; frames: of kind `frame`.
     """
-    return statement(
-        frames.sparkSession,
+    return engine_of(frames).statement(
         f"""
         SELECT {cut.of("ts_ns")} AS tick, {_LIFE}, flow, segment, writer_id, min(ts_ns) AS first_ts_ns,
           max(ts_ns) AS last_ts_ns, max(kind = 'close') AS closed, count(CASE WHEN kind = 'frame' THEN 1 END) AS frames,
@@ -71,17 +70,16 @@ def used(frames: DataFrame, cut: Ticks) -> DataFrame:
     )
 
 
-def over_time(used: DataFrame) -> DataFrame:
+def over_time(used: Table) -> Table:
     """Returns for each tick: frames, bytes, open connections, and the flows, segments and writers in use.
 
     A connection is open from its first record to its last. Flow 0 is not a flow; flows with only replies count.
     """
-    return statement(
-        used.sparkSession,
+    return engine_of(used).statement(
         f"""
         WITH counted AS (
           SELECT tick, sum(sent) AS frames, sum(sent_bytes + received_bytes) AS bytes,
-            count(DISTINCT CASE WHEN flow > 0 THEN struct({_LIFE}, flow) END) AS flows,
+            count(DISTINCT CASE WHEN flow > 0 THEN ({_LIFE}, flow) END) AS flows,
             count(DISTINCT segment) AS segments, count(DISTINCT writer_id) AS writers
           FROM {{used}} WHERE sent > 0 GROUP BY tick
         ), lives AS (SELECT min(tick) AS first_tick, max(tick) AS last_tick FROM {{used}} GROUP BY {_LIFE}
@@ -100,13 +98,15 @@ def over_time(used: DataFrame) -> DataFrame:
     )
 
 
-def in_flight(exchanges: DataFrame) -> DataFrame:
-    """Returns the bytes of appends in flight on each connection after each append and reply: `bytes` at `ts_ns`."""
-    return statement(
-        exchanges.sparkSession,
+def in_flight(exchanges: Table) -> Table:
+    """Returns the bytes of appends in flight on each connection after each append and reply: `bytes` at `ts_ns`.
+
+    A reply that answers several appends has a row for each, with the same `bytes`.
+    """
+    return engine_of(exchanges).statement(
         f"""
         SELECT {_LIFE}, block, record, ts_ns, sum(step) OVER (
-            PARTITION BY {_LIFE} ORDER BY block, record ROWS UNBOUNDED PRECEDING) AS bytes
+            PARTITION BY {_LIFE} ORDER BY block, record RANGE UNBOUNDED PRECEDING) AS bytes
         FROM (
           SELECT {_LIFE}, block, record, ts_ns, append_bytes AS step FROM {{exchanges}} WHERE command IN ({_APPENDS})
           UNION ALL
@@ -117,10 +117,9 @@ def in_flight(exchanges: DataFrame) -> DataFrame:
     )
 
 
-def connections(used: DataFrame, flying: DataFrame) -> DataFrame:
+def connections(used: Table, flying: Table) -> Table:
     """Returns for each connection: its time span, frames, bytes both ways, its users, and maximum bytes in flight."""
-    return statement(
-        used.sparkSession,
+    return engine_of(used).statement(
         f"""
         WITH summed AS (
           SELECT {_LIFE}, min(first_ts_ns) AS first_ts_ns, max(last_ts_ns) AS last_ts_ns, max(closed) AS closed,
@@ -137,13 +136,12 @@ def connections(used: DataFrame, flying: DataFrame) -> DataFrame:
     )
 
 
-def block_fill(exchanges: DataFrame) -> DataFrame:
+def block_fill(exchanges: Table) -> Table:
     """Returns append blocks by fill, in tenths, and by whether they ended early (were padded)."""
-    return statement(
-        exchanges.sparkSession,
+    return engine_of(exchanges).statement(
         """
         SELECT premature,
-          CAST(CASE WHEN block_bytes = 0 THEN 100 ELSE used * 100 DIV block_bytes END DIV 10 * 10 AS INT)
+          CAST((CASE WHEN block_bytes = 0 THEN 100 ELSE (used * 100) DIV block_bytes END DIV 10) * 10 AS INT)
             AS fill_percent,
           count(*) AS blocks, sum(block_bytes) AS block_bytes, sum(used) AS used_bytes
         FROM (SELECT premature, block_bytes, least(append_bytes, block_bytes) AS used
@@ -154,16 +152,11 @@ def block_fill(exchanges: DataFrame) -> DataFrame:
     )
 
 
-def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
+def streams(frames: Table, exchanges: Table) -> Table:
     """Returns for each stream: segments seen and written to, writers set up and idle, and connections."""
-    spark = frames.sparkSession
-    named = frames.select("segment").where("segment IS NOT NULL").distinct()
-    stream = f.udf(stream_of, "string", useArrow=False)
-    named = named.withColumn("stream", stream("segment")).where("stream IS NOT NULL")
-    return statement(
-        spark,
+    return engine_of(frames).statement(
         f"""
-        WITH named AS (SELECT * FROM {{named}}),
+        WITH named AS (SELECT * FROM {{named}} WHERE stream IS NOT NULL),
         wrote AS (
           SELECT file, connection, life, segment, writer_id, count(CASE WHEN command IN ({_APPENDS}) THEN 1 END) AS
             appends, sum(append_bytes) AS bytes, sum(CAST(last_event AS DECIMAL(38, 0)) - first_event + 1) AS events
@@ -174,7 +167,7 @@ def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
           JOIN named AS n ON w.segment = n.segment GROUP BY n.stream, w.file, w.writer_id
         ), counted AS (
           SELECT n.stream, count(DISTINCT CASE WHEN w.appends > 0 THEN w.segment END) AS segments_written,
-            count(DISTINCT struct(w.file, w.connection, w.life)) AS connections, sum(w.appends) AS appends,
+            count(DISTINCT (w.file, w.connection, w.life)) AS connections, sum(w.appends) AS appends,
             CAST(sum(w.events) AS BIGINT) AS events, sum(w.bytes) AS bytes
           FROM wrote AS w JOIN named AS n ON w.segment = n.segment GROUP BY n.stream
         ), idle AS (
@@ -187,6 +180,12 @@ def streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
           coalesce(c.events, 0) AS events, coalesce(c.bytes, 0) AS bytes
         FROM seen AS s LEFT JOIN counted AS c ON s.stream = c.stream LEFT JOIN idle AS i ON s.stream = i.stream
         """,
-        named=named,
+        named=named(frames, _with_stream, "stream"),
         exchanges=exchanges,
     )
+
+
+def _with_stream(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        names = batch.column(0).to_pylist()
+        yield batch.append_column("stream", pa.array(list(map(stream_of, names)), pa.string()))

@@ -259,14 +259,10 @@ class Life:
         elif whole < size and set_up and opened.frame is None:
             self._found.tails.append((*self._where(row), *opened.place, size, whole, row.data_bytes))
         elif whole < size and set_up:
-            self._tail(row, opened.frame[_DATA_AT + whole : _DATA_AT + whole + 8], size - whole - 8)
-
-    def _tail(self, row: Row, head: bytes, left: int) -> None:
-        kind = int.from_bytes(head[:4], "big", signed=True)
-        if len(head) < 8 or kind not in (-1, -2) or int.from_bytes(head[4:], "big") > left:
-            self._broken(Rule.BLOCK_TAIL, row)
-        elif kind == -1 and row.data_bytes:
-            self._broken(Rule.PADDED_DATA, row, 0, row.data_bytes)
+            head = opened.frame[_DATA_AT + whole : _DATA_AT + whole + 8]
+            if (broken := tail_broken(head, size - whole, row.data_bytes)) is not None:
+                rule, expected, actual = broken
+                self._broken(rule, row, expected, actual)
 
     # --- replies --------------------------------------------------------------------------------------------------
 
@@ -327,3 +323,14 @@ class Life:
 
 def _highest(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else max(one, other)
+
+
+def tail_broken(head: bytes, size: int, own_bytes: int) -> tuple[Rule, int | None, int | None] | None:
+    """Returns the rule that the bytes after an append block's whole events break, with expected and actual number.
+
+    head: the first eight of these `size` bytes. own_bytes: of the block's end.
+    """
+    kind = int.from_bytes(head[:4], "big", signed=True)
+    if len(head) < 8 or kind not in (-1, -2) or int.from_bytes(head[4:], "big") > size - 8:
+        return Rule.BLOCK_TAIL, None, None
+    return (Rule.PADDED_DATA, 0, own_bytes) if kind == -1 and own_bytes else None

@@ -29,7 +29,11 @@ p{margin:0 0 10px;max-width:80ch}nav{margin:14px 0 20px}
 nav ul{display:flex;flex-wrap:wrap;gap:6px 18px;list-style:none;padding:0;margin:0}a{color:var(--link)}
 section{background:var(--box);border:1px solid var(--line);border-radius:8px;padding:18px clamp(12px,2vw,24px);
 margin:0 0 20px}
-.scroll{overflow-x:auto;margin:0 0 12px}table{border-collapse:collapse;font-size:13.5px;overflow-wrap:normal}
+.scroll{overflow-x:auto;margin:0 0 12px;background:linear-gradient(90deg,var(--box) 40%,transparent) 0/30px 100% local,
+linear-gradient(270deg,var(--box) 40%,transparent) 100%/30px 100% local,
+linear-gradient(90deg,var(--line),transparent) 0/10px 100%,
+linear-gradient(270deg,var(--line),transparent) 100%/10px 100%;background-repeat:no-repeat}
+table{border-collapse:collapse;font-size:13.5px;overflow-wrap:normal}
 caption{text-align:left;font-weight:600;padding:0 0 6px}
 th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid var(--faint);vertical-align:top}
 th{color:var(--soft);font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
@@ -39,6 +43,7 @@ td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:4
 .tile.bad{background:var(--badbox);border-color:var(--bad);color:var(--bad)}.tile.bad b::before{content:"! "}
 :focus-visible{outline:3px solid var(--link);outline-offset:1px}
 figure{margin:0 0 16px}figcaption{font-weight:600;margin:0 0 4px}.plot{width:100%}
+@media(max-width:600px){td:not(.n){white-space:normal}td.w{min-width:24ch}}
 .more,footer{color:var(--soft);font-size:13px}footer{padding-bottom:30px}
 """
 _DRAW: Final = """
@@ -49,6 +54,7 @@ function draw(){
     const layout=each.layout;
     layout.paper_bgcolor=layout.plot_bgcolor=colour("--box");
     layout.font.color=colour("--text");
+    layout.font.size=innerWidth<600?10:13;
     for(const axis of [layout.xaxis,layout.yaxis]){
       axis.gridcolor=colour("--faint");axis.zerolinecolor=colour("--line");
     }
@@ -88,7 +94,7 @@ def page(facts: Facts) -> str:
 <body><header><h1>Report on traces</h1><p>{_span(facts)}</p>
 <nav aria-label="Contents"><ul>{contents}</ul></nav></header>
 <main>{sections}</main>
-<footer>Made by segstore. The whole tables are Parquet, in the folder of this page.</footer>
+<footer>Made by segstore with {html.escape(facts["engine"])}. The whole tables are Parquet, in this folder.</footer>
 <script type="application/json" id="plots">{_inert(values)}</script>
 <script>{get_plotlyjs()}</script><script>{_DRAW}</script></body></html>
 """

@@ -50,9 +50,9 @@ def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
         "xaxis": {"title": {"text": x}, **axis, **more.pop("xaxis", {})},
         "yaxis": {"title": {"text": y}, **axis, **more.pop("yaxis", {})},
         "colorway": list(_COLOURS),
-        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "font": {"family": "system-ui, sans-serif"},
         "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
-        "legend": {"orientation": "h", "y": 1.12, "x": 0},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0, "traceorder": "normal"},
         "height": 380,
         **more,
     }
@@ -72,7 +72,7 @@ def _traffic(facts: dict[str, Any]) -> Plot | None:
             "marker": {"color": _COLOURS[at]},
         })  # fmt: skip
     height = 140 + 26 * len(names)
-    layout = _layout("frames", "", barmode="stack", height=height, xaxis={"rangemode": "tozero"})
+    layout = _layout("frames", "", barmode="stack", height=height, xaxis={"rangemode": "tozero", "nticks": 6})
     return Plot("traffic", "traffic", "Frames by command", data, layout)
 
 
@@ -82,11 +82,13 @@ def _percentiles(facts: dict[str, Any]) -> Plot | None:
         return None
     names = [label(row["command"]) for row in rows]
     data = [
-        {"type": "bar", "name": shown, "x": names, "y": [row[column] / 1e3 for row in rows],
+        {"type": "bar", "orientation": "h", "name": shown, "y": names, "x": [row[column] / 1e3 for row in rows],
          "marker": {"color": _COLOURS[at]}}
         for at, (column, shown) in enumerate((("p50_ns", "p50"), ("p99_ns", "p99"), ("most_ns", "longest")))
     ]  # fmt: skip
-    layout = _layout("", "µs", barmode="group", yaxis={"type": "log"}, xaxis={"tickangle": -30}, height=440)
+    height = 140 + 36 * len(names)
+    yaxis = {"autorange": "reversed"}
+    layout = _layout("µs", "", barmode="group", height=height, xaxis={"type": "log", "nticks": 5}, yaxis=yaxis)
     return Plot("latency", "latency", "Latency by command", data, layout)
 
 
@@ -107,7 +109,7 @@ def _curve(facts: dict[str, Any]) -> Plot | None:
         data.append({"type": "scatter", "mode": "lines", "name": label(name), "x": x, "y": y, "line": line})
     if not data:
         return None
-    layout = _layout("at most, µs", "% of requests", xaxis={"type": "log"}, yaxis={"range": [0, 101]})
+    layout = _layout("at most, µs", "% of requests", xaxis={"type": "log", "nticks": 5}, yaxis={"range": [0, 101]})
     return Plot("latency", "latency-curve", "Share of requests answered within a time", data, layout)
 
 
@@ -115,6 +117,11 @@ def _seconds(facts: dict[str, Any], rows: list[dict[str, Any]]) -> list[float]:
     ticks = facts["ticks"]
     at = ((ticks["first"] + row["tick"]) * ticks["width_ns"] - ticks["start_ns"] for row in rows)
     return [max(0, each) / 1e9 for each in at]
+
+
+def _time(facts: dict[str, Any]) -> dict[str, Any]:
+    ticks = facts["ticks"]
+    return {"range": [0, max(1, ticks["stop_ns"] - ticks["start_ns"]) / 1e9], "nticks": 6}
 
 
 def _pooling(facts: dict[str, Any]) -> Plot | None:
@@ -129,7 +136,7 @@ def _pooling(facts: dict[str, Any]) -> Plot | None:
             (("connections", "solid"), ("flows", "dash"), ("segments", "dot"), ("writers", "dashdot"))
         )
     ]  # fmt: skip
-    layout = _layout("seconds since the start", "how many", yaxis={"rangemode": "tozero"})
+    layout = _layout("seconds since the start", "how many", xaxis=_time(facts), yaxis={"rangemode": "tozero"})
     return Plot("pooling", "pooling", "Connections against flows, segments and writers", data, layout)
 
 
@@ -139,9 +146,9 @@ def _in_flight(facts: dict[str, Any]) -> Plot | None:
         return None
     data = [
         {"type": "bar", "name": "bytes", "x": _seconds(facts, rows), "y": [row["most_bytes"] for row in rows],
-         "marker": {"color": _COLOURS[2]}, "width": max(facts["ticks"]["width_ns"] / 1e9, 1e-9)}
+         "marker": {"color": _COLOURS[2]}, "width": max(facts["ticks"]["width_ns"] / 1e9, 1e-9), "offset": 0}
     ]  # fmt: skip
-    layout = _layout("seconds since the start", "bytes", yaxis={"rangemode": "tozero"}, bargap=0)
+    layout = _layout("seconds since the start", "bytes", xaxis=_time(facts), yaxis={"rangemode": "tozero"}, bargap=0)
     return Plot("pooling", "in-flight", "Most bytes in flight on one connection", data, layout)
 
 
@@ -156,4 +163,10 @@ def _fill(facts: dict[str, Any]) -> Plot | None:
             "type": "bar", "name": name, "x": [f"{start} %" for start in range(0, 101, 10)],
             "y": [blocks.get(start, 0) for start in range(0, 101, 10)], "marker": {"color": _COLOURS[at]},
         })  # fmt: skip
-    return Plot("blocks", "fill", "Append blocks by fill", data, _layout("filled", "blocks", barmode="stack"))
+    return Plot(
+        "blocks",
+        "fill",
+        "Append blocks by fill",
+        data,
+        _layout("filled", "blocks", barmode="stack", xaxis={"type": "category"}),
+    )

@@ -1,4 +1,4 @@
-"""Writes a trace report: Parquet tables and an HTML page. On Spark; `page` makes the page.
+"""Writes a trace report: Parquet tables and an HTML page. An engine computes the tables; `page` makes the page.
 
 The folder contains `report.html`, `report.json` (the page's data), and one folder of Parquet (zstd) per table; `rows`
 holds everything that was read and is the source of the other tables. `report_folder` checks the folder.
@@ -17,24 +17,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow.dataset import dataset
 from pyarrow.parquet import write_table
-from pyspark.sql import functions as f
 
+from segstore.pipeline.engine import Engine, Table
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
-from segstore.pipeline.statements import statement
 from segstore.pipeline.trace.files import find_files
 from segstore.pipeline.trace.rows import BadTrace
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
@@ -42,15 +38,16 @@ _EXAMPLES: Final = 3
 """Number of example violations per rule on the page."""
 _AT_ONCE: Final = 4
 """Maximum number of tables that are made at the same time: tasks of one run while the driver plans another."""
-_FORMAT: Final = "segstore.trace"
+_ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
+_BLOCK: Final = ("file", "block", "record", "command", "frame")
 
 Facts = dict[str, Any]
 """Data of the page, by name."""
 
 
 def report(
-    spark: SparkSession,
+    engine: Engine,
     paths: Sequence[str],
     folder: Path,
     *,
@@ -66,11 +63,11 @@ def report(
     """
     files = find_files(paths)
     with report_folder(folder, files, replace=replace) as made:
-        return report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
+        return report_into(engine, files, made, strict=strict, parts=parts, progress=progress)
 
 
 def report_into(
-    spark: SparkSession,
+    engine: Engine,
     files: Sequence[str],
     made: Path,
     *,
@@ -78,48 +75,55 @@ def report_into(
     parts: int = 8,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """Like `report`, for files already found and a folder from `report_folder`, which needs no session."""
-    return _Report(spark, list(files), made, progress).write(strict, parts)
+    """Like `report`, for files already found and a folder from `report_folder`, which needs no engine."""
+    return _Report(engine, list(files), made, progress).write(strict, parts)
 
 
 class _Report:
-    def __init__(self, spark: SparkSession, files: list[str], out: Path, progress: Callable[[str], None]) -> None:
-        self._spark = spark
+    def __init__(self, engine: Engine, files: list[str], out: Path, progress: Callable[[str], None]) -> None:
+        self._engine = engine
         self._files = files
         self._out = out
         self._progress = progress
 
     def write(self, strict: bool, parts: int) -> Facts:
-        self._progress(STEPS[0])
-        rows = self._kept("rows", self._read(",".join(_READ)))
-        blocks = self._read("file,block,record,command,frame", commands="APPEND_BLOCK")
-        with analysis.Analysis(analysis.placed(rows), blocks) as found, ExitStack() as stack:
+        steps = tuple(STEPS)
+        self._progress(steps[0])
+        rows = self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
+        blocks = self._engine.read(self._files, _BLOCK, commands="APPEND_BLOCK")
+        facts = {"engine": self._engine.about, "files": len(self._files)}
+        with ExitStack() as stack:
             pool = ThreadPoolExecutor(_AT_ONCE)
             stack.callback(pool.shutdown, cancel_futures=True)
-            facts = {"files": len(self._files)} | self._analysed(pool, rows, found, strict, parts)
-        self._progress(STEPS[7])
+            read = (
+                pool.submit(self._skipped, rows, strict),
+                pool.submit(self._shown, "traffic", analysis.traffic(rows), "frames DESC, direction, command"),
+            )
+            planned = pool.submit(self._plan, rows, parts)
+            self._progress(steps[1])
+            found = stack.enter_context(analysis.Analysis(analysis.placed(rows), blocks))
+            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
+            exchanges = self._engine.kept(found.exchanges, self._out / "exchanges")
+            facts |= _joined(*read) | self._analysed(pool, rows, found, exchanges, planned)
+        self._progress(steps[7])
         (self._out / "report.json").write_text(json.dumps(facts, indent=1), "utf-8")
         (self._out / PAGE).write_text(page(facts), "utf-8")
         return facts
 
     def _analysed(
-        self, pool: ThreadPoolExecutor, rows: DataFrame, found: analysis.Analysis, strict: bool, parts: int
+        self, pool: ThreadPoolExecutor, rows: Table, found: analysis.Analysis, exchanges: Table, planned: Future[Facts]
     ) -> Facts:
-        """Makes the tables, several at once: the driver plans one while tasks run for others."""
+        """Makes the tables, several at once: the engine plans one while it computes others."""
 
-        def show(name: str, table: DataFrame, order: str, most: int = _SHOWN) -> Future[Facts]:
+        def show(name: str, table: Table, order: str, most: int = _SHOWN) -> Future[Facts]:
             return pool.submit(self._shown, name, table, order, most)
 
-        read = (pool.submit(self._skipped, rows, strict), show("traffic", analysis.traffic(rows), "frames DESC"))
-        planned = pool.submit(self._plan, rows, parts)
-        self._progress(STEPS[1])
-        exchanges = self._kept("exchanges", found.exchanges)
-        facts = _joined(*read)
-        pooling = pool.submit(self._pooling, rows, found.frames, exchanges)  # before the others: it takes longest
+        pooling = pool.submit(self._pooling, rows, found, exchanges)  # before the others: it takes longest
         ended = pool.submit(self._ended, exchanges)
         broken = pool.submit(self._broken, found)
         errors = show("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
-        of_segment, of_flow = analysis.by_parent(exchanges), exchanges.where("flow > 0")
+        of_segment = analysis.by_parent(exchanges)
+        of_flow = self._sql("SELECT * FROM {exchanges} WHERE flow > 0", exchanges=exchanges)
         latencies = (
             show("latency_by_command", analysis.latencies(exchanges, "command"), "times DESC, command"),
             show("latency_by_segment", analysis.latencies(of_segment, "segment"), "times DESC, segment"),
@@ -128,76 +132,78 @@ class _Report:
         )
         fill = show("block_fill", analysis_usage.block_fill(exchanges), "premature, fill_percent")
         streams = show("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
-        facts |= _joined(ended)
+        facts = _joined(ended)
         steps = ((broken, errors), latencies, (pooling, fill), (streams,), (planned,))
-        for step, made in zip(STEPS[2:7], steps, strict=True):
+        for step, made in zip(tuple(STEPS)[2:7], steps, strict=True):
             self._progress(step)
             facts |= _joined(*made)
         return facts
 
-    def _read(self, columns: str, **options: str) -> DataFrame:
-        reader = self._spark.read.format(_FORMAT).option("columns", columns).options(**options)
-        return reader.option("paths", json.dumps(self._files)).load()
+    def _sql(self, text: str, **tables: Table) -> Table:
+        return self._engine.statement(text, **tables)
 
-    def _kept(self, name: str, table: DataFrame) -> DataFrame:
-        """Writes a table to Parquet and returns it read back from there."""
-        where = str(self._out / name)
-        table.write.option("compression", "zstd").parquet(where)
-        return self._spark.read.schema(table.schema).parquet(where)
+    def _rows(self, text: str, **tables: Table) -> list[dict[str, Any]]:
+        table = self._sql(text, **tables)
+        names = table.columns
+        return [dict(zip(names, row, strict=True)) for row in self._engine.rows(table)]
 
-    def _shown(self, name: str, table: DataFrame, order: str, most: int = _SHOWN) -> Facts:
+    def _shown(self, name: str, table: Table, order: str, most: int = _SHOWN) -> Facts:
         """Writes a table to one sorted file, of which the first rows go to the page's data."""
-        self._kept(name, table.coalesce(1).sortWithinPartitions(*_order(order)))
+        self._engine.kept(table, self._out / name, order.split(", "))
         kept = dataset(self._out / name)
         return _listed(name, kept.schema.names, kept.head(most).to_pylist(), kept.count_rows())
 
-    def _skipped(self, rows: DataFrame, strict: bool) -> Facts:
-        lost = rows.where("kind = 'skipped' OR (kind = 'frame' AND error IS NOT NULL)")
-        lost = lost.selectExpr("file", "block AS offset", "record", "kind", "size AS bytes", "error")
-        facts = self._shown("skipped", lost.repartition(1), "kind DESC, file, offset, record")
+    def _skipped(self, rows: Table, strict: bool) -> Facts:
+        lost = self._sql(
+            """
+            SELECT file, block AS `offset`, record, kind, size AS bytes, error FROM {rows}
+            WHERE kind = 'skipped' OR (kind = 'frame' AND error IS NOT NULL)
+            """,
+            rows=rows,
+        )
+        facts = self._shown("skipped", lost, "kind DESC, file, offset, record")
         first = facts["skipped"]["rows"][:1]
         if first and strict:
             where = f"record {first[0]['record']}: " if first[0]["record"] is not None else ""
             raise BadTrace(first[0]["file"], first[0]["offset"], f"{where}{first[0]['error']}")
-        counted = {row["kind"]: row for row in lost.groupBy("kind").agg({"*": "count", "bytes": "sum"}).collect()}
-        stretches, frames = counted.get("skipped"), counted.get("frame")
+        counts = self._rows("SELECT kind, count(*) AS times, sum(bytes) AS bytes FROM {lost} GROUP BY kind", lost=lost)
+        times = {row["kind"]: row["times"] for row in counts}
         return facts | {
-            "skipped_stretches": stretches["count(1)"] if stretches else 0,
-            "skipped_bytes": stretches["sum(bytes)"] if stretches else 0,
-            "undecoded_frames": frames["count(1)"] if frames else 0,
+            "skipped_stretches": times.get("skipped", 0),
+            "skipped_bytes": sum(row["bytes"] for row in counts if row["kind"] == "skipped"),
+            "undecoded_frames": times.get("frame", 0),
         }
 
-    def _ended(self, exchanges: DataFrame) -> Facts:
-        events = f"CASE WHEN status = '{Status.LOST}' THEN CAST(last_event AS DECIMAL(38, 0)) - first_event + 1 END"
-        counts = exchanges.selectExpr("status", "NOT paired AS unpaired", f"{events} AS events").groupBy("status")
-        by = {
-            row.status: row
-            for row in counts.agg(
-                f.count("*").alias("times"), f.count_if("unpaired").alias("unpaired"), f.sum("events").alias("events")
-            ).collect()
-        }
-        bad = exchanges.where(f"status NOT IN ('{Status.ANSWERED}', '{Status.REFUSED}')")
-        first = bad.orderBy(*_order("ts_ns, file, block, record")).limit(_SHOWN).collect()
-        every = sum(row.times for row in by.values() if row.status not in (Status.ANSWERED, Status.REFUSED))
+    def _ended(self, exchanges: Table) -> Facts:
+        counts = self._rows(
+            f"""
+            SELECT status, count(*) AS times, count(CASE WHEN NOT paired THEN 1 END) AS unpaired, sum(CASE
+              WHEN status = '{Status.LOST}' THEN CAST(last_event AS DECIMAL(38, 0)) - first_event + 1 END) AS events
+            FROM {{exchanges}} GROUP BY status
+            """,
+            exchanges=exchanges,
+        )
+        times = {row["status"]: row["times"] for row in counts}
+        bad = self._sql(f"SELECT * FROM {{exchanges}} WHERE status NOT IN {_ENDED}", exchanges=exchanges)
+        first = self._rows(f"SELECT * FROM {{bad}} ORDER BY ts_ns, file, block, record LIMIT {_SHOWN}", bad=bad)
+        every = sum(count for status, count in times.items() if status not in (Status.ANSWERED, Status.REFUSED))
         return {
-            "status": {str(each): by[each].times if each in by else 0 for each in Status},
-            "unpaired": sum(row.unpaired for row in by.values()),
-            **_listed("unanswered", bad.columns, [row.asDict() for row in first], every),
-            "lost_events": int(sum(row.events or 0 for row in by.values())),
+            "status": {str(each): times.get(each, 0) for each in Status},
+            "unpaired": sum(row["unpaired"] for row in counts),
+            **_listed("unanswered", bad.columns, first, every),
+            "lost_events": int(sum(row["events"] or 0 for row in counts)),
         }
 
     def _broken(self, found: analysis.Analysis) -> Facts:
-        violations = self._kept("violations", found.violations)
-        some = statement(
-            violations.sparkSession,
+        violations = self._engine.kept(found.violations, self._out / "violations")
+        first = self._rows(
             f"""
             SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place,
                 count(*) OVER (PARTITION BY rule) AS broken FROM {{violations}})
-            WHERE place <= {_EXAMPLES}
+            WHERE place <= {_EXAMPLES} ORDER BY rule, ts_ns, file, block, record
             """,
             violations=violations,
         )
-        first = [row.asDict() for row in some.orderBy(*_order("rule, ts_ns, file, block, record")).collect()]
         by = {row["rule"]: row["broken"] for row in first}
         examples = [{name: row[name] for name in violations.columns} for row in first]
         return {
@@ -205,11 +211,11 @@ class _Report:
             **_listed("violations", violations.columns, examples, sum(by.values())),
         }
 
-    def _pooling(self, rows: DataFrame, frames: DataFrame, exchanges: DataFrame) -> Facts:
+    def _pooling(self, rows: Table, found: analysis.Analysis, exchanges: Table) -> Facts:
         cut = analysis_usage.ticks(rows)  # skipped parts have no time; reading Parquet is cheaper than unpacking frames
         facts: Facts = {"ticks": None if cut is None else cut._asdict()}
-        flying = self._kept("in_flight", analysis_usage.in_flight(exchanges))
-        used = analysis_usage.used(frames, cut or analysis_usage.Ticks(0, 1, 0, 0)).persist()
+        flying = self._engine.kept(analysis_usage.in_flight(exchanges), self._out / "in_flight")
+        used = self._engine.held(analysis_usage.used(found.frames, cut or analysis_usage.Ticks(0, 1, 0, 0)))
         try:
             order = "most_in_flight_bytes DESC, frames DESC, file, connection, life"
             facts |= self._shown("connections", analysis_usage.connections(used, flying), order)
@@ -217,13 +223,12 @@ class _Report:
                 return facts
             facts |= self._shown("over_time", analysis_usage.over_time(used), "tick", most=1000)
         finally:
-            used.unpersist()
-        at_once = flying.selectExpr(f"{cut.of('ts_ns')} AS tick", "bytes").groupBy("tick")
-        most = at_once.agg(f.max("bytes").alias("most_bytes")).orderBy(*_order("tick")).collect()
-        in_flight = _listed("in_flight_over_time", ["tick", "most_bytes"], [row.asDict() for row in most], len(most))
-        return facts | in_flight
+            self._engine.release(used)
+        text = f"SELECT {cut.of('ts_ns')} AS tick, max(bytes) AS most_bytes FROM {{flying}} GROUP BY tick ORDER BY tick"
+        most = self._rows(text, flying=flying)
+        return facts | _listed("in_flight_over_time", ["tick", "most_bytes"], most, len(most))
 
-    def _plan(self, rows: DataFrame, parts: int) -> Facts:
+    def _plan(self, rows: Table, parts: int) -> Facts:
         found = plan(links(rows), parts)
         assigned = [(file, connection, number) for (file, connection), number in found.part_of().items()]
         schema = pa.schema({"file": pa.string(), "connection": pa.int64(), "part": pa.int32()})
@@ -250,11 +255,3 @@ def _listed(name: str, columns: list[str], first: list[dict[str, Any]], every: i
 
 def _joined(*made: Future[Facts]) -> Facts:
     return {name: fact for each in made for name, fact in each.result().items()}
-
-
-def _order(text: str) -> list[Any]:
-    out = []
-    for each in text.split(", "):
-        name, _, way = each.partition(" ")
-        out.append(f.col(name).desc_nulls_last() if way == "DESC" else f.col(name).asc_nulls_last())
-    return out

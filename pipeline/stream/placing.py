@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from uuid import UUID, uuid5
 
 from segstore.client.errors import SegmentMissing, StreamSealed
-from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.pipeline.stream.registry import Registry
 from segstore.pipeline.stream.segments import NO_VALUE, Segments, gather_bounded
+from segstore.wire.hashing import position_of
 from segstore.wire.names import split_segment_id
 
 

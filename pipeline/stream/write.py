@@ -17,12 +17,13 @@ from typing import Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from segstore.client.errors import ClientError
-from segstore.client.routing import SegmentRange, position_of
+from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream import frame_event
 from segstore.pipeline.stream.placing import Layout, layout_of, position_of_query
 from segstore.pipeline.stream.registry import Registry
 from segstore.pipeline.stream.segments import Segments
+from segstore.wire.hashing import position_of
 from segstore.wire.names import transaction_name
 
 MOST_POSITIONS: Final = 4_000_000

@@ -14,8 +14,11 @@ from typing import Final
 import pyarrow as pa
 
 from segstore.pipeline.trace.columns import Column, select
-from segstore.pipeline.trace.files import Chunk, Located, Skipped
+from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped
 from segstore.pipeline.trace.filling import in_order, make_filler
+from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.options import TraceOptions
+from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker, storable
 from segstore.wire.trace import Columns
 
@@ -37,6 +40,23 @@ _TYPES: Final = {
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """Returns the schema of the batches."""
     return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
+
+
+def read_rows(
+    pieces: Iterable[Piece], options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
+) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+    """Yields the rows of pieces, as batches or, depending on the options, one by one. Raises BadTrace."""
+    rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    takes = None if options.fail_fast else chosen.takes_block
+    found = (
+        each
+        for piece in pieces
+        for each in read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+    )
+    if not options.vectorised:
+        return (row for each in found for row in rows.rows(each))
+    maker = BatchMaker(rows)
+    return joined(batch for each in found for batch in maker.batches(each))
 
 
 class BatchMaker:

@@ -80,7 +80,7 @@ RECORD_COLUMNS: Final = (
     Column("file", "string", "path of the trace"),
     Column("block", "long", "byte of the file at which the block, line or packet starts"),
     Column("record", "int", "number of the record in its block, from 0; unique for a packet"),
-    Column("kind", "string", "frame, bytes (that make no frame), open, close, or skipped (what could not be read)"),
+    Column("kind", "string", "frame, call (controller), bytes (no frame), open, close, or skipped (not readable)"),
     Column("ts_ns", "long", "time in ns since 1970"),
     Column("time", "timestamp", "the same, to the microsecond"),
     Column("connection", "long", "number of the connection in the trace; byte of its first packet"),
@@ -95,6 +95,12 @@ HEADER_COLUMNS: Final = (
     Column("failure", "boolean", "whether the command is a failure"),
 )
 """The columns from a frame's eight-byte header."""
+
+CALL_COLUMNS: Final = (
+    Column("rpc", "string", "method of a controller call, such as createStream"),
+    Column("status", "string", "outcome of a call, on its answer, such as OK, UNAVAILABLE, STREAM_EXISTS"),
+)
+"""The columns of controller calls."""
 
 _DERIVED: Final = (
     Column("error", "string", "why the frame does not decode, or why something was skipped"),
@@ -170,7 +176,7 @@ FIELD_COLUMNS: Final = _field_columns()
 
 def _all_columns() -> dict[str, Column]:
     columns: dict[str, Column] = {}
-    for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *_DERIVED, *FIELD_COLUMNS, *_ON_REQUEST):
+    for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *CALL_COLUMNS, *_DERIVED, *FIELD_COLUMNS, *_ON_REQUEST):
         if column.name in columns:
             raise TypeError(f"{column.name} is a column already, a field of that name would hide it")
         columns[column.name] = column
@@ -185,7 +191,7 @@ def _default_columns() -> tuple[str, ...]:
     gathered = {name for column, names in SOURCES.items() for name in names if name != column}
     often = {name for cls in OFTEN for name in field_nodes(cls)} | SOURCES.keys()
     fields = [column.name for column in FIELD_COLUMNS if column.name in often - gathered]
-    return tuple(column.name for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *_DERIVED)) + tuple(fields)
+    return tuple(column.name for column in (*RECORD_COLUMNS, *HEADER_COLUMNS, *CALL_COLUMNS, *_DERIVED)) + tuple(fields)
 
 
 DEFAULT_COLUMNS: Final = _default_columns()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from segstore.pipeline.trace.columns import Column
+from segstore.pipeline.trace.columns import CALL_COLUMNS, Column
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.rows import RowMaker, origin_of
 from segstore.wire.codec import ACCELERATOR, EVENT
@@ -27,6 +27,7 @@ _TYPES: Final = {
     "binary": "binary",
     "timestamp": "int64",
 }
+_OF_CALLS: Final = frozenset(column.name for column in CALL_COLUMNS)
 _LABELS: Final = {
     "kind": tuple(kind.name.lower() for kind in RecordKind),
     "direction": tuple(direction.name.lower() for direction in Direction),
@@ -54,6 +55,7 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
         return None
     hides = "frame" in names and not one.tokens
     kinds = {RecordKind.FRAME: _FRAME, RecordKind.BYTES: _LEFT_TO_PYTHON if hides else _PLAIN}
+    kinds[RecordKind.CALL] = _LEFT_TO_PYTHON
     programs = {
         cls: steps
         for code, cls in COMMANDS.items()
@@ -70,7 +72,7 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
 
 def _is_filled(name: str) -> bool:
     """Whether C fills a column: from the record, its header or its bytes, or from a field of a command."""
-    if name in _UNDECODED or name == "error":  # frames with an error are left to Python
+    if name in _UNDECODED or name == "error" or name in _OF_CALLS:  # calls and such frames are left to Python
         return True
     return any(origin_of(cls, name) is not None for cls in COMMANDS.values())
 

@@ -17,10 +17,12 @@ from segstore.pipeline.storage import File
 MOST_PACKET_BYTES: Final = 1 << 20
 """Four times the maximum of tcpdump. Small packets are read together, up to this size."""
 _MOST_INTERFACES: Final = 4096
-SYN, RST, ACK = 0x02, 0x04, 0x10
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 _ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
-_RAW: Final = (12, 14, 101, 228, 229)
+RAW_IP: Final = 101
+"""The link type of packets that start with an IP header."""
+_RAW: Final = (12, 14, RAW_IP, 228, 229)
 LINKS: Final = frozenset((_ETHERNET, _NULL, _LOOP, _SLL, _SLL2, *_RAW))
 """Link types whose packets `tcp_in` reads."""
 _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction

@@ -1,7 +1,7 @@
 """Turns packet captures (pcap, pcapng) into traces: reassembles TCP connections and finds the frames in them.
 
 The client is the host that opens a connection, or whose packets are seen first. Without ports, connections that start
-with a Hello are read and others ignored.
+with a Hello are read and others ignored. A connection ends when both sides have finished, or one resets it.
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
 read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
@@ -34,7 +34,18 @@ from typing import Final
 
 from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import GROUPS, Chunk, Piece, Skipped
-from segstore.pipeline.trace.packet_files import ACK, LINKS, RST, SYN, BadPackets, Packet, Segment, packets_of, tcp_in
+from segstore.pipeline.trace.packet_files import (
+    ACK,
+    FIN,
+    LINKS,
+    RST,
+    SYN,
+    BadPackets,
+    Packet,
+    Segment,
+    packets_of,
+    tcp_in,
+)
 from segstore.wire import WIRE_VERSION
 from segstore.wire.trace import Columns, Direction, Metadata, TraceWriter, make_mark, read_body, read_header
 
@@ -57,14 +68,15 @@ _Key = tuple[_End, _End]
 class Side:
     """One direction of a connection: bytes in order.
 
-    next: position of the next byte; unlike a sequence number it never wraps. waiting: memory, in bytes, of pieces that
-    came too early. lost: number of bytes after a gap.
+    next: position of the next byte; unlike a sequence number it never wraps. last: that of the end, once known.
+    waiting: memory, in bytes, of pieces that came too early. lost: number of bytes after a gap.
     """
 
-    __slots__ = ("_ahead", "_order", "broken", "lost", "next", "waiting")
+    __slots__ = ("_ahead", "_order", "broken", "last", "lost", "next", "waiting")
 
     def __init__(self) -> None:
         self.next: int | None = None
+        self.last: int | None = None
         self._ahead: dict[int, bytes] = {}
         self._order: list[int] = []
         self.waiting = 0
@@ -78,7 +90,7 @@ class Side:
         if self.broken:
             self.lost += len(data)
             return []
-        at = self.next + ((sequence - self.next + (1 << 31)) & _MASK) - (1 << 31)
+        at = self._position(self.next, sequence)
         if at > self.next:
             self._keep(at, data)
             return []
@@ -93,6 +105,20 @@ class Side:
             at = heapq.heappop(self._order)
             data = self._ahead.pop(at)
             self.waiting -= len(data) + _PIECE_BYTES
+
+    @staticmethod
+    def _position(near: int, sequence: int) -> int:
+        return near + ((sequence - near + (1 << 31)) & _MASK) - (1 << 31)
+
+    def end_at(self, sequence: int) -> None:
+        """Takes the end of the stream, once `take` was called."""
+        if self.next is not None:
+            self.last = self._position(self.next, sequence)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes up to the end have come."""
+        return self.last is not None and self.last == self.next
 
     def _keep(self, at: int, data: bytes) -> None:
         before = self._ahead.get(at)
@@ -114,12 +140,16 @@ class Side:
 
 
 class _Connection:
-    """One TCP connection. number: the offset of its first packet. known: whether it is a connection to a store."""
+    """One TCP connection. number, ts_ns: offset and time of its first packet. known: whether it is one to a store.
+    closed_by: the direction that finished first.
+    """
 
-    __slots__ = ("client", "early", "early_bytes", "first", "known", "number", "other", "sides")
+    __slots__ = ("client", "closed_by", "early", "early_bytes", "first", "known", "number", "other", "sides", "ts_ns")
 
-    def __init__(self, client: _End, number: int) -> None:
+    def __init__(self, client: _End, number: int, ts_ns: int) -> None:
         self.client = client
+        self.ts_ns = ts_ns
+        self.closed_by: Direction | None = None
         self.number = number
         self.sides = (Side(), Side())
         self.known = False
@@ -141,12 +171,13 @@ class _Connection:
         self.sides = (Side(), Side())
 
 
-def read_packets(piece: Piece, file: File, ports: tuple[int, ...]) -> Iterator[Chunk | Skipped]:
+def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int = GROUPS) -> Iterator[Chunk | Skipped]:
     """Yields the records of a part of a capture's connections, and what is skipped; each group in order.
 
-    ports: the stores' ports; empty for all connections that start with a Hello. Raises OSError.
+    ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
+    connections in one order. Raises OSError.
     """
-    groups: dict[int, Reassembly] = {}
+    found_in: dict[int, Reassembly] = {}
     unread_links: set[int] = set()
     now = 0
     try:
@@ -163,16 +194,16 @@ def read_packets(piece: Piece, file: File, ports: tuple[int, ...]) -> Iterator[C
                 continue
             source, target = found.source, found.target
             key = (source, target) if source <= target else (target, source)
-            number = _group_of(key)
+            number = _group_of(key) % groups
             if number % piece.parts == piece.part:
-                if number not in groups:
-                    groups[number] = Reassembly(piece.path, ports)
-                yield from groups[number].take(packet, key, found)
+                if number not in found_in:
+                    found_in[number] = Reassembly(piece.path, ports)
+                yield from found_in[number].take(packet, key, found)
     except BadPackets as error:
         if piece.part == 0:
             size = piece.stop - error.offset
             yield Skipped(piece.path, error.offset, size, f"not a packet capture from here on: {error}")
-    for group in groups.values():
+    for group in found_in.values():
         yield from group.finish(now)
 
 
@@ -219,12 +250,21 @@ class Reassembly:
                 yield from self._evict()
             opened_by_source = found.flags & (SYN | ACK) != SYN | ACK and found.source[1] not in self.ports
             client = found.source if opened_by_source else found.target
-            connection = self.connections[key] = _Connection(client, packet.at)
+            connection = self.connections[key] = _Connection(client, packet.at, packet.ts_ns)
         else:
             self.connections.move_to_end(key)
         if not connection.other:
             sequence = (found.sequence + 1) & _MASK if found.flags & SYN else found.sequence
-            self._take(connection, key, int(found.source != connection.client), sequence, bytes(found.data))
+            sender = Direction(found.source != connection.client)
+            self._take(connection, key, sender, sequence, bytes(found.data))
+            if found.flags & (FIN | RST) and connection.closed_by is None:
+                connection.closed_by = sender
+            if found.flags & FIN:
+                connection.sides[sender].end_at(sequence + len(found.data))
+            if all(side.complete for side in connection.sides):
+                yield from self._end(key)
+                connection = self.connections[key] = _Connection(connection.client, packet.at, packet.ts_ns)
+                connection.leave_alone()  # packets that are sent again open no connection
         if found.flags & RST:
             yield from self._end(key)
 
@@ -276,7 +316,7 @@ class Reassembly:
     def _adopt(self, connection: _Connection, key: _Key) -> None:
         connection.known = True
         store = key[0] if key[1] == connection.client else key[1]
-        opened = self._moment(connection.early[0][0])
+        opened = self._moment(connection.ts_ns)
         self.writer.opened(opened, connection.number, peer=_named(connection.client), store=_named(store))
         for now, direction, data in connection.early:
             self._add(now, connection.number, direction, data)
@@ -307,7 +347,8 @@ class Reassembly:
                     f"{side.lost} bytes after them are not read"
                 )
                 yield Skipped(self.path, connection.number, side.lost, reason)
-        self.due = self.writer.closed(self._moment(self.now), connection.number) or self.due
+        closed_by = Direction.REQUEST if connection.closed_by is None else connection.closed_by
+        self.due = self.writer.closed(self._moment(self.now), connection.number, closed_by) or self.due
 
     def _chunk(self, block: bytes) -> Iterator[Chunk]:
         if block:

@@ -31,7 +31,17 @@ from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Command, Unknown
 from segstore.wire.schema import lowering as low
-from segstore.wire.trace import SECRET_CODES, Direction, Record, RecordKind, TraceError, redact, unpack_data
+from segstore.wire.trace import (
+    SECRET_CODES,
+    Call,
+    Direction,
+    Record,
+    RecordKind,
+    TraceError,
+    redact,
+    redacted_call,
+    unpack_data,
+)
 
 Row = tuple[Any, ...]
 
@@ -136,6 +146,8 @@ class RowMaker:
             row[at] = get(path, located, record)
         if record.kind is RecordKind.FRAME:
             self._put_frame(row, path, located)
+        elif record.kind is RecordKind.CALL:
+            self._put_call(row, record)
         elif "fields" in self._at and record.kind in _EVENTS:
             facts = unpack_data(record.data)
             row[self._at["fields"]] = None if facts is None else json.dumps(facts)
@@ -162,6 +174,16 @@ class RowMaker:
             shown = command if self.tokens or not command.secrets else decode(self._shown(located.record))
             row[self._at["fields"]] = json.dumps(shown.to_dict())
 
+    def _put_call(self, row: list[Any], record: Record) -> None:
+        call = Call.unpack(self._shown(record))
+        if call is None:
+            return
+        fields = call.fields if "fields" in self._at else None
+        shown = None if fields is None else json.dumps(fields)
+        values = {"rpc": storable(call.rpc), "status": storable(call.outcome) or None, "fields": shown}
+        for name in values.keys() & self._at.keys():
+            row[self._at[name]] = values[name]
+
     def _plan(self, cls: type[Command]) -> list[tuple[int, Callable[[Any], Any]]]:
         origins = [(at, origin_of(cls, name)) for at, name in enumerate(self._names)]
         plan = self._plans[cls] = [(at, _getter(origin)) for at, origin in origins if origin is not None]
@@ -177,6 +199,8 @@ def _hidden(record: Record) -> bytes:
         return redact(record.data, whole=False)
     if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
         return redact(record.data)
+    if record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
+        return redacted_call(call).pack()
     return record.data
 
 

@@ -36,8 +36,7 @@ from segstore.pipeline.trace.files import Piece, find_files, packed, piece_bytes
 from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import Limit, TraceOptions, read_options
-from segstore.pipeline.trace.reading import read_piece
-from segstore.pipeline.trace.rows import Row, RowMaker
+from segstore.pipeline.trace.rows import Row
 from segstore.pipeline.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -140,7 +139,7 @@ class TraceReader(Shipped, spark.DataSourceReader):
         return [TracePieces(each) for each in packed(plan(files, split_bytes, storage), split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return read_rows(partition, self.options, self.columns, Chosen(self.conditions))
+        return _read(partition, self.options, self.columns, Chosen(self.conditions))
 
 
 class FilteringTraceReader(TraceReader):
@@ -196,7 +195,7 @@ class TraceStreamReader(Shipped, spark.DataSourceStreamReader, SupportsTriggerAv
         return [TracePieces(each) for each in packed(pieces, split_bytes)]
 
     def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        return read_rows(partition, self.options, self.columns, Chosen(self.options.conditions))
+        return _read(partition, self.options, self.columns, Chosen(self.options.conditions))
 
     def _files(self) -> list[str]:
         return find_files(self.options.paths, may_be_none=True, suffixes=_FOLLOWED, storage=self.options.storage)
@@ -228,22 +227,11 @@ def _condition(pushed: Any) -> Condition | None:
     return None if test is None else condition(column, test, (pushed.value,), negated=negated)
 
 
-def read_rows(
+def _read(
     partition: spark.InputPartition, options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """Yields the rows of a task, as batches or, depending on the options, one by one. Raises BadTrace."""
+    from segstore.pipeline.trace.batches import read_rows
+
     if not isinstance(partition, TracePieces):
         return iter(())  # Spark's own, where there is nothing to read
-    rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    takes = None if options.fail_fast else chosen.takes_block
-    found = (
-        each
-        for piece in partition.pieces
-        for each in read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
-    )
-    if not options.vectorised:
-        return (row for each in found for row in rows.rows(each))
-    from segstore.pipeline.trace.batches import BatchMaker, joined
-
-    maker = BatchMaker(rows)
-    return joined(batch for each in found for batch in maker.batches(each))
+    return read_rows(partition.pieces, options, columns, chosen)

@@ -1,4 +1,4 @@
-"""`segstore pipeline report | replay`: reports about traces, and parallel replays of them, on Spark.
+"""`segstore pipeline report | replay`: reports about traces, and parallel replays of them on Spark.
 
 Exit status: 0; 1 if something could not be read (on standard error) or differs (on output); 2 for wrong options.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
+import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,11 @@ from segstore.cli.replay import Address, timeout_option
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
+    from segstore.pipeline.engine import Engine
     from segstore.pipeline.replay_plan import Outcome
     from segstore.wire.trace import Record
 
@@ -32,23 +35,24 @@ _MOST_SAID = 400
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
 _MOST_SHOWN = 20
+_LOCAL_BYTES = 1024 * 1024 * 1024
+"""Bytes of traces up to which a report is made without Spark, unless a master is named."""
+_LOOK_S = 0.1
 _QUICK_BYTES = 128 * 1024 * 1024
 """Bytes of traces up to which Java is started with options for short work."""
 
 _TRACES = click.argument("traces", nargs=-1, required=True, metavar="TRACES...")
-_MASTER = click.option(
-    "--master", default="local[*]", show_default=True, metavar="URL", help="Spark master, such as spark://host:7077."
-)
+_MASTER = click.option("--master", metavar="URL", help="Spark master, such as spark://host:7077; without it local[*].")
 _PARTS = click.option("--parts", type=click.IntRange(1), default=8, show_default=True, help="Maximum number of parts.")
 
 
 @click.group()
 def pipeline() -> None:
-    """Report on traces, or replay them in parallel, on Spark. TRACES are files, folders, globs and URLs of stores."""
+    """Report on traces, or replay them in parallel on Spark. TRACES are files, folders, globs and URLs of stores."""
 
 
 @contextmanager
-def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
+def _spark(master: str | None, files: list[str]) -> Iterator[SparkSession]:
     """A session that ends with the command, with shuffle partitions in proportion to the size of the traces.
 
     An error in Spark meanwhile, such as a master that dies, is reported in a sentence.
@@ -57,6 +61,7 @@ def _spark(master: str, files: list[str]) -> Iterator[SparkSession]:
     from segstore.pipeline.trace.files import sizes_of
 
     size = sum(sizes_of(files).values())
+    master = master or "local[*]"
     running: SparkSession | None = None
     try:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
@@ -127,7 +132,34 @@ def _errors_reported() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-@pipeline.command()
+@contextmanager
+def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iterator[Engine]:
+    """The engine of this name, or for `auto` the one that suits the traces. made: the folder of the report."""
+    from segstore.pipeline.local_engine import LocalEngine, ProcessDied, missing
+    from segstore.pipeline.session import missing as spark_missing
+    from segstore.pipeline.trace.files import sizes_of
+
+    size = sum(sizes_of(files).values())
+    problem = missing()
+    if name == "spark" or (name == "auto" and (master or size > _LOCAL_BYTES or (problem and spark_missing() is None))):
+        with _spark(master, files) as spark:
+            from segstore.pipeline.spark_engine import SparkEngine
+
+            yield SparkEngine(spark)
+        return
+    if problem:
+        raise click.ClickException(problem)
+    import duckdb
+
+    try:
+        with LocalEngine(Path(tempfile.mkdtemp(dir=made)), size) as engine:
+            yield engine
+    except (duckdb.Error, ProcessDied) as error:
+        log.debug("the report failed", exc_info=error)
+        raise click.ClickException(str(error).partition("\n")[0][:_MOST_SAID]) from error
+
+
+@pipeline.command(short_help="Write a report about traces.")
 @_TRACES
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
@@ -135,26 +167,39 @@ def _errors_reported() -> Iterator[None]:
 @click.option("--strict", is_flag=True, help="Stop at the first thing that cannot be read.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
 @_PARTS
+@click.option(
+    "--engine",
+    "chosen",
+    type=click.Choice(["auto", "local", "spark"]),
+    default="auto",
+    show_default=True,
+    help="What computes the report: DuckDB on this machine, or Spark. auto is spark with --master, or for traces of "
+    "more than 1 GiB.",
+)
 @_MASTER
-def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, master: str) -> int:
+def report(
+    traces: tuple[str, ...], out: Path, strict: bool, replace: bool, parts: int, chosen: str, master: str | None
+) -> int:
     """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
 
     What cannot be read is skipped, counted in the report, and printed on standard error; the exit status is then 1.
     """
-    from segstore.pipeline.report import STEPS
     from segstore.pipeline.report.folder import PAGE, report_folder
     from segstore.pipeline.trace.files import find_files
 
-    # Errors that need no Spark are reported before Java is started.
+    if chosen == "local" and master is not None:
+        raise click.UsageError("--master is for --engine spark")
+    # Errors that need no engine are reported before it is started.
     with ExitStack() as stack:
         stack.enter_context(_errors_reported())
         files = find_files(traces)
         made = stack.enter_context(report_folder(out, files, replace=replace))
-        progress = stack.enter_context(_progress(("starting Spark", *STEPS)))
-        spark = stack.enter_context(_spark(master, files))
+        progress = stack.enter_context(_Progress())
+        engine = progress.engine = stack.enter_context(_engine(chosen, master, files, made))
+        stack.push(progress)  # ends before the engine that it asks
         from segstore.pipeline.report.report import report_into
 
-        facts = report_into(spark, files, made, strict=strict, parts=parts, progress=progress)
+        facts = report_into(engine, files, made, strict=strict, parts=parts, progress=progress.step)
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "
@@ -162,34 +207,68 @@ def report(traces: tuple[str, ...], out: Path, strict: bool, replace: bool, part
         echo(f"{place}: {row['bytes']} bytes skipped: {where}{row['error']}", err=True)
     if facts["skipped"]["all"] > _MOST_SHOWN:
         echo(f"{facts['skipped']['all'] - _MOST_SHOWN} more are in {out / 'skipped'}", err=True)
+    echo(f"made with {facts['engine']}", err=True)
     echo(out / PAGE)
     return 1 if lost else 0
 
 
-@contextmanager
-def _progress(steps: tuple[str, ...]) -> Iterator[Callable[[str], None]]:
-    """Shows a progress bar on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
-    with click.progressbar(length=len(steps), label=steps[0].ljust(20), file=sys.stderr, show_eta=False) as bar:
+class _Progress:
+    """Shows a progress bar on a terminal, elsewhere a line for each step. A context manager.
 
-        def step(name: str) -> None:
-            bar.label = name.ljust(20)
-            bar.update(1 if name != steps[0] else 0)
-            bar.render_progress()
+    engine: says what is done of a step, once there is one.
+    """
 
-        yield step
-        bar.update(len(steps) - bar.pos)
+    def __init__(self) -> None:
+        from segstore.pipeline.report import STEPS
+
+        self.engine: Engine | None = None
+        self._shares = STEPS
+        self._step = "starting"
+        self._failed = False
+        self._ended = threading.Event()
+        self._shown = threading.Thread(target=self._show, name="progress")
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            self._shown.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._failed = kind is not None
+        self._ended.set()
+        if self._shown.ident is not None:
+            self._shown.join()
+
+    def step(self, name: str) -> None:
+        """Begins a step."""
+        self._step = name
+        if self._shown.ident is None:
+            echo(name, err=True)
+
+    def _show(self) -> None:
+        with click.progressbar(length=100, file=sys.stderr, show_eta=False) as bar:
+            while not self._ended.wait(_LOOK_S):
+                step, names = self._step, list(self._shares)
+                done = 0.0
+                if self.engine is not None and step in names:
+                    before = sum(self._shares[name] for name in names[: names.index(step)])
+                    done = before + self._shares[step] * self.engine.done()
+                bar.label = step.ljust(20)
+                bar.update(max(0, round(done) - bar.pos))
+                bar.render_progress()
+            if not self._failed:
+                bar.update(100 - bar.pos)
 
 
-@pipeline.command()
+@pipeline.command(short_help="Cut traces into parts, and replay them in parallel.")
 @_TRACES
 @_PARTS
 @_MASTER
 @click.option("--to", "target", type=Address(), help="Replay the parts against this store, and compare its replies.")
 @timeout_option("Time to wait for a reply.")
-def replay(traces: tuple[str, ...], parts: int, master: str, target: tuple[str, int] | None, timeout_s: float) -> int:
+def replay(
+    traces: tuple[str, ...], parts: int, master: str | None, target: tuple[str, int] | None, timeout_s: float
+) -> int:
     """Cut traces into parts that do not depend on each other; with --to, replay them in parallel.
 
     Connections that name the same segment or writer are in one part. Each part is a Spark task; machines that run

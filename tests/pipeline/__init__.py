@@ -1,7 +1,8 @@
 """Tests of `pipeline`. Modules whose tests have another name:
 
+engine: spark/test_report
 pruning: spark/test_trace_source
 session: test_pipeline_session
-statements: spark/test_benchmarks
+spark_engine: spark/test_benchmarks, spark/test_report
 workers: spark/test_shipping
 """

@@ -18,7 +18,7 @@ from uuid import uuid4
 from segstore.client.config import ClientSettings
 from segstore.client.controller import Successor, name_of
 from segstore.client.errors import NoSuchStream, failure
-from segstore.client.routing import SegmentRange, position_of
+from segstore.client.routing import SegmentRange
 from segstore.client.segment import Chunk
 from segstore.client.stream import EventDecoder, FramedEvent, frame_event
 from segstore.pipeline.stream.options import StreamOptions
@@ -28,6 +28,7 @@ from segstore.server.connection.requests import REQUESTS
 from segstore.server.store import NoSuchSegment, SegmentStore, StoreError
 from segstore.wire import Command, ReadSegment, SegmentRead
 from segstore.wire import NoSuchSegment as NoSuchSegmentReply
+from segstore.wire.hashing import position_of
 from segstore.wire.names import segment_id
 
 __all__ = ["MemorySegments", "MemoryStream"]

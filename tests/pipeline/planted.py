@@ -409,7 +409,7 @@ def soup(seed: int, count: int = 400, connections: int = 3) -> list[Record]:
 
     for _ in range(count):
         connection, direction = chance.randrange(connections), Direction(chance.randrange(2))
-        kind = chance.choices(tuple(RecordKind), (95, 2, 2, 1))[0]
+        kind = chance.choices(tuple(RecordKind), (95, 2, 2, 1, 1))[0]
         data = event_data() if kind in (RecordKind.OPEN, RecordKind.CLOSE) else b"ab"
         if kind is RecordKind.FRAME:
             made = command()

@@ -36,14 +36,15 @@ def test_spark_reads_what_one_process_reads(
 def test_what_is_kept_of_a_table_stays_kept_when_a_statement_names_it(spark: SparkSession) -> None:
     from pyspark import StorageLevel
 
-    from segstore.pipeline.statements import statement
+    from segstore.pipeline.spark_engine import SparkEngine
 
+    engine = SparkEngine(spark)
     kept = spark.range(10).selectExpr("id", "id % 2 AS odd").persist(StorageLevel.DISK_ONLY)
     try:
         before = len(spark.catalog.listTables())
-        found = statement(spark, "SELECT odd, count(*) AS times FROM {kept} GROUP BY odd", kept=kept)
+        found = engine.statement("SELECT odd, count(*) AS times FROM {kept} GROUP BY odd", kept=kept)
         with pytest.raises(Exception, match="nowhere"):
-            statement(spark, "SELECT nowhere FROM {kept}", kept=kept)
+            engine.statement("SELECT nowhere FROM {kept}", kept=kept)
         assert {tuple(row) for row in found.collect()} == {(0, 5), (1, 5)}
         assert kept.storageLevel == StorageLevel.DISK_ONLY
         assert len(spark.catalog.listTables()) == before

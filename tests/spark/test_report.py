@@ -1,10 +1,14 @@
-"""A report has, row by row, what the reference has, says what it skipped, and leaves nothing where it fails."""
+"""A report of either engine has, row by row, what the reference has, says what it skipped, and leaves nothing where it
+fails; both engines give the same."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +17,14 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
+import tests.bench.conftest  # noqa: F401 — finds `bench`, which is not installed
 from segstore.cli import pipeline as pipeline_cli
 from segstore.cli.commands import main
 from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
+from segstore.pipeline.report import STEPS
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
-from segstore.pipeline.trace.rows import BadTrace, trace_rows
+from segstore.pipeline.trace.rows import trace_rows
 from segstore.testing import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
 from segstore.wire.names import parent_of
@@ -26,10 +32,12 @@ from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import Record, RecordKind
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
+from tests.pipeline.test_compressed import zstd
 from tests.spark import SPARK
 from tests.wire.trace.traces import frame, record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 pytestmark = SPARK
@@ -41,10 +49,11 @@ HOSTILE = "scope/<script>alert(1)</script>/0.#epoch.0"
 class Made:
     """A report, and what the reference says of the same traces."""
 
-    def __init__(self, folder: Path, traces: list[str], steps: list[str], said: Result) -> None:
+    def __init__(self, folder: Path, traces: list[str], said: Result) -> None:
+        if not isinstance(said.exception, SystemExit | None):
+            raise said.exception
         self.folder = folder
         self.traces = traces
-        self.steps = steps
         self.said = said
         self.facts: dict[str, Any] = json.loads((folder / "report.json").read_text())
         self.plain: Reference = reference(traces)
@@ -59,7 +68,6 @@ class CommandLine:
     """`segstore pipeline`, on the session of the tests."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.steps: list[str] = []
         self._spark = spark
 
     def __call__(self, *arguments: object) -> Result:
@@ -67,13 +75,8 @@ class CommandLine:
         def shared(*_: object) -> Iterator[SparkSession]:
             yield self._spark
 
-        @contextmanager
-        def told(_: object) -> Iterator[Callable[[str], None]]:
-            yield self.steps.append
-
         with pytest.MonkeyPatch.context() as patch, quick(self._spark):
             patch.setattr(pipeline_cli, "_spark", shared)
-            patch.setattr(pipeline_cli, "_progress", told)
             return CliRunner().invoke(main, ["pipeline", *map(str, arguments)])
 
 
@@ -94,28 +97,65 @@ def quick(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp("report")
-    traces = folder / "traces"
-    traces.mkdir()
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    traces = tmp_path_factory.mktemp("traces")
     records = [*planted(3)[0], record(SetupAppend(1, UUID(int=9), HOSTILE, ""), connection=900)]
     whole = write_capture(traces / "a.wtrace", records, a_block=60).read_bytes()
     (traces / "torn.wtrace").write_bytes(whole[: len(whole) // 3])
     for seed in range(2):
         write_capture(traces / f"soup{seed}.wtrace", soup(seed, 1000, 15), a_block=30)
-    command = CommandLine(spark)
-    paths = [str(traces), str(RECORDED)]
-    said = command("report", *paths, "-o", folder / "out" / "report")
-    if not isinstance(said.exception, SystemExit | None):
-        raise said.exception
-    return Made(folder / "out" / "report", paths, command.steps, said)
+    return [str(traces), str(RECORDED)]
+
+
+@pytest.fixture(scope="module")
+def by_spark(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    out = tmp_path_factory.mktemp("spark") / "out" / "report"
+    return Made(out, traces, CommandLine(spark)("report", *traces, "-o", out, "--engine", "spark"))
+
+
+@pytest.fixture(scope="module")
+def by_local(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    out = tmp_path_factory.mktemp("local") / "out" / "report"
+    return Made(out, traces, CliRunner().invoke(main, ["pipeline", "report", *traces, "-o", str(out)]))
+
+
+@pytest.fixture(params=["spark", "local"])
+def made(request: pytest.FixtureRequest) -> Made:
+    made: Made = request.getfixturevalue(f"by_{request.param}")
+    return made
 
 
 @pytest.mark.parametrize(("name", "columns"), [("exchanges", EXCHANGE_COLUMNS), ("violations", VIOLATION_COLUMNS)])
-def test_every_row_equals_the_reference(spark: SparkSession, made: Made, name: str, columns: tuple[str, ...]) -> None:
-    found = spark.read.parquet(str(made.folder / name))
-    assert tuple(found.columns) == columns
-    assert sorted(repr(tuple(row)) for row in found.collect()) == sorted(map(repr, getattr(made.plain, name)))
+def test_every_row_equals_the_reference(made: Made, name: str, columns: tuple[str, ...]) -> None:
+    found = table(made.folder, name)
+    assert tuple(found.column_names) == columns
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    assert sorted(map(repr, rows)) == sorted(map(repr, getattr(made.plain, name)))
+
+
+def test_both_engines_give_the_same(by_spark: Made, by_local: Made) -> None:
+    assert_same(by_spark.folder, by_local.folder)
+
+
+def table(folder: Path, name: str) -> pa.Table:
+    from pyarrow.dataset import dataset
+
+    return dataset(sorted(map(str, (folder / name).glob("*.parquet")))).to_table()
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Compares two reports of the same traces, number by number and row by row."""
+    facts, others = (json.loads((folder / "report.json").read_text()) for folder in (one, other))
+    assert facts.pop("engine") != others.pop("engine")
+    assert facts.keys() == others.keys()
+    for name, fact in facts.items():
+        assert fact == others[name], name
+    names = sorted(path.name for path in one.iterdir())
+    assert names == sorted(path.name for path in other.iterdir())
+    for name in (path.name for path in one.iterdir() if path.is_dir()):
+        found, expected = table(one, name), table(other, name)
+        assert [(each.name, each.type) for each in found.schema] == [(each.name, each.type) for each in expected.schema]
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), name
 
 
 def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(made: Made) -> None:
@@ -138,10 +178,8 @@ def test_percentiles_are_those_of_the_nearest_rank_and_less_than_a_bucket_above(
     assert sum(row["times"] for row in made.rows("latency_histogram")) == sum(map(len, waits.values()))
 
 
-def test_latencies_by_segment_are_those_of_segments_and_their_transactions(spark: SparkSession, made: Made) -> None:
-    found = {
-        row["segment"]: row["times"] for row in spark.read.parquet(str(made.folder / "latency_by_segment")).collect()
-    }
+def test_latencies_by_segment_are_those_of_segments_and_their_transactions(made: Made) -> None:
+    found = {row["segment"]: row["times"] for row in table(made.folder, "latency_by_segment").to_pylist()}
     ended = [each["segment"] for each in made.exchanges if each["status"] in (Status.ANSWERED, Status.REFUSED)]
     assert any(name is not None and parent_of(name) for name in ended)
     assert found == Counter(parent_of(name) or name for name in ended if name is not None)
@@ -172,7 +210,10 @@ def test_the_command_says_where_the_page_is_and_what_was_skipped(made: Made) -> 
     (torn,) = made.plain.skipped
     assert made.said.exit_code == 1
     assert made.said.stdout == f"{made.folder / 'report.html'}\n"
-    told = made.said.stderr.splitlines()
+    *told, engine = made.said.stderr.splitlines()
+    assert engine == f"made with {made.facts['engine']}"
+    assert told[: len(STEPS)] == list(STEPS)
+    del told[: len(STEPS)]
     assert told[0] == f"{torn[0]}: at byte {torn[1]}: {torn[2]} bytes skipped: {torn[3]}"
     lost = made.facts["skipped"]["all"]
     assert len(told) == (lost if lost <= 20 else 21)
@@ -245,41 +286,75 @@ def test_connections_that_are_open_are_counted_over_time(made: Made) -> None:
         assert row["connections"] == open_now
 
 
-def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made, spark: SparkSession) -> None:
+def test_page_json_and_parquet_are_there_and_nothing_beside_them(made: Made) -> None:
     from segstore.pipeline.report.folder import PAGE
-    from segstore.pipeline.report.report import STEPS
 
-    assert made.steps == list(STEPS)
     assert [each.name for each in made.folder.parent.iterdir()] == ["report"]
-    assert "alert(1)</script>" not in (made.folder / PAGE).read_text()
-    assert spark.read.parquet(str(made.folder / "exchanges")).count() == len(made.exchanges)
+    text = (made.folder / PAGE).read_text()
+    assert "alert(1)</script>" not in text
+    assert made.facts["engine"] in text
+    assert table(made.folder, "exchanges").num_rows == len(made.exchanges)
     assert any(".zstd" in each.name for each in (made.folder / "exchanges").iterdir())
 
 
-def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    from segstore.pipeline.report.report import report
+def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from bench.traffic import write_traffic
+    from tests.pipeline.trace.test_packets import mixed, written
 
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    write_traffic(traces / "busy.wtrace", 200_000, writers=6, connections=3)
+    busy = bytearray((traces / "busy.wtrace").read_bytes())
+    (traces / "busy.wtrace.gz").write_bytes(gzip.compress(busy))
+    (traces / "cut.wtrace.zst").write_bytes(zstd(busy)[:-1000])
+    for at in range(500, len(busy), 40_000):
+        busy[at] ^= 1
+    (traces / "damaged.wtrace").write_bytes(busy)
+    (traces / "not.jsonl").write_text("{}\n")
+    written(traces / "some.pcap", mixed(random.Random(1)))
+    chance = random.Random(2)
+    back = [each._replace(ts_ns=chance.choice((-1, 1)) * chance.getrandbits(62)) for each in soup(2, 600, 5)]
+    write_capture(traces / "clock_set_back.wtrace", back)
+    (traces / "empty.wtrace").touch()
+    command = CommandLine(spark)
+    for name in ("spark", "local"):
+        said = command("report", traces, "-o", tmp_path / name, "--engine", name)
+        assert said.exit_code == 1, said.output
+    assert_same(tmp_path / "spark", tmp_path / "local")
+    facts = json.loads((tmp_path / "local" / "report.json").read_text())
+    assert facts["skipped_stretches"] > 4
+    means = [row["mean_ns"] for row in table(tmp_path / "local", "latency_by_command").to_pylist()]
+    assert min(means) < -1_000_000_000
+    assert {row["file"] for row in table(tmp_path / "local", "exchanges").to_pylist()} > {str(traces / "some.pcap")}
+
+
+@pytest.mark.parametrize("name", ["spark", "local"])
+def test_strict_fails_with_file_and_offset_and_leaves_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
     trace = write_capture(tmp_path / "a.wtrace", [record(ReadSegment("s", 0, 1, "", 1)), record(frame(9, b"\0"))])
-    with pytest.raises(BadTrace, match="record 1: READ_SEGMENT") as caught:
-        report(spark, [str(trace)], tmp_path / "out", strict=True)
-    assert caught.value.path == str(trace)
+    said = CommandLine(spark)("report", trace, "-o", tmp_path / "out", "--strict", "--engine", name)
+    assert said.exit_code == 1
+    assert re.search(rf"segstore: {re.escape(str(trace))}: at byte \d+: record 1: READ_SEGMENT", said.stderr)
     assert [each.name for each in tmp_path.iterdir()] == ["a.wtrace"]
 
 
-def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, made: Made) -> None:
+def test_a_folder_that_is_no_report_is_never_written_over(spark: SparkSession, tmp_path: Path, by_local: Made) -> None:
     from segstore.pipeline.report.folder import ReportError
     from segstore.pipeline.report.report import report
+    from segstore.pipeline.spark_engine import SparkEngine
 
+    engine, traces = SparkEngine(spark), by_local.traces
     (tmp_path / "mine").write_text("kept")
     for replace in (False, True):
         with pytest.raises(ReportError, match="is not a report"):
-            report(spark, made.traces, tmp_path, replace=replace)
+            report(engine, traces, tmp_path, replace=replace)
     with pytest.raises(ReportError, match="already contains a report"):
-        report(spark, made.traces, made.folder)
+        report(engine, traces, by_local.folder)
     with pytest.raises(ReportError, match="cannot be written"):
-        report(spark, made.traces, tmp_path / "mine" / "below")
+        report(engine, traces, tmp_path / "mine" / "below")
     with pytest.raises(FileNotFoundError):
-        report(spark, [str(tmp_path / "*.wtrace")], tmp_path / "out")
+        report(engine, [str(tmp_path / "*.wtrace")], tmp_path / "out")
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
@@ -295,12 +370,12 @@ class Counting:
 
 
 @pytest.mark.needs("PySpark 4.1 or newer")
-def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession, made: Made) -> None:
+def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession, traces: list[str]) -> None:
     reader = spark.read.format("segstore.trace")
     columns = "file,block,record,kind,ts_ns,connection,direction,command,segment,source,writer_id,fields,frame"
-    rows = reader.option("columns", columns).option("tokens", "true").load(made.traces).where("kind <> 'skipped'")
+    rows = reader.option("columns", columns).option("tokens", "true").load(traces).where("kind <> 'skipped'")
     found = plan(links(rows), 3)
-    assert found == plan(links_of(made.traces), 3)
+    assert found == plan(links_of(traces), 3)
     outcomes = replay(rows, found, Counting())
     assert [each.part for each in outcomes] == [0, 1, 2]
     assert outcomes[1].error == "ConnectionRefusedError: nobody listens"

@@ -10,7 +10,7 @@ import pytest
 
 from segstore.pipeline.report.page import page
 from segstore.pipeline.report.plots import plots
-from tests.pipeline.report.test_page import HOSTILE, Elements, facts
+from tests.pipeline.report.test_page import HOSTILE, Elements, facts, table
 from tests.server.control_api.browser import Browser
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
@@ -20,6 +20,12 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
     "--virtual-time-budget=10000", "--window-size=1250,4000", "--host-resolver-rules=MAP * ~NOTFOUND",
 )  # fmt: skip
+
+HIDDEN = """each => {
+    const legend = each.querySelector(".legend"), area = each.querySelector(".nsewdrag");
+    return legend && legend.getBoundingClientRect().bottom > area.getBoundingClientRect().top + 1;
+}"""
+"""Whether the legend of a plot covers its lines."""
 
 
 def looked_at(made: str, folder: Path, *more: str) -> tuple[str, list[str]]:
@@ -64,12 +70,14 @@ def test_a_page_whose_script_fails_would_be_noticed(tmp_path: Path) -> None:
 
 async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(tmp_path: Path) -> None:
     where = tmp_path / "report.html"
-    where.write_text(page(facts("a-very-long-name/" * 20)), "utf-8")
+    commands = [{"command": f"A_LONG_COMMAND_{at}", "least_ns": 9, "width_ns": 1, "times": 3} for at in range(9)]
+    where.write_text(page(facts("a-very-long-name/" * 20, latency_histogram=table(*commands))), "utf-8")
     async with Browser(tmp_path) as browser:
         await browser.do("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=True)
         await browser.open(where.as_uri())
         await browser.until("document.querySelectorAll('.main-svg').length > 5")
         assert await browser.get("document.documentElement.scrollWidth") == 400
+        assert await browser.get(f"[...document.querySelectorAll('.plot')].filter({HIDDEN}).map(each => each.id)") == []
         papers = "[...document.querySelectorAll('.plot .bg, .plot')].map(each => getComputedStyle(each).fill).join()"
         light = await browser.get("getComputedStyle(document.body).backgroundColor"), await browser.get(papers)
         dark = [{"name": "prefers-color-scheme", "value": "dark"}]

@@ -25,6 +25,7 @@ def facts(name: str = "scope/s/0.#epoch.0", **changed: Any) -> dict[str, Any]:
             "p99_9_ns": 3000, "most_ns": 3000}  # fmt: skip
     bad = {"file": name, "connection": 1, "life": 1, "block": 5, "record": 6, "segment": name, "request_id": 7}
     return {
+        "engine": "DuckDB 2.0.0, 2 processes",
         "files": 1,
         "ticks": {"first": 0, "width_ns": 10, "start_ns": 0, "stop_ns": 100},
         "traffic": table({"direction": "request", "command": "READ_SEGMENT", "frames": 1234567, "bytes": 5,

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import pytest
 
 from segstore.client.controller import Successor
-from segstore.client.routing import SegmentRange, position_of
+from segstore.client.routing import SegmentRange
 from segstore.client.stream import FramedEvent, frame_event
 from segstore.pipeline.stream.cuts import Cut, Moment, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
@@ -24,6 +24,7 @@ from segstore.pipeline.stream.plan import ByteRange, DataLost, batch_ranges, cut
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments
 from segstore.server.store import NoSuchSegment
+from segstore.wire.hashing import position_of
 from segstore.wire.names import index_name
 from tests.pipeline.memory_stream import MemorySegments, MemoryStream, MemoryWriter
 from tests.pipeline.stream_support import SCOPE, STREAM, options, using

@@ -148,6 +148,23 @@ def test_ipv6_and_two_connections_of_the_same_ends_are_told_apart(tmp_path: Path
     assert frames(path, "request") == REQUESTS * 2
 
 
+def test_a_connection_ends_when_both_sides_have_finished(tmp_path: Path) -> None:
+    opening, requests, replies = connection(first=1_000)
+    sent, answered = 1_000 + len(b"".join(REQUESTS)), 1_000 + len(b"".join(REPLIES))
+    ends = [packet(STORE, CLIENT, answered, flags=FIN | ACK), packet(CLIENT, STORE, sent, flags=FIN | ACK)]
+    late, again = packet(CLIENT, STORE, 1_000, REQUESTS[0]), connection(first=9_000)
+    path = written(
+        tmp_path / "a.pcap", [*opening, *requests[1:], *replies, *ends, requests[0], late, *again[0], *again[1]]
+    )
+    rows = both(path, ["kind", "direction", "ts_ns"])
+    assert [row[0] for row in rows if row[0] in ("open", "close")] == ["open", "close", "open", "close"]
+    first_close = next(row for row in rows if row[0] == "close")
+    packets_before = len(opening) + len(requests) - 1 + len(replies) + 2
+    assert first_close[1] == "reply"
+    assert first_close[2] == pytest.approx(1_700_000_000_000_000_000 + packets_before * 1_000_000, abs=1_000)
+    assert frames(path, "request") == REQUESTS * 2
+
+
 def test_a_capture_that_ends_in_the_middle_of_a_packet_is_told(tmp_path: Path) -> None:
     opening, requests, _ = connection()
     path = written(tmp_path / "a.pcap", opening + requests)

@@ -1,0 +1,341 @@
+"""Runs the analyses on this machine: DuckDB runs statements, and processes read traces and follow connections.
+
+A table is the text of a SELECT over Parquet files, so it is computed where it is used, in this process or another one.
+What Python makes, from traces or in steps, goes to Parquet files in the engine's folder, batch by batch.
+
+Invariant: memory does not grow with the size of a trace, except for what its steps hold: DuckDB spills what exceeds its
+limit into the engine's folder. No process outlives the engine.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.pipeline.storage import File, Storage
+from segstore.pipeline.trace.files import Piece, plan, sizes_of
+from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.options import TraceOptions, read_options
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+Tell = Callable[[int], None]
+"""Called with the bytes or rows that were taken. Raises Stopped if the engine has been closed."""
+
+_PROCESS_BYTES: Final = 8 << 20
+"""Bytes of traces that are worth starting a process."""
+_MEMORY: Final = "1GB"
+"""DuckDB's limit, in each process."""
+_ROWS_AT_ONCE: Final = 8192
+
+
+class ProcessDied(RuntimeError):
+    """A process of the engine ended unexpectedly."""
+
+
+class Stopped(Exception):
+    """The engine has been closed."""
+
+
+def missing() -> str:
+    """Returns why this engine cannot run here; "" if it can."""
+    if all(find_spec(name) for name in ("duckdb", "plotly", "pyarrow")):
+        return ""
+    return "a report without Spark needs DuckDB, PyArrow and Plotly: pip install 'segstore[report]'"
+
+
+@dataclass(frozen=True)
+class LocalTable:
+    """A table of a `LocalEngine`. folder: its Parquet files, if it is what they contain."""
+
+    engine: LocalEngine
+    sql: str
+    folder: Path | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return self.engine.columns(self)
+
+
+class LocalEngine:
+    """The `Engine` of this machine. A context manager.
+
+    folder: for its files, which are removed at the end. trace_bytes: of the traces, for the number of processes.
+    """
+
+    def __init__(self, folder: Path, trace_bytes: int) -> None:
+        processes = max(1, min(_cores(), trace_bytes // _PROCESS_BYTES))
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._total = 1
+        self._database = _connect(folder, _cores())
+        context = multiprocessing.get_context("spawn")
+        self._shared: Any = context.RawArray("q", 1 + processes)  # whether to stop, and what each process has taken
+        self._processes = processes
+        self._pool = None
+        if processes > 1:
+            self._pool = ProcessPoolExecutor(processes, context, _start, (self._shared,))
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shared[0] = 1
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._database.close()
+        shutil.rmtree(self._folder)
+
+    @property
+    def about(self) -> str:
+        import duckdb
+
+        return f"DuckDB {duckdb.__version__}, {self._processes} process{'es' * (self._processes > 1)}"
+
+    def done(self) -> float:
+        taken: int = sum(self._shared[1:])
+        return min(1.0, taken / self._total)
+
+    def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> LocalTable:
+        found = read_options({"paths": json.dumps(files), "columns": ",".join(columns), **options})
+        size = sum(sizes_of(files, found.storage).values())
+        pieces = plan(files, max(1, -(-size // self._processes)), found.storage)
+        pieces.sort(key=lambda piece: -piece.size)
+        out = self._new_folder()
+        dealt = [(pieces[number :: self._processes], found, _part(out, number)) for number in range(self._processes)]
+        self._each(_read, dealt, sum(piece.size for piece in pieces))
+        return _of_files(self, out)
+
+    def statement(self, text: str, **tables: LocalTable) -> LocalTable:
+        here = text.replace(" DIV ", " // ").replace("DECIMAL(38, 0)", "HUGEINT").replace("`", '"')
+        return LocalTable(self, here.format(**{name: f"({table.sql})" for name, table in tables.items()}))
+
+    def mapped(
+        self,
+        table: LocalTable,
+        step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
+        schema: pa.Schema,
+        by: Sequence[str] = (),
+        order: Sequence[str] = (),
+    ) -> LocalTable:
+        out = self._new_folder()
+        ordered = f" ORDER BY {', '.join(order)}" if order else ""
+        if not by:
+            _map(lambda rows: None, f"{table.sql}{ordered}", step, schema, _part(out, 0), self._folder)
+            return _of_files(self, out)
+        parts = [
+            f"SELECT * FROM ({table.sql}) WHERE hash({', '.join(by)}) % {self._processes} = {number}{ordered}"
+            for number in range(self._processes)
+        ]
+        ((rows,),) = self.rows(LocalTable(self, f"SELECT count(*) FROM ({table.sql})"))
+        dealt = [(each, step, schema, _part(out, number), self._folder) for number, each in enumerate(parts)]
+        self._each(_map, dealt, rows)
+        return _of_files(self, out)
+
+    def held(self, table: LocalTable) -> LocalTable:
+        return table if table.folder is not None else self.kept(table, self._folder / f"{next(self._numbers)}")
+
+    def release(self, table: LocalTable) -> None:
+        assert table.folder is not None
+        shutil.rmtree(table.folder)
+
+    def kept(self, table: LocalTable, folder: Path, order: Sequence[str] = ()) -> LocalTable:
+        if table.folder is not None and not order:
+            table.folder.rename(folder)
+            return _of_files(self, folder)
+        folder.mkdir()
+        by = ", ".join(f'"{name}" {way} NULLS LAST' for name, _, way in (each.partition(" ") for each in order))
+        ordered = f" ORDER BY {by}" if by else ""
+        with self._database.cursor() as cursor:
+            rows = cursor.sql(table.sql)
+            whole = [name for name, type_ in zip(rows.columns, rows.types, strict=True) if type_ == "HUGEINT"]
+            # A sum of BIGINT is a HUGEINT, in Spark a BIGINT.
+            casts = ", ".join(f'CAST("{name}" AS BIGINT) AS "{name}"' for name in whole)
+            chosen = f"SELECT * {f'REPLACE ({casts}) ' if casts else ''}FROM ({table.sql}){ordered}"
+            cursor.execute(f"COPY ({chosen}) TO {_text(_part(folder, 0))} (FORMAT parquet, COMPRESSION zstd)")
+        return _of_files(self, folder)
+
+    def rows(self, table: LocalTable) -> Iterator[tuple[Any, ...]]:
+        with self._database.cursor() as cursor:
+            cursor.execute(table.sql)
+            while some := cursor.fetchmany(_ROWS_AT_ONCE):
+                yield from some
+
+    def columns(self, table: LocalTable) -> list[str]:
+        with self._database.cursor() as cursor:
+            return list(cursor.sql(table.sql).columns)
+
+    def _new_folder(self) -> Path:
+        folder = self._folder / f"{next(self._numbers)}"
+        folder.mkdir()
+        return folder
+
+    def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
+        """Does work in each process, the first item of `arguments` in the first. total: what they take together."""
+        self._total = max(1, total)
+        try:
+            if self._pool is None:
+                (only,) = arguments
+                work(partial(_tell, self._shared, 1), *only)
+                return
+            futures = [self._pool.submit(_in_process, number, work, *each) for number, each in enumerate(arguments, 1)]
+            # Python's (3.11) executor watches the process that a call has started from the next call on.
+            self._pool.submit(int)
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for each in (*done, *futures):
+                each.result()
+        except BrokenProcessPool as error:
+            raise ProcessDied(
+                "a process of the report was ended from outside, perhaps for lack of memory: use --engine spark"
+            ) from error
+        finally:
+            self._shared[1:] = [0] * self._processes
+
+
+def _of_files(engine: LocalEngine, folder: Path) -> LocalTable:
+    return LocalTable(
+        engine, f"SELECT * FROM read_parquet({_text(Path(glob.escape(str(folder))) / '*.parquet')})", folder
+    )
+
+
+def _text(path: Path) -> str:
+    return "'{}'".format(str(path).replace("'", "''"))
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05}.zstd.parquet"
+
+
+def _connect(folder: Path, threads: int) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    database = duckdb.connect(
+        config={
+            "threads": threads,
+            "memory_limit": _MEMORY,
+            "temp_directory": tempfile.mkdtemp(prefix="spilt-", dir=folder),
+            "default_null_order": "nulls_first_on_asc_last_on_desc",  # as in Spark
+        }
+    )
+    # Spark's takes bytes, too.
+    database.execute("CREATE MACRO substring(bytes, first, count) AS array_slice(bytes, first, first + count - 1)")
+    return database
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- in the processes -------------------------------------------------------------------------------------------------
+
+_shared_here: Any = None
+
+
+def _start(shared: Any) -> None:
+    """Prepares a process. Only the engine's own process decides what an interrupt from the terminal does."""
+    global _shared_here  # noqa: PLW0603 — shared memory is only inherited
+    _shared_here = shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _in_process(number: int, work: Callable[..., None], *arguments: Any) -> None:
+    work(partial(_tell, _shared_here, number), *arguments)
+
+
+def _tell(shared: Any, number: int, taken: int) -> None:
+    if shared[0]:
+        raise Stopped
+    shared[number] += taken
+
+
+def _read(tell: Tell, pieces: list[Piece], options: TraceOptions, out: Path) -> None:
+    from pyarrow.parquet import ParquetWriter
+
+    from segstore.pipeline.trace.batches import arrow_schema, read_rows
+
+    counted = options._replace(storage=_Counting(options.storage.options, tell))
+    with ParquetWriter(out, arrow_schema(options.columns), compression="zstd") as into:
+        for batch in read_rows(pieces, counted, options.columns, Chosen(options.conditions)):
+            into.write_batch(batch)
+
+
+def _map(
+    tell: Tell,
+    sql: str,
+    step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
+    schema: pa.Schema,
+    out: Path,
+    folder: Path,
+) -> None:
+    from pyarrow.parquet import ParquetWriter
+
+    with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:
+        for batch in step(_counted(database.sql(sql).to_arrow_reader(_ROWS_AT_ONCE), tell)):
+            into.write_batch(batch)
+
+
+def _counted(batches: Iterable[pa.RecordBatch], tell: Tell) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        tell(batch.num_rows)
+        yield batch
+
+
+class _Counting(Storage):
+    """Tells the bytes that are read from files."""
+
+    def __init__(self, options: Mapping[str, Any], tell: Tell) -> None:
+        super().__init__(options)
+        self._tell = tell
+
+    def open(self, path: str) -> File:
+        return _CountedFile(super().open(path), self._tell)
+
+
+class _CountedFile:
+    def __init__(self, file: File, tell: Tell) -> None:
+        self._file = file
+        self._tell = tell
+        self.remote = file.remote
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        data = self._file.read_at(offset, length)
+        self._tell(len(data))
+        return data
+
+    def __enter__(self) -> _CountedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__()
