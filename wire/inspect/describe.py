@@ -10,17 +10,20 @@ the command. Delegation tokens are withheld, as text and as bytes, unless reques
 
 from __future__ import annotations
 
+import enum
 import json
 import struct
 import uuid
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
+from segstore.wire.inspect.payloads import payload_text
 from segstore.wire.printable import printable
-from segstore.wire.schema import COMMANDS, Command, Elements, Unknown, decode_mutf8
+from segstore.wire.schema import COMMANDS, Command, Elements, Record, Unknown, decode_mutf8
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
@@ -30,8 +33,6 @@ if TYPE_CHECKING:
     from segstore.wire.schema import Buffer
 
 _READ_INT32: Final = struct.Struct(">i").unpack_from
-_BLOCK_FRAMES: Final = {-1: "PADDING", -2: "PARTIAL_EVENT", 0: "EVENT"}
-"""The commands that can occur inside an append block."""
 
 Kind = Literal["plain", "text", "data"]
 
@@ -119,8 +120,8 @@ class _Walk:
                 self.text(field)
             case low.Data():
                 self.data(node, field)
-            case low.Remainder():
-                self.remainder(field)
+            case low.Remainder(frames=frames):
+                self.remainder(field, frames)
             case low.ZeroRun():
                 self.take(self.end - self.at, field, self.end - self.at, "the number of bytes left")
             case low.Sized():
@@ -174,17 +175,14 @@ class _Walk:
         self.need(length)
         self.take(length, field, self.frame[self.at : self.at + length].hex(), kind="data")
 
-    def remainder(self, field: str) -> None:
-        if _READ_INT32(self.frame)[0] != 3:
-            self.bytes(self.end - self.at, field)
-            return
-        # Show the frames inside an append block, as far as its bytes are frames.
+    def remainder(self, field: str, frames: tuple[int, ...]) -> None:
+        # The frames are shown as far as the bytes are frames.
         index = 0
-        while self.end - self.at >= HEADER_BYTES:
+        while frames and self.end - self.at >= HEADER_BYTES:
             kind, length = struct.unpack_from(">ii", self.frame, self.at)
-            if kind not in _BLOCK_FRAMES or not 0 <= length <= self.end - self.at - HEADER_BYTES:
+            if kind not in frames or not 0 <= length <= self.end - self.at - HEADER_BYTES:
                 break
-            self.take(4, f"{field}[{index}].type", kind, _BLOCK_FRAMES[kind])
+            self.take(4, f"{field}[{index}].type", kind, COMMANDS[kind].type_name)
             self.take(4, f"{field}[{index}].length", length)
             self.bytes(length, f"{field}[{index}]")
             index += 1
@@ -257,10 +255,10 @@ def _header(walk: _Walk) -> None:
         walk.end = min(walk.end, HEADER_BYTES + max(length, 0))
 
 
-def lines(description: Description, *, show_tokens: bool = False, all_bytes: bool = False) -> Iterator[str]:
+def lines(description: Description, *, show_tokens: bool = False, full: bool = False) -> Iterator[str]:
     """Formats a description as lines: offset, bytes, field, value; then the error, if any.
 
-    all_bytes: if False, a long field shows its first 64 bytes. Offsets are hexadecimal, from the frame's start.
+    full: if False, a long field shows its first 64 bytes. Offsets are hexadecimal, from the frame's start.
     """
     spans = [span for span in description.spans if span.length or span.note]
     wide = max((len(span.field) for span in spans), default=0)
@@ -269,10 +267,10 @@ def lines(description: Description, *, show_tokens: bool = False, all_bytes: boo
         hidden = span.secret and not show_tokens
         raw = description.frame[span.offset : span.offset + span.length]
         rows = [raw[at : at + _BYTES_A_LINE] for at in range(0, len(raw), _BYTES_A_LINE)] or [b""]
-        left_out = 0 if all_bytes else max(0, len(rows) - _LINES_A_FIELD)
+        left_out = 0 if full else max(0, len(rows) - _LINES_A_FIELD)
         for index, row in enumerate(rows[: len(rows) - left_out]):
             shown = " ".join(["··"] * len(row)) if hidden else row.hex(" ")
-            said = f"  {span.field:<{wide}}  {_said(span, hidden)}".rstrip() if index == 0 else ""
+            said = f"  {span.field:<{wide}}  {_said(span, hidden, full)}".rstrip() if index == 0 else ""
             yield f"  {span.offset + index * _BYTES_A_LINE:06x}  {shown:<{_BYTES_A_LINE * 3 - 1}}{said}".rstrip()
         if left_out:
             yield f"          … {len(raw) - _LINES_A_FIELD * _BYTES_A_LINE} more bytes"
@@ -281,15 +279,15 @@ def lines(description: Description, *, show_tokens: bool = False, all_bytes: boo
         yield f"  error{place}: {error}"
 
 
-def _said(span: Span, hidden: bool) -> str:
+def _said(span: Span, hidden: bool, full: bool) -> str:
     if span.value is None:
         said = ""
     elif hidden:
         said = _withheld(span.value)
     elif span.kind == "data":
-        said = f"{span.length} bytes" + (f" {_dotted(span.value)}" if span.length else "")
+        said = f"{span.length} bytes" + (f" {_payload(span.value, full)}" if span.length else "")
     elif span.kind == "text":
-        said = _quoted(span.value)
+        said = _quoted(span.value, full)
     else:
         said = str(span.value).lower() if isinstance(span.value, bool) else str(span.value)
     return f"{said} ({span.note})" if said and span.note else said or span.note
@@ -299,39 +297,54 @@ def _withheld(token: str) -> str:
     return f"<{len(token)} characters>" if token else '""'
 
 
-def _dotted(data: str) -> str:
-    """The start of a payload as in the right column of a hex dump."""
+def _payload(data: str, full: bool) -> str:
+    """A payload as text. Bytes that are none stand beside it in hex, so they are shown as in a hex dump."""
+    text = payload_text(bytes.fromhex(data), full=full)
+    if not text.startswith("0x"):
+        return text
     head = bytes.fromhex(data[: 2 * _BYTES_A_LINE])
     return "|" + "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in head) + "|"
 
 
-def _quoted(text: str) -> str:
-    if len(text) > _SHOWN_TEXT:
+def _quoted(text: str, full: bool = False) -> str:
+    if len(text) > _SHOWN_TEXT and not full:
         return f"{printable(json.dumps(text[:_SHOWN_TEXT]))}… ({len(text)} characters)"
     return f'"{text}"' if text.isprintable() else printable(json.dumps(text))
 
 
-def summary(command: Command) -> str:
-    """Formats a command as one line: its type and fields; payloads are shortened, delegation tokens show as lengths."""
+def summary(command: Command, *, full: bool = False) -> str:
+    """Formats a command as one line: its type and fields. Payloads are `payload_text`; tokens show as lengths.
+
+    full: whether long texts, payloads and lists are shown whole.
+    """
     name = command.type_name if not isinstance(command, Unknown) else f"UNKNOWN {command.type_code}"
-    fields = " ".join(
-        f"{field}={_short(value, field in command.secrets)}" for field, value in command.to_dict().items()
+    return f"{name} {_fields(command, full)}".rstrip()
+
+
+def _fields(value: Record, full: bool) -> str:
+    return " ".join(
+        f"{name}={_withheld(each) if name in value.secrets else _short(each, full)}"
+        for name in value.__struct_fields__
+        for each in (getattr(value, name),)
     )
-    return f"{name} {fields}".rstrip()
 
 
-def _short(value: Any, secret: bool) -> str:
+def _short(value: Any, full: bool) -> str:
     match value:
-        case str() if secret:
-            return _withheld(value)
         case bool():
             return str(value).lower()
+        case enum.Enum():
+            return f'"{value.name}"'
+        case uuid.UUID():
+            return f'"{value}"'
         case str():
-            return _quoted(value)
-        case dict():
-            return "{" + " ".join(f"{name}={_short(each, False)}" for name, each in value.items()) + "}"
-        case list() if len(value) > 4:
-            return f"[{' '.join(_short(each, False) for each in value[:4])} … {len(value)} in all]"
-        case list():
-            return f"[{' '.join(_short(each, False) for each in value)}]"
+            return _quoted(value, full)
+        case Record():
+            return "{" + _fields(value, full) + "}"
+        case bytes() | bytearray() | memoryview():
+            return payload_text(value, full=full)
+        case tuple() | list() | Elements():
+            shown = value if full else islice(value, 4)
+            more = "" if full or len(value) <= 4 else f" … {len(value)} in all"
+            return f"[{' '.join(_short(each, full) for each in shown)}{more}]"
     return str(value)

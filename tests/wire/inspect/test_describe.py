@@ -83,7 +83,7 @@ def test_any_bytes_are_described_without_an_error(data: bytes) -> None:
 def test_any_body_of_a_known_type_is_described(code: int, body: bytes, off: int) -> None:
     found = describe(struct.pack(">ii", code, len(body) + off) + body)
     whole(found)
-    assert list(lines(found, all_bytes=True))
+    assert list(lines(found, full=True))
 
 
 def test_frames_cut_anywhere_are_described_up_to_the_cut() -> None:
@@ -110,7 +110,7 @@ def test_no_cut_of_a_frame_shows_its_token_unless_asked(cls: type[Any]) -> None:
     frame = encode(cls(**fields))
     for end in range(len(frame) + 1):
         for body in (frame[:end], frame[:4] + struct.pack(">i", max(end - 8, 0)) + frame[8:end]):
-            text = "\n".join(lines(describe(body), all_bytes=True))
+            text = "\n".join(lines(describe(body), full=True))
             assert TOKEN[:4] not in text
             assert TOKEN[:4].encode().hex(" ") not in text
     assert TOKEN in "\n".join(lines(describe(frame), show_tokens=True))
@@ -172,12 +172,12 @@ def test_an_unknown_type_is_an_error_or_kept_on_request() -> None:
     frame = struct.pack(">ii", 6, 2) + b"ab"
     assert isinstance(describe(frame).error, UnknownCommand)
     assert describe(frame, unknown="keep").command == Unknown(6, b"ab")
-    assert summary(Unknown(6, b"ab")) == 'UNKNOWN 6 type_code=6 data="6162"'
+    assert summary(Unknown(6, b"ab")) == 'UNKNOWN 6 type_code=6 data="ab"'
 
 
 def test_long_fields_are_shortened_unless_asked() -> None:
     frame = encode(SegmentCreated(9, "s" * 300))
-    short, full = list(lines(describe(frame))), list(lines(describe(frame), all_bytes=True))
+    short, full = list(lines(describe(frame))), list(lines(describe(frame), full=True))
     assert short[-1].strip() == "… 236 more bytes"
     assert len(full) == 4 + 19
     assert "300 characters" in short[4]

@@ -1,0 +1,26 @@
+"""What the optional parts of the package need, for errors that say how to install it.
+
+The packages are named one by one: unlike `pip install segstore[extra]`, that works for a checkout, a wheel and an
+installation from an index alike.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, requires
+from shlex import quote
+
+
+def pip_command(extra: str) -> str:
+    """Returns the command that installs the packages of an extra."""
+    try:
+        listed = requires("segstore") or []
+    except PackageNotFoundError:  # sources on the path, which no installer knows
+        listed = []
+    wanted = [need for need, _, marker in (each.partition(";") for each in listed) if f"'{extra}'" in _quoted(marker)]
+    packages = " ".join(quote(each.strip()) for each in wanted)
+    return f"pip install {packages}" if packages else f"see the extra {extra} in pyproject.toml"
+
+
+def _quoted(marker: str) -> str:
+    """A marker's condition on an extra, with one kind of quotes."""
+    return marker.replace('"', "'").partition("extra ==")[2]
