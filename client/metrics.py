@@ -1,4 +1,4 @@
-"""Client metrics for prometheus-client, which is imported only here: `pip install 'segstore[metrics]'`.
+"""Client metrics for prometheus-client, which is imported only here; it is the extra `metrics`.
 
     from prometheus_client import REGISTRY
     REGISTRY.register(segstore.client.metrics.collector(pravega, name="orders"))
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.client.client import Client
 from segstore.client.connection import PoolMetrics
+from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -130,7 +131,7 @@ def collector(client: Client, *, name: str = "default", timeout_s: float = 1.0) 
         import prometheus_client  # noqa: F401 — checks that it is installed
     except ImportError as cause:
         raise ImportError(
-            "segstore.client.metrics needs prometheus-client, which is not installed: pip install 'segstore[metrics]'; "
+            f"segstore.client.metrics needs prometheus-client, which is not installed: {pip_command('metrics')}; "
             "client.metrics() gives the same numbers without it",
             name="prometheus_client",
         ) from cause

@@ -1,9 +1,10 @@
 """Maps routing keys to segments by Pravega's rule, without I/O.
 
-A key hashes to a position in [0, 1); the open segments of a stream divide that range. When a segment is sealed, only
-its part of the range goes to its successors; all other keys keep their segments, so each key's events stay in order.
+A key hashes to a position in [0, 1) (`segstore.wire.hashing`); the open segments of a stream divide that range. When a
+segment is sealed, only its part of the range goes to its successors; all other keys keep their segments, so each key's
+events stay in order.
 
-Invariant: the pieces cover [0, 1) without gap or overlap. Follows `HashHelper`, `StreamSegments` and
+Invariant: the pieces cover [0, 1) without gap or overlap. Follows `StreamSegments` and
 `StreamSegmentsWithPredecessors` (Pravega's client).
 """
 
@@ -11,23 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import Final, NamedTuple
-
-from segstore.wire.hashing import java_hash_code, murmur3_128_low
-from segstore.wire.schema import utf16
-
-_SEED: Final = java_hash_code("EventRouter")
-
-
-@lru_cache(maxsize=65_536)
-def position_of(routing_key: str) -> float:
-    """Returns the position of a routing key in [0, 1). Raises TypeError if it is not a str."""
-    try:
-        data = utf16(routing_key)
-    except AttributeError as error:
-        raise TypeError(f"a routing key is a str, not {type(routing_key).__name__}") from error
-    return (murmur3_128_low(data, _SEED) >> 12) / 2**52
+from typing import NamedTuple
 
 
 class SegmentRange(NamedTuple):

@@ -1,9 +1,10 @@
 """Hashes of names, as Guava and Java compute them, so that all clients and servers agree on placement.
 
 Pure functions of any text, lone surrogates included: Java hashes UTF-16 characters without validation. Source: Guava's
-`murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`.
+`murmur3_128` (`hashUnencodedChars`) and `consistentHash`, Java's `String.hashCode`; `HashHelper` (Pravega's client).
 """
 
+from functools import lru_cache
 from typing import Final
 
 from segstore.wire.codec import or_in_c
@@ -67,3 +68,26 @@ def consistent_hash(state: int, count: int) -> int:
         if following >= count:
             return candidate
         candidate = following
+
+
+_EVENT_SEED: Final = java_hash_code("EventRouter")
+_TABLE_SEED: Final = java_hash_code("KeyValueTableRouter")
+
+
+def _position(data: bytes, seed: int) -> float:
+    return (murmur3_128_low(data, seed) >> 12) / 2**52
+
+
+@lru_cache(maxsize=65_536)
+def position_of(routing_key: str) -> float:
+    """Returns the position of a routing key in [0, 1). Raises TypeError if it is not a str."""
+    try:
+        data = utf16(routing_key)
+    except AttributeError as error:
+        raise TypeError(f"a routing key is a str, not {type(routing_key).__name__}") from error
+    return _position(data, _EVENT_SEED)
+
+
+def position_of_key(primary: bytes) -> float:
+    """Returns the position of a key-value table's primary key in [0, 1)."""
+    return _position(primary, _TABLE_SEED)

@@ -149,7 +149,9 @@ class ControllerChannels:
                     if self._credentials is not None and self._credentials.refused(shown):
                         continue
                 if error.code() not in _ASK_AGAIN:
-                    raise _error(method, node, error, limit_ms, _stream_of(request)) from error
+                    raise _error(
+                        method, node, error, limit_ms, _stream_of(request)
+                    ) from None  # the status and its text are in it
                 self._last_failure = f"{node}: {error.details()}"
                 if channel.get_state() is not grpc.ChannelConnectivity.READY:
                     self._lost(node)
@@ -161,7 +163,7 @@ class ControllerChannels:
                 pause_s = self._settings.reconnect_backoff.delay_ms(unavailable, self._random) / 1000
                 if self._loop.time() + pause_s >= deadline:
                     said = f"{node} failed {method}: {error.details()}"
-                    raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from error
+                    raise PeerRefused(said, endpoint=str(node), limit=limit_ms, method=method) from None
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling() or not (self._closed or self._channels.get(node) is not channel):

@@ -28,6 +28,7 @@ from segstore.client.errors import (
     EventTooLarge,
     NoSuchStream,
     ProtocolViolation,
+    RequestTimedOut,
     SegmentOver,
     StreamSealed,
 )
@@ -101,6 +102,9 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
         self._error: ClientError | None = None
+        self._untold = False
+        """Whether events were accepted whose failure the caller may not know of: neither `write` nor `flush` raised
+        it."""
 
     async def open(self) -> None:
         """Fetches the stream's segments and starts their writers, or with `lazy_start` only the first one needed.
@@ -145,18 +149,24 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         if the segment's writer does not start.
         """
         done, ahead = self._accept(event, routing_key, True)
-        if ahead is not None:
-            await self._admitted(ahead)
-        await done  # the future is not shared, so it may be cancelled
+        try:
+            if ahead is not None:
+                await self._admitted(ahead)
+            await done  # the future is not shared, so it may be cancelled
+        except asyncio.CancelledError:
+            self._untold = True
+            raise
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Accepts an event and waits for room; returns a future that completes when it is stored, or has the error.
 
-        Events of a segment are stored in the order of these calls, across all callers. Errors are also reported by
-        `flush` and `aclose`. The router chooses the segment. The first event of a segment waits until its writer has
-        started, and raises the error if it does not. If the wait is cancelled, the event stays accepted.
+        Events of a segment are stored in the order of these calls, across all callers. Errors are also raised by
+        `flush` and, unless that did, by `aclose`. The router chooses the segment. The first event of a segment waits
+        until its writer has started, and raises the error if it does not. If the wait is cancelled, the event stays
+        accepted.
         """
         done, ahead = self._accept(event, routing_key, False)
+        self._untold = True
         if ahead is not None:
             await self._admitted(ahead)
         return done
@@ -323,6 +333,14 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def flush(self) -> None:
         """Waits until all earlier events are stored. Raises the error of a failed event."""
+        self._untold = False
+        try:
+            await self._flush()
+        except asyncio.CancelledError:
+            self._untold = True
+            raise
+
+    async def _flush(self) -> None:
         while True:
             rerouted = self._rerouted
             for segment_id, writer in list(self._writers.items()):
@@ -336,13 +354,22 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 return
 
     async def aclose(self) -> None:
-        """Flushes for up to `close_timeout_ms`, then closes. Can be called twice. Raises what `flush` raises."""
+        """Flushes for up to `close_timeout_ms`, then closes. Can be called twice.
+
+        Raises what `flush` raises, unless `write` or `flush` has raised the failure of every failed event before; and
+        RequestTimedOut if events were not stored in time.
+        """
         if self._closed:
             return
-        late = f"events for {self._name} were not stored"
+        late, untold = f"events for {self._name} were not stored", self._untold
         try:
             async with within(self._settings.close_timeout_ms, late, stream=self._name):
                 await self.flush()
+        except RequestTimedOut:
+            raise
+        except ClientError:
+            if untold:
+                raise
         finally:
             await self.abort()
 

@@ -17,7 +17,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from random import Random
 
-from segstore.client.routing import RangeRouter, position_of
+from segstore.client.routing import RangeRouter
+from segstore.wire.hashing import position_of
 
 
 class Choice(ABC):

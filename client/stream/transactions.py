@@ -35,10 +35,11 @@ from segstore.client.errors import (
 )
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open, within
 from segstore.client.retry import POLLS
-from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.stream_client import StreamClient
+from segstore.wire.hashing import position_of
 from segstore.wire.names import transaction_name
 
 _GONE: Final = frozenset({"ABORTED", "COMMITTED", "UNKNOWN"})

@@ -39,20 +39,14 @@ from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.tables.iteration import Bounds, TableIterator, all_of
 from segstore.client.tables.segment import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Item, TableSegment
 from segstore.wire import NO_VERSION, NOT_EXISTS
-from segstore.wire.hashing import java_hash_code, murmur3_128_low
+from segstore.wire.hashing import position_of_key
 
 T = TypeVar("T")
 
-_SEED: Final = java_hash_code("KeyValueTableRouter")
 _READ_AT_ONCE: Final = MAX_BATCH_BYTES // (MAX_KEY_BYTES + MAX_VALUE_BYTES)
 """This many values of maximum size fit into one reply."""
 _READS_AT_ONCE: Final = 5
 _ANY: Final = -(2**63)
-
-
-def position_of_key(primary: bytes) -> float:
-    """Returns the position of a primary key in [0, 1)."""
-    return (murmur3_128_low(primary, _SEED) >> 12) / 2**52
 
 
 class TableKey(NamedTuple):
@@ -181,6 +175,11 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     def _expected(self, version: Version | None, partition: SegmentRange) -> int:
         if version is None:
             return NO_VERSION
+        if not isinstance(version, Version):
+            raise TypeError(
+                f"version is {version!r} and not a Version, as put returns it and entries have it; "
+                "NEW for a key that does not exist, None for any version, Version.parse reads the text form"
+            )
         if version.segment_id not in (_ANY, partition.segment_id):
             raise BadKeyVersion(
                 f"version {version} belongs to another partition than {partition.name}",

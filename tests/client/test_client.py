@@ -27,9 +27,9 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.retry import Backoff
-from segstore.client.routing import position_of
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
+from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
 from tests.server.certificates import write_certificate
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.client.routing import RangeRouter, SegmentRange
+from segstore.wire.hashing import position_of
 
 
 def segment(number: int, low: float, high: float) -> SegmentRange:

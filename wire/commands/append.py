@@ -36,6 +36,9 @@ class Event(Command, frozen=True, gc=False):
     data: RestOfBody
 
 
+FramesOfBlock = Annotated[Buffer, types.Rest(frames=(Padding.code, PartialEvent.code, Event.code))]
+
+
 @command(1, "SETUP_APPEND", request=True)
 class SetupAppend(Command, frozen=True, gc=False):
     """Announces a writer of a segment on this connection."""
@@ -59,7 +62,7 @@ class AppendBlock(Command, frozen=True, gc=False):
     """Opens a block; its frame length covers the whole block, which is in `data` once read."""
 
     writer_id: Id
-    data: RestOfBody
+    data: FramesOfBlock
 
 
 @command(4, "APPEND_BLOCK_END")

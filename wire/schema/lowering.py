@@ -54,7 +54,9 @@ class Data(Node, frozen=True):
 
 
 class Remainder(Node, frozen=True):
-    """All bytes left."""
+    """All bytes left. `frames`: the type codes of the frames in them; empty for bytes without a structure."""
+
+    frames: tuple[int, ...] = ()
 
 
 class ZeroRun(Node, frozen=True):
@@ -116,7 +118,7 @@ def _lower(wire: Any, names: tuple[str, ...]) -> Node:
         case types.Blob():
             return Data(name, wire.negative_is_empty, wire.optional, wire.written)
         case types.Rest():
-            return Remainder(name)
+            return Remainder(name, wire.frames)
         case types.Zeros():
             return ZeroRun(name)
         case types.SizedData() if wire.trailer is None:

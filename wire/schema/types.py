@@ -233,7 +233,14 @@ class Blob(construct.Construct):  # type: ignore[misc]
 
 
 class Rest(construct.Construct):  # type: ignore[misc]
-    """The rest of the body. Value: a buffer."""
+    """The rest of the body. Value: a buffer.
+
+    frames: the type codes of the frames that it consists of; empty for bytes without a structure.
+    """
+
+    def __init__(self, *, frames: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.frames = frames
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
         return stream.take()

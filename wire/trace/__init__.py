@@ -33,9 +33,17 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.diff import Difference, FieldDifference, compare_frames, differences
+from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
+from segstore.wire.trace.diff import (
+    VARYING_FIELDS,
+    Difference,
+    FieldDifference,
+    Translation,
+    compare_frames,
+    differences,
+)
 from segstore.wire.trace.exchanges import Exchange, Exchanges, segments_of
-from segstore.wire.trace.filters import MOST_TERMS, Filter, FilterError, Subject, parse_filter
+from segstore.wire.trace.filters import MOST_TERMS, Filter, FilterError, Subject, language, parse_filter
 from segstore.wire.trace.fixture import (
     LONGEST_LINE,
     FixtureError,
@@ -43,11 +51,13 @@ from segstore.wire.trace.fixture import (
     decode_line,
     from_line,
     header_from_line,
+    header_line,
     is_fixture,
     read_lines,
     to_line,
     write_lines,
 )
+from segstore.wire.trace.pairing import Pairing, take_ids
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
@@ -62,6 +72,7 @@ from segstore.wire.trace.writer import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "CONTROLLER",
     "FLUSH_AFTER_NS",
     "FORMAT_VERSION",
     "HEADER_BYTES",
@@ -73,9 +84,11 @@ __all__ = [
     "MOST_TERMS",
     "SECRET_CODES",
     "SPARE_BYTES",
+    "VARYING_FIELDS",
     "Block",
     "BlockHeader",
     "BlockType",
+    "Call",
     "Columns",
     "Damage",
     "DamagedBlock",
@@ -90,6 +103,7 @@ __all__ = [
     "FixtureHeader",
     "Metadata",
     "NotATrace",
+    "Pairing",
     "Record",
     "RecordKind",
     "RecordWriter",
@@ -97,6 +111,7 @@ __all__ = [
     "TraceError",
     "TraceVersionError",
     "TraceWriter",
+    "Translation",
     "compare_frames",
     "decode_line",
     "differences",
@@ -104,7 +119,9 @@ __all__ = [
     "find_header",
     "from_line",
     "header_from_line",
+    "header_line",
     "is_fixture",
+    "language",
     "make_mark",
     "mark_of",
     "parse_filter",
@@ -115,8 +132,11 @@ __all__ = [
     "read_metadata",
     "read_records",
     "redact",
+    "redacted_call",
     "segments_of",
+    "take_ids",
     "to_line",
     "unpack_data",
+    "with_fields",
     "write_lines",
 ]

@@ -22,7 +22,7 @@ load uses it: it detects pages that never reached the disk, or are shifted, at a
 metadata block is a JSON object. Zero padding after a body aligns the next header to 8, so that columns can be mapped.
 There may be several metadata blocks, equal except for spaces after the object: a recorder fills pages with them.
 
-Version 1 had no samples and is otherwise the same.
+Version 1 had no samples, version 2 no CALL records; they are otherwise the same.
 
 Invariants: the header is the same in all versions, so any reader finds the blocks of any capture and their version;
 bodies are migrated to the current version one step at a time, by `MIGRATIONS`. Lengths are checked before anything is
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from segstore.wire.schema import Buffer
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 MAGIC: Final = b"\x93wtrace\n"
 MARK_BYTES: Final = 16
 HEADER_BYTES: Final = 64
@@ -82,13 +82,15 @@ class RecordKind(enum.IntEnum):
 
     FRAME: one whole frame, header included, whether or not it decodes. BYTES: bytes that form no frame: a partial frame
     at the end of a connection, or everything after a header with an impossible length. OPEN, CLOSE: a connection
-    started or ended; the data is a JSON object with its facts.
+    started or ended; the data is a JSON object with its facts. CALL: the request or the answer of a controller call;
+    the data is a JSON object, see `segstore.wire.trace.calls`.
     """
 
     FRAME = 0
     OPEN = 1
     CLOSE = 2
     BYTES = 3
+    CALL = 4
 
 
 class BlockType(enum.IntEnum):
@@ -155,7 +157,11 @@ class BlockHeader(NamedTuple):
         return bool(self.flags & _SAMPLED)
 
 
-MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: lambda _type, body, _count: body}
+def _as_it_is(_type: int, body: bytes, _count: int) -> bytes:
+    return body
+
+
+MIGRATIONS: Final[dict[int, Callable[[int, bytes, int], bytes]]] = {1: _as_it_is, 2: _as_it_is}
 """Version → function that migrates a body to the next version: `step(block type, body, count) -> body`."""
 
 
@@ -322,7 +328,7 @@ def read_metadata(body: bytes) -> Metadata:
 
 
 def unpack_data(data: bytes) -> dict[str, Any] | None:
-    """Parses the data of an OPEN or CLOSE record; None if it is not a JSON object."""
+    """Parses the data of an OPEN, CLOSE or CALL record; None if it is not a JSON object."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

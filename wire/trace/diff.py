@@ -1,21 +1,31 @@
 """Compares two traces: the first frame of each stream that differs, field by field.
 
 Connections are matched in order of first appearance, whatever their numbers; each direction of a connection is a stream
-of frames. Times, and the data recorded when a connection starts or ends, are not compared.
+of frames. Times, and the data recorded when a connection starts or ends, are not compared. A `Translation` compares two
+runs of one program, whose ids differ.
 
-Invariants: two traces have no difference if and only if every stream has the same bytes, split into the same records;
-memory is bounded by how far one trace is ahead of the other in a stream, and by `max_waiting_bytes`.
+Invariants: without a translation, two traces have no difference if and only if every stream has the same bytes, split
+into the same records; memory is bounded by how far one trace is ahead of the other in a stream, and by
+`max_waiting_bytes`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
+from segstore.wire.codec import decode
+from segstore.wire.commands import Hello, KeepAlive
+from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
+from segstore.wire.trace.exchanges import segments_of
+from segstore.wire.trace.pairing import Pairing, take_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,6 +33,12 @@ if TYPE_CHECKING:
 MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
 """Default limit on records buffered until the other trace has caught up."""
 
+VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
+"""Fields that differ between two correct stores, or between two runs of one."""
+
+_KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
+_HELLO: Final = struct.pack(">i", Hello.code)
+_EVERYWHERE: Final = 0
 _RECORD_BYTES: Final = 256
 """Approximate overhead of a record."""
 _DERIVED: Final = ("length", "count", "total")
@@ -40,12 +56,15 @@ class TracesTooFarApart(TraceError):
 
 
 class FieldDifference(NamedTuple):
-    """A field in which two frames differ; None on a side without it. secret: whether values are withheld."""
+    """A field in which two frames differ; None on a side without it. secret: whether values are withheld. is_data:
+    whether values are bytes, as hex.
+    """
 
     field: str
     left: Any
     right: Any
     secret: bool
+    is_data: bool = False
 
 
 class Difference(NamedTuple):
@@ -65,28 +84,156 @@ class Difference(NamedTuple):
     right_over: int
 
 
+class Translation:
+    """Makes two runs of one program comparable: an id may differ if it always stands for the same one of the other run.
+
+    Request ids are paired within a connection, other ids in the whole trace (see `segstore.wire.trace.pairing`).
+    KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
+    """
+
+    def __init__(self, ignore: frozenset[str] = VARYING_FIELDS) -> None:
+        self._ignore = ignore
+        self._ids: Pairing[tuple[int, str]] = Pairing()
+
+    @staticmethod
+    def compares(record: Record) -> bool:
+        """Whether a record takes part."""
+        return record.kind is not RecordKind.FRAME or not record.data.startswith(_KEEP_ALIVE)
+
+    def key(self, record: Record) -> Any:
+        """What a request shares with the same one of the other run; None if it says too little to find it by."""
+        if record.direction or record.kind is not RecordKind.FRAME or record.data.startswith(_HELLO):
+            return None
+        return tuple(
+            (span.field, take_ids(str(span.value))[0])
+            for span in describe(record.data).spans
+            if span.kind != "data" and not span.secret and span.field not in ("request_id", *self._ignore)
+        )
+
+    def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
+        """The fields that differ beyond ids. If none does, the ids are paired."""
+        pairs: list[tuple[tuple[int, str], tuple[int, str]]] = []
+        quickly = _top_fields(left, right)
+        if not quickly or not all(self._same(connection, each, pairs) for each in quickly):
+            pairs.clear()
+            found = compare_frames(left, right)
+            found = tuple(each for each in found if not self._same(connection, each, pairs))
+            if found:
+                return found
+        for pair in pairs:
+            self._ids.pair(*pair)
+        return ()
+
+    def equal(self, frame: bytes) -> None:
+        """Pairs the ids of a frame that both runs have with themselves."""
+        try:
+            command = decode(frame, unknown="keep")
+        except WireError:
+            return
+        for text in (str(getattr(command, "writer_id", "")), *segments_of(command)):
+            for each in take_ids(text)[1]:
+                if self._ids.fits((_EVERYWHERE, each), (_EVERYWHERE, each)):
+                    self._ids.pair((_EVERYWHERE, each), (_EVERYWHERE, each))
+
+    def _same(self, connection: int, field: FieldDifference, pairs: list[Any]) -> bool:
+        if field.field.partition(".")[0] in self._ignore:
+            return True
+        if field.secret or field.left is None or field.right is None:
+            return False
+        if field.field == "request_id":
+            new = [((connection, str(field.left)), (connection, str(field.right)))]
+        elif isinstance(field.left, str) and isinstance(field.right, str):
+            texts = (field.left, field.right)
+            if field.is_data:
+                texts = tuple(bytes.fromhex(each).decode("latin-1") for each in texts)  # type: ignore[assignment]
+            (rest, mine), (other, its) = map(take_ids, texts)
+            if rest != other:
+                return False
+            new = [((_EVERYWHERE, one), (_EVERYWHERE, another)) for one, another in zip(mine, its, strict=True)]
+        else:
+            return False
+        pairs += new
+        return all(self._ids.fits(*pair) for pair in new)
+
+
+def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
+    """The fields of two frames that differ, found fast; empty if only `compare_frames` can tell."""
+    try:
+        one, other = decode(left), decode(right)
+    except WireError:
+        return []
+    if type(one) is not type(other) or len(left) != len(right):
+        return []
+    found = []
+    for name in one.__struct_fields__:
+        mine, its = getattr(one, name), getattr(other, name)
+        if mine != its:
+            is_data = isinstance(mine, (bytes, memoryview))
+            if is_data:
+                mine, its = mine.hex(), its.hex()
+            elif isinstance(mine, UUID):
+                mine, its = str(mine), str(its)
+            found.append(FieldDifference(name, mine, its, name in one.secrets, is_data))
+    return found
+
+
 def differences(
-    left: Iterable[Record], right: Iterable[Record], *, max_waiting_bytes: int = MAX_WAITING_BYTES
+    left: Iterable[Record],
+    right: Iterable[Record],
+    *,
+    translation: Translation | None = None,
+    max_waiting_bytes: int = MAX_WAITING_BYTES,
 ) -> Iterator[Difference]:
     """Returns the first difference of each stream that has one, in order of connections.
 
-    Reads both traces in parallel; a record is buffered until its counterpart has been read. Raises TracesTooFarApart.
+    translation: for two runs of one program; connections are then matched by their first requests, and in order of
+    appearance where those do not say enough. Reads both traces in parallel; a record is buffered until its counterpart
+    has been read. Raises TracesTooFarApart.
     """
     sides = (_Side(), _Side())
-    streams: list[list[_Pair]] = []
+    streams: list[tuple[int, list[_Pair]]] = []
     waiting = 0
+
+    def match(*mates: _Connection | None) -> int:
+        """Compares two connections, from what they have buffered on; returns the change in buffered bytes."""
+        number = next(each.number for each in mates if each is not None)
+        pairs = [_Pair(number, translation) for _ in Direction]
+        streams.append((number, pairs))
+        change = 0
+        for side, connection in enumerate(mates):
+            if connection is not None:
+                connection.pairs, held, connection.held = pairs, connection.held, []
+                change += sum(pairs[each.direction].add(side, each) - _size(each) for each in held)
+        return change
+
     for both in zip_longest(left, right):
         for side, record in enumerate(both):
             if record is None:
                 continue
-            number = sides[side].number(record)
-            if number == len(streams):
-                streams.append([_Pair() for _ in Direction])
-            if record.kind in (RecordKind.FRAME, RecordKind.BYTES):
-                waiting += streams[number][record.direction].add(side, record)
+            connection = sides[side].connection(record)
+            if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
+                continue
+            if translation is not None and not translation.compares(record):
+                continue
+            if connection.pairs is not None:
+                waiting += connection.pairs[record.direction].add(side, record)
+                continue
+            connection.held.append(record)
+            waiting += _size(record)
+            key = connection.number if translation is None else translation.key(record)
+            if key is not None and not connection.is_known:
+                connection.is_known = True
+                mates = sides[1 - side].unmatched.get(key)
+                if mates:
+                    mate = mates.popleft()
+                    waiting += match(mate, connection) if side else match(connection, mate)
+                else:
+                    sides[side].unmatched.setdefault(key, deque()).append(connection)
         if waiting > max_waiting_bytes:
             raise TracesTooFarApart(max_waiting_bytes)
-    for number, pairs in enumerate(streams, 1):
+    for left_over in zip_longest(*(side.left_over() for side in sides)):
+        match(*left_over)
+    for number, pairs in sorted(streams, key=itemgetter(0)):
         for direction, pair in zip(Direction, pairs, strict=True):
             found = pair.difference()
             if found is not None:
@@ -95,33 +242,51 @@ def differences(
                 yield Difference(number, direction, at, one, other, fields, max(0, over[0]), max(0, over[1]))
 
 
+@dataclass(slots=True)
+class _Connection:
+    """A connection of one trace. number: from 1, in order of appearance. held: records until it is matched.
+
+    is_known: whether it can be found by its key.
+    """
+
+    number: int
+    held: list[Record] = field(default_factory=list)
+    pairs: list[_Pair] | None = None
+    is_known: bool = False
+
+
 class _Side:
-    """The connection numbering of one of the two traces."""
+    """The connections of one of the two traces. unmatched: those that can be found, by key."""
 
     def __init__(self) -> None:
-        self._places: dict[int, int] = {}
-        self._used: list[bool] = []
+        self._all: list[_Connection] = []
+        self._current: dict[int, _Connection] = {}
+        self.unmatched: dict[Any, deque[_Connection]] = {}
 
-    def number(self, record: Record) -> int:
-        """Returns the number of a record's connection, from 0, in order of appearance."""
-        place = self._places.get(record.connection)
+    def connection(self, record: Record) -> _Connection:
+        """Returns the connection of a record."""
+        found = self._current.get(record.connection)
         # A reopened number is a new connection, unless the old one has no records yet.
-        if place is None or (record.kind is RecordKind.OPEN and self._used[place]):
-            place = self._places[record.connection] = len(self._used)
-            self._used.append(False)
-        if record.kind in (RecordKind.FRAME, RecordKind.BYTES):
-            self._used[place] = True
-        return place
+        if found is None or (record.kind is RecordKind.OPEN and (found.pairs is not None or found.held)):
+            found = self._current[record.connection] = _Connection(len(self._all) + 1)
+            self._all.append(found)
+        return found
+
+    def left_over(self) -> list[_Connection]:
+        """The connections that were not matched and have records."""
+        return [each for each in self._all if each.held]
 
 
 @dataclass(slots=True)
 class _Pair:
     """A stream in both traces: its record counts, the records still unmatched, and the first difference."""
 
+    connection: int
+    translation: Translation | None
     counts: list[int] = field(default_factory=lambda: [0, 0])
     _waiting: deque[Record] = field(default_factory=deque)
     _whose: int = 0
-    _found: tuple[int, Record, Record] | None = None
+    _found: tuple[int, Record, Record, tuple[FieldDifference, ...]] | None = None
 
     def add(self, side: int, record: Record) -> int:
         """Adds the next record of one side; returns the change in buffered bytes."""
@@ -135,16 +300,26 @@ class _Pair:
         mate = self._waiting.popleft()
         freed = _size(mate)
         if (record.data, record.kind) != (mate.data, mate.kind):
-            self._found = self.counts[side], *((mate, record) if side else (record, mate))
+            one, other = (mate, record) if side else (record, mate)
+            fields = self._fields(one, other)
+            if self.translation is not None and not fields and one.kind is other.kind is RecordKind.FRAME:
+                return -freed
+            self._found = self.counts[side], one, other, fields
             freed += sum(map(_size, self._waiting))
             self._waiting.clear()
+        elif self.translation is not None and record.kind is RecordKind.FRAME:
+            self.translation.equal(record.data)
         return -freed
+
+    def _fields(self, one: Record, other: Record) -> tuple[FieldDifference, ...]:
+        if self.translation is None:
+            return compare_frames(one.data, other.data)
+        return self.translation.fields(self.connection, one.data, other.data)
 
     def difference(self) -> tuple[int, Record | None, Record | None, tuple[FieldDifference, ...]] | None:
         """Returns the first difference, with its number, both records and their fields."""
         if self._found is not None:
-            number, one, other = self._found
-            return number, one, other, compare_frames(one.data, other.data)
+            return self._found
         if not self._waiting:
             return None
         first, number = self._waiting[0], 1 + min(self.counts)
@@ -170,7 +345,8 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
             continue
         values = [None if span is None else _shown(span.value, span.secret) for span in (mine, its)]
         secret = any(span is not None and span.secret for span in (mine, its))
-        found.append(FieldDifference(name, values[0], values[1], secret))
+        is_data = all(span is not None and span.kind == "data" for span in (mine, its))
+        found.append(FieldDifference(name, values[0], values[1], secret, is_data))
     telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)
 

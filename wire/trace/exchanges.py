@@ -15,6 +15,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.codec import HEADER_BYTES, decode
@@ -23,9 +24,11 @@ from segstore.wire.errors import WireError
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.trace.blocks import Direction, Record, RecordKind
+from segstore.wire.trace.calls import Call
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Mapping
 
     from segstore.wire.blocks import Append
     from segstore.wire.schema import Command
@@ -62,6 +65,11 @@ class Exchange:
             self.error = error
             return None
 
+    @cached_property
+    def call(self) -> Call | None:
+        """The controller call of a CALL record; None if it is none, or cannot be read."""
+        return Call.unpack(self.record.data) if self.record.kind is RecordKind.CALL else None
+
     @property
     def kind(self) -> str:
         return self.record.kind.name.lower()
@@ -80,6 +88,16 @@ class Exchange:
         if code is None:
             return None
         return COMMANDS[code].type_name if code in COMMANDS else Unknown.type_name
+
+    @property
+    def name(self) -> str:
+        """What it is called: the type name of a frame, the method of a call, else the kind in capitals."""
+        return self.call.rpc if self.call is not None else self.type_name or self.record.kind.name
+
+    @property
+    def outcome(self) -> str:
+        """What a reply says: the outcome of a call, else its name."""
+        return self.name if self.call is None else self.call.outcome
 
     @cached_property
     def segments(self) -> tuple[str, ...]:
@@ -108,12 +126,16 @@ class Exchange:
 
     @property
     def failure(self) -> bool:
+        if self.call is not None:
+            return self.call.outcome not in ("", "OK")
         code = self.code
         return code in COMMANDS and COMMANDS[code].is_failure
 
     @property
     def malformed(self) -> bool:
         kind = self.record.kind
+        if kind is RecordKind.CALL:
+            return self.call is None
         return kind is RecordKind.BYTES or (kind is RecordKind.FRAME and self.command is None)
 
     @property
@@ -135,7 +157,7 @@ def segments_of(command: Command | Append) -> tuple[str, ...]:
 
 
 class Unanswered(NamedTuple):
-    """Unmatched commands, counted by type: requests without a reply, replies without a request."""
+    """Unmatched commands and calls, counted by type: requests without a reply, replies without a request."""
 
     requests: Counter[str]
     replies: Counter[str]
@@ -153,13 +175,16 @@ class Exchanges:
     """Follows the connections of a trace.
 
     follow: whether to pair requests with replies and to remember writers' segments, for which every frame is decoded.
-    `Exchanges.needed(names)` says whether a filter with these names needs it.
+    `Exchanges.needed(names)` says whether a filter with these names needs it. writers: the segments of writers, by the
+    bytes of their ids, that were set up before the first record.
     """
 
-    def __init__(self, *, follow: bool = True) -> None:
+    def __init__(self, *, follow: bool = True, writers: Mapping[bytes, str] = MappingProxyType({})) -> None:
         self.follow = follow
+        self._writers = writers
         self._start_ns: int | None = None
         self._connections: dict[int, _Connection] = {}
+        self._calls: dict[int, Exchange] = {}
         self._unanswered = Unanswered(Counter(), Counter())
 
     @staticmethod
@@ -176,6 +201,8 @@ class Exchanges:
                 self._close(record.connection)
             elif seen.command is not None:
                 self._frame(seen, seen.command)
+            elif seen.call is not None:
+                self._call(seen, seen.call)
         return seen
 
     def unanswered(self) -> Unanswered:
@@ -183,6 +210,7 @@ class Exchanges:
         requests = Counter(self._unanswered.requests)
         for connection in self._connections.values():
             requests.update(str(each.type_name) for each in connection.requests)
+        requests.update(each.call.rpc for each in self._calls.values() if each.call is not None)
         return Unanswered(requests, Counter(self._unanswered.replies))
 
     def _close(self, number: int) -> None:
@@ -190,13 +218,22 @@ class Exchanges:
         if connection is not None:
             self._unanswered.requests.update(str(each.type_name) for each in connection.requests)
 
+    def _call(self, seen: Exchange, call: Call) -> None:
+        if seen.record.direction is Direction.REQUEST:
+            self._calls[call.number] = seen
+        elif (request := self._calls.pop(call.number, None)) is not None:
+            seen.answers = (request,)
+        else:
+            self._unanswered.replies[call.rpc] += 1
+
     def _frame(self, seen: Exchange, command: Command) -> None:
         connection = self._connections.get(seen.record.connection)
         if connection is None:
             connection = self._connections[seen.record.connection] = _Connection()
         writer = getattr(command, "writer_id", None)
-        if writer is not None and (segment := connection.segments.get(writer.bytes)) is not None:
-            seen._from_context = (segment,)
+        if writer is not None:
+            segment = connection.segments.get(writer.bytes) or self._writers.get(writer.bytes)
+            seen._from_context = () if segment is None else (segment,)
         if seen.record.direction is Direction.REQUEST:
             if isinstance(command, SetupAppend):
                 connection.segments[command.writer_id.bytes] = command.segment

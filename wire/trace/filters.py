@@ -40,6 +40,8 @@ from segstore.wire.schema import COMMANDS, Unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from segstore.wire.trace.calls import Call
+
 MOST_TERMS: Final = 1_000
 MOST_MATCHED: Final = 1_024
 """Longer than any Pravega name: scope and stream have at most 255 characters each."""
@@ -114,6 +116,8 @@ class Subject(Protocol):
     def latency_ns(self) -> int | None: ...
     @property
     def time_ns(self) -> int | None: ...
+    @property
+    def call(self) -> Call | None: ...
 
 
 class _Name(NamedTuple):
@@ -132,11 +136,26 @@ def _streams(subject: Subject) -> list[str]:
             found.append(name.stream)
             if name.scope is not None:
                 found.append(f"{name.scope}/{name.stream}")
+    for scope, stream in _called(subject):
+        found += [stream, f"{scope}/{stream}"] if stream else []
     return found
 
 
 def _scopes(subject: Subject) -> list[str]:
-    return [scope for segment in subject.segments if (scope := SegmentName.parse(segment).scope) is not None]
+    found = [scope for segment in subject.segments if (scope := SegmentName.parse(segment).scope) is not None]
+    return found + [scope for scope, _ in _called(subject)]
+
+
+def _called(subject: Subject) -> tuple[tuple[str, str], ...]:
+    return () if subject.call is None else subject.call.streams
+
+
+def _rpc(subject: Subject) -> str | None:
+    return None if subject.call is None else subject.call.rpc
+
+
+def _outcome(subject: Subject) -> str | None:
+    return None if subject.call is None else subject.call.outcome or None
 
 
 def _half(half: Callable[[int], int]) -> Callable[[Subject], int | None]:
@@ -153,7 +172,9 @@ def _writer(subject: Subject) -> str | None:
 
 _NAMES: Final = {
     "type": _Name("type", operator.attrgetter("type_name"), "the command, such as READ_SEGMENT or ReadSegment"),
-    "kind": _Name("kind", operator.attrgetter("kind"), "frame; of a trace also open, close, bytes"),
+    "kind": _Name("kind", operator.attrgetter("kind"), "frame or call; of a trace also open, close, bytes"),
+    "rpc": _Name("rpc", _rpc, "the method of a controller call, such as createStream"),
+    "status": _Name("word", _outcome, "how a controller call ended: OK, UNAVAILABLE …, or STREAM_EXISTS …"),
     "code": _Name("number", operator.attrgetter("code"), "type code on the wire"),
     "segment": _Name("texts", operator.attrgetter("segments"), "any segment that the frame, or its request, speaks of"),
     "stream": _Name("texts", _streams, "the stream of such a segment, with its scope or without"),
@@ -164,7 +185,7 @@ _NAMES: Final = {
     "writer_id": _Name("uuid", _writer, "writer id"),
     "connection": _Name("number", operator.attrgetter("connection"), "number of the connection"),
     "direction": _Name("direction", operator.attrgetter("direction"), "request (to the store) or reply"),
-    "failure": _Name("flag", operator.attrgetter("failure"), "the reply says that the request failed"),
+    "failure": _Name("flag", operator.attrgetter("failure"), "the reply says that the request or call failed"),
     "malformed": _Name("flag", operator.attrgetter("malformed"), "bytes that do not decode"),
     "size": _Name("size", operator.attrgetter("size"), "bytes, header included; units B, KB, KiB, MB, MiB, GB, GiB"),
     "latency": _Name("time", operator.attrgetter("latency_ns"), "of a reply: time since its request; units ns to h"),
@@ -175,7 +196,9 @@ NAMES: Final = {name: each.meaning for name, each in _NAMES.items()}
 
 _EXPECTED: Final = {
     "type": "a command such as READ_SEGMENT",
-    "kind": "frame, open, close or bytes",
+    "kind": "frame, call, open, close or bytes",
+    "rpc": "a method of the controller such as createStream",
+    "word": "a status such as OK",
     "number": "a whole number",
     "uuid": "a writer id such as 01234567-89ab-cdef-0123-456789abcdef",
     "direction": "request or reply",
@@ -184,21 +207,59 @@ _EXPECTED: Final = {
     "time": "a time such as 5ms",
     "texts": "a text",
 }
+_WORDS: Final[dict[str, dict[str, Any]]] = {
+    "kind": {kind: kind for kind in ("frame", "call", "open", "close", "bytes")},
+    "direction": {"request": 0, "reply": 1},
+    "flag": {"true": True, "false": False},
+}
+_GUESSED: Final = {"type": "command", "rpc": "method"}
+"""What a word of a sort is called where the nearest one is suggested."""
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
-    **dict.fromkeys(("type", "texts", "uuid"), ("=", "!=", "~", "!~")),
+    **dict.fromkeys(("type", "rpc", "word", "texts", "uuid"), ("=", "!=", "~", "!~")),
 }
+
+
+def language() -> dict[str, Any]:
+    """Returns what defines the language as JSON values, for an evaluator of another language.
+
+    names: the sort of each name's value. expected and operators: by sort. words: by sort, each word in lower case and
+    its value. units: by sort. guessed: what an unknown word of a sort is called, if the nearest one is suggested.
+    """
+    return {
+        "names": {name: each.sort for name, each in _NAMES.items()},
+        "expected": _EXPECTED,
+        "operators": _OPERATORS,
+        "words": {"type": _TYPES, "rpc": _methods(), **_WORDS},
+        "units": {"size": _SIZES, "time": _TIMES},
+        "guessed": _GUESSED,
+        "most_terms": MOST_TERMS,
+        "most_matched": MOST_MATCHED,
+        "most_text": _MOST_TEXT,
+        "deepest": _DEEPEST,
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Filter:
-    """A predicate of subjects. text: its source. names: the names that it reads. terms: the number of its terms."""
+    """A predicate of subjects.
+
+    text: its source. names: the names that it reads. terms: the number of its terms. types: the types that it compares
+    with `=`. parts: what has to hold together, each with its source; a filter with `or` is one part.
+    """
 
     text: str
     names: frozenset[str]
     terms: int
+    types: frozenset[str]
+    parts: tuple[tuple[str, Callable[[Subject], bool]], ...]
     holds: Callable[[Subject], bool]
+
+    @property
+    def about_calls(self) -> bool:
+        """Whether it selects controller calls, where they are apart from frames."""
+        return not self.names.isdisjoint(("rpc", "status"))
 
     def __call__(self, subject: Subject) -> bool:
         return self.holds(subject)
@@ -215,7 +276,8 @@ def parse_filter(text: str) -> Filter:
     holds = parser.either(0)
     if parser.peek():
         parser.fail("'and', 'or' or the end")
-    return Filter(text, frozenset(parser.names), parser.terms, holds)
+    parts = parser.parts if len(parser.parts) > 1 else [(text.strip(), holds)]
+    return Filter(text, frozenset(parser.names), parser.terms, frozenset(parser.types), tuple(parts), holds)
 
 
 class _Parser:
@@ -225,6 +287,8 @@ class _Parser:
         self.text = text
         self.at = 0
         self.names: set[str] = set()
+        self.types: set[str] = set()
+        self.parts: list[tuple[str, Callable[[Subject], bool]]] = []
         self.terms = 0
         self.peeked = (-1, "")
 
@@ -258,13 +322,22 @@ class _Parser:
         parts = [self.both(depth)]
         while self.word("or"):
             parts.append(self.both(depth))
+        if depth == 0 and len(parts) > 1:
+            self.parts.clear()
         return parts[0] if len(parts) == 1 else lambda subject: any(part(subject) for part in parts)
 
     def both(self, depth: int) -> Callable[[Subject], bool]:
-        parts = [self.one(depth)]
+        parts = [self.part(depth)]
         while self.word("and"):
-            parts.append(self.one(depth))
+            parts.append(self.part(depth))
         return parts[0] if len(parts) == 1 else lambda subject: all(part(subject) for part in parts)
+
+    def part(self, depth: int) -> Callable[[Subject], bool]:
+        """Parses one part of a conjunction; those that are not in parentheses are recorded."""
+        start, holds = self.at, self.one(depth)
+        if depth == 0:
+            self.parts.append((self.text[start : self.at].strip(), holds))
+        return holds
 
     def one(self, depth: int) -> Callable[[Subject], bool]:
         if depth > _DEEPEST:
@@ -305,6 +378,8 @@ class _Parser:
         if chosen in ("~", "!~"):
             return _matching(get, self.pattern(sort), negated=chosen == "!~", several=sort == "texts")
         value = self.value(sort)
+        if sort == "type" and chosen == "=":
+            self.types.add(value)
         if sort == "texts":
             return _among(get, value, negated=chosen == "!=")
         return _comparing(get, _ORDER[chosen], value)
@@ -346,8 +421,9 @@ class _Parser:
         try:
             return _VALUES[sort](found)
         except (ValueError, KeyError) as cause:
-            near = difflib.get_close_matches(found.casefold(), _TYPES, 1) if sort == "type" else []
-            expected = f"a command ({_TYPES[near[0]]}?)" if near else _EXPECTED[sort]
+            known = _TYPES if sort == "type" else _methods() if sort == "rpc" else {}
+            near = difflib.get_close_matches(found.casefold(), known, 1)
+            expected = f"a {_GUESSED[sort]} ({known[near[0]]}?)" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, found) from cause
 
 
@@ -363,17 +439,24 @@ def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[st
     return read
 
 
+def _methods() -> dict[str, str]:
+    """The controller's methods by their names in lower case."""
+    from segstore.wire.controller_api import METHODS  # imports protobuf, which only such filters need
+
+    return {name.casefold(): name for name in METHODS}
+
+
 def _one_of(words: dict[str, Any]) -> Callable[[str], Any]:
     return lambda text: words[text.casefold()]
 
 
 _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     "type": _one_of(_TYPES),
-    "kind": _one_of({kind: kind for kind in ("frame", "open", "close", "bytes")}),
+    "rpc": lambda text: _methods()[text.casefold()],
+    "word": str.upper,
+    **{sort: _one_of(words) for sort, words in _WORDS.items()},
     "number": int,
     "uuid": lambda text: str(uuid.UUID(text)),
-    "direction": _one_of({"request": 0, "reply": 1}),
-    "flag": _one_of({"true": True, "false": False}),
     "size": _quantity(_SIZES, str.upper),
     "time": _quantity(_TIMES, str),
     "texts": str,

@@ -1,15 +1,18 @@
 """Fixtures (`.jsonl`): human-readable traces, one JSON object per line, with named fields.
 
-    {"segstore_trace": 1, "wire_version": 17, "recorder": "segstore 0.1", "start_ns": 17…, "values": {}}
+    {"segstore_trace": 2, "wire_version": 17, "recorder": "segstore 0.1", "start_ns": 17…, "values": {}}
     {"at_ns": 0, "conn": 1, "open": {"peer": "127.0.0.1:4711"}}
     {"at_ns": 1200, "conn": 1, "dir": "request", "type": "HELLO", "fields": {"high_version": 17, "low_version": 5}}
     {"at_ns": 1900, "conn": 1, "dir": "reply", "hex": "0000…", "note": "why there are no fields"}
     {"at_ns": 2500, "conn": 1, "dir": "request", "bytes": "0000", "note": "…"}
     {"at_ns": 2600, "conn": 1, "dir": "reply", "close": {"reason": "…"}}
+    {"at_ns": 2700, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "s"}}
+    {"at_ns": 2800, "conn": 0, "dir": "reply", "rpc": "createScope", "call": 1, "status": "OK", "fields": {}}
 
 `at_ns` counts from `start_ns`. `hex` is a frame that the codec does not know or would not write back unchanged: a
 malformed one or an older, shorter form. `bytes` form no frame. `open` and `close` hold hex if another recorder wrote
-their data in a form of its own. `note` is for human readers and is ignored.
+their data in a form of its own. `rpc` is a controller call, its `fields` those of its message; `message` has the
+message in hex if fields would not represent it. Version 1 had no calls. `note` is for human readers and is ignored.
 
 Invariant: `from_line` restores the record of each line that `to_line` writes, byte for byte; this is checked when the
 line is written. An invalid line raises a `FixtureError` with line and field. Older versions are migrated to this one
@@ -26,21 +29,23 @@ from segstore.wire.errors import BadField, WireError
 from segstore.wire.inspect import command_named
 from segstore.wire.schema import Command, Unknown
 from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
+from segstore.wire.trace.calls import Call, message_of
 from segstore.wire.trace.writer import event_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-FIXTURE_VERSION: Final = 1
+FIXTURE_VERSION: Final = 2
 LONGEST_LINE: Final = 1 << 26
 """Maximum length of a line in bytes: more than the longest frame needs in hex."""
-MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+MIGRATIONS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {1: lambda line: line}
 """Version → function that migrates an object to the next version; applies to every line, including the first."""
 
 _FIRST_KEY: Final = "segstore_trace"
 _HEADER_KEYS: Final = (_FIRST_KEY, "wire_version", "recorder", "start_ns", "values")
-_CONTENTS: Final = ("type", "hex", "bytes", "open", "close")
-_KEYS: Final = ("at_ns", "conn", "dir", *_CONTENTS, "fields", "note")
+_CONTENTS: Final = ("type", "hex", "bytes", "open", "close", "rpc")
+_OF_CALL: Final = ("call", "status", "details", "metadata", "peer", "omitted")
+_KEYS: Final = ("at_ns", "conn", "dir", *_CONTENTS, "fields", "note", *_OF_CALL, "message")
 _EVENTS: Final = {RecordKind.OPEN: "open", RecordKind.CLOSE: "close"}
 _DIRECTIONS: Final = {"request": Direction.REQUEST, "reply": Direction.REPLY}
 _WORDS: Final = {int: "a whole number", str: "a text", dict: "an object"}
@@ -85,6 +90,8 @@ def to_line(record: Record, start_ns: int) -> str:
         line[_EVENTS[record.kind]] = _event(record.data)
         return json.dumps(line)
     line["dir"] = record.direction.name.lower()
+    if record.kind is RecordKind.CALL:
+        return json.dumps(line | _call_keys(record))
     if record.kind is RecordKind.BYTES:
         line["bytes"] = record.data.hex()
         return json.dumps(line)
@@ -105,6 +112,22 @@ def _event(data: bytes) -> Any:
     except (ValueError, RecursionError):
         pass  # written by another recorder: kept unchanged
     return data.hex()
+
+
+def _call_keys(record: Record) -> dict[str, Any]:
+    """Returns the keys of a call; its data in hex if another recorder wrote it in a form of its own."""
+    call = Call.unpack(record.data)
+    if call is None or call.pack() != record.data:
+        return {"rpc": record.data.hex()}
+    facts: dict[str, Any] = {"rpc": call.rpc, "call": call.number}
+    given = {name: getattr(call, name) for name in _OF_CALL[1:]}
+    facts |= {name: value for name, value in given.items() if value}
+    fields = call.fields
+    if fields:
+        facts["fields"] = fields
+    elif call.message:
+        facts["message"] = call.message.hex()
+    return facts
 
 
 def _named(frame: bytes) -> tuple[Command | None, str]:
@@ -197,19 +220,23 @@ def from_line(line: str, header: FixtureHeader, number: int) -> Record:
     if len(contents) != 1:
         raise FixtureError(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}", line=number)
     (content,) = contents
-    if content != "type" and "fields" in found:
+    if content not in ("type", "rpc") and "fields" in found:
         raise FixtureError(f"fields belong to a type, not to {content}", line=number, field="fields")
+    if content != "rpc" and (extra := next((key for key in (*_OF_CALL, "message") if key in found), None)):
+        raise FixtureError(f"{extra} belongs to an rpc, not to {content}", line=number, field=extra)
     at_ns = _int64(_expect(found, "at_ns", int, number) + header.start_ns, "at_ns", number)
     connection = _int64(_expect(found, "conn", int, number), "conn", number)
     said = _expect(found, "dir", str, number, "request" if content in ("open", "close") else None)
     if said not in _DIRECTIONS:
         raise FixtureError(f"{said!r} is neither request nor reply", line=number, field="dir", actual=said)
-    kind, data = _content(content, found, number)
+    kind, data = _content(content, found, number, _DIRECTIONS[said])
     return Record(at_ns, connection, _DIRECTIONS[said], kind, data)
 
 
-def _content(content: str, found: dict[str, Any], number: int) -> tuple[RecordKind, bytes]:
+def _content(content: str, found: dict[str, Any], number: int, direction: Direction) -> tuple[RecordKind, bytes]:
     match content:
+        case "rpc":
+            return RecordKind.CALL, _call(found, number, direction)
         case "type":
             return RecordKind.FRAME, _frame(found, number)
         case "hex":
@@ -234,6 +261,33 @@ def _frame(found: dict[str, Any], number: int) -> bytes:
         field = f"fields.{cause.field}" if cause.field else "fields"
         message = f"{cls.type_name}: {cause.message}"
         raise FixtureError(message, line=number, field=field, actual=cause.actual) from cause
+
+
+def _call(found: dict[str, Any], number: int, direction: Direction) -> bytes:
+    rpc = _expect(found, "rpc", str, number)
+    if "call" not in found:
+        return _bytes(found, "rpc", number)
+    kinds: tuple[tuple[str, type, Any], ...] = (
+        ("call", int, None),
+        ("metadata", dict, {}),
+        ("peer", str, ""),
+        ("status", str, ""),
+        ("details", str, ""),
+    )
+    given = {name: _expect(found, name, kind, number, default) for name, kind, default in kinds}
+    if "message" in found:
+        message = _bytes(found, "message", number)
+    else:
+        fields = _expect(found, "fields", dict, number, {})
+        try:
+            message = message_of(rpc, direction, fields) if fields else b""
+        except ValueError as cause:
+            raise FixtureError(f"{rpc}: {cause}", line=number, field="fields") from cause
+    omitted = _expect(found, "omitted", int, number, 0)
+    packed = Call(given.pop("call"), rpc, message, omitted=omitted, **given).pack()
+    if Call.unpack(packed) is None:
+        raise FixtureError("a text is needed for each key", line=number, field="metadata")
+    return packed
 
 
 def _bytes(found: dict[str, Any], key: str, number: int) -> bytes:

@@ -26,12 +26,14 @@ from segstore.wire.trace.blocks import (
     data_block,
     metadata_block,
 )
+from segstore.wire.trace.calls import CONTROLLER, redacted_call
 from segstore.wire.trace.framing import whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from segstore.wire.schema import Buffer
+    from segstore.wire.trace.calls import Call
     from segstore.wire.trace.framing import Memory
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
@@ -284,6 +286,14 @@ class TraceWriter:
         self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
         return self._records._size >= self.block_bytes
 
+    def called(self, ts_ns: int, direction: Direction, call: Call) -> bool:
+        """Records the request or the answer of a controller call, redacted as frames are; returns True if a block is
+        due.
+        """
+        shown = call if self._redact is None else redacted_call(call)
+        self._event(ts_ns, CONTROLLER, direction, RecordKind.CALL, shown.pack())
+        return self._records._size >= self.block_bytes
+
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
         start, stop = self._used, self._used + len(data)
@@ -332,18 +342,18 @@ class TraceWriter:
     def _drain(self) -> None:
         """Frames the small pieces that were collected."""
         waiting, self._waiting = self._waiting, []
-        single = self._redact is None
+        secret = self._redact_codes if self._redact is not None else ()
         first = at = 0
         for index, (_, connection, direction, source, start, stop) in enumerate(waiting):
             key = connection << 1 | direction
             if (
-                single
-                and (start == at or first == index)
+                (start == at or first == index)
                 and source is self._memory
                 and key not in self._halves
                 and key not in self._unframed
                 and stop - start >= _HEADER_BYTES
                 and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
+                and _read_code(source, start)[0] not in secret
             ):
                 at = stop
                 continue
@@ -391,11 +401,14 @@ class TraceWriter:
             and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
         ):
             # One whole frame, as for most writes of a single reply.
-            if self._redact is None:
-                self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
-                self._keep(source, start, stop)
-            else:
-                self._frame(ts_ns, connection, direction, memoryview(source)[start:stop])
+            if self._redact is not None and _read_code(source, start)[0] in self._redact_codes:
+                redacted = self._redact(bytes(memoryview(source)[start:stop]), True)
+                if source is not self._memory:
+                    self._records._put(ts_ns, connection, direction, RecordKind.FRAME, redacted)
+                    return
+                self._view[start:stop] = redacted
+            self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+            self._keep(source, start, stop)
             return
         half = self._halves.get(key)
         while half is not None:

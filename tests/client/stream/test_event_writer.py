@@ -32,8 +32,8 @@ from segstore.client.errors import (
     StreamSealed,
     TokenRefused,
 )
-from segstore.client.routing import position_of
 from segstore.server.cluster import MockCluster
+from segstore.wire.hashing import position_of
 from segstore.wire.names import writer_id
 from tests.client.support import settings, until
 
@@ -369,6 +369,50 @@ async def test_a_key_is_hashed_once_unless_it_is_long(monkeypatch: pytest.Monkey
 
 
 # --- looking and ending -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told_by", ["write", "flush", "a cancelled flush", "nothing", "nothing, and write"])
+async def test_the_end_raises_a_failure_unless_the_caller_knows_of_it(told_by: str) -> None:
+    async with streaming(1) as (_, pravega):
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+        await pravega.controller.seal_stream("a", "s")
+        if told_by != "write":
+            (await writer.submit(b"lost")).add_done_callback(asyncio.Future.exception)
+        if told_by in ("write", "nothing, and write"):
+            with pytest.raises(StreamSealed):
+                await writer.write(b"lost, too")
+        if told_by == "flush":
+            with pytest.raises(StreamSealed):
+                await writer.flush()
+        if told_by == "a cancelled flush":
+            flushing = asyncio.ensure_future(writer.flush())
+            await asyncio.sleep(0)
+            flushing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await flushing
+        if told_by in ("write", "flush"):
+            await writer.aclose()
+        else:
+            with pytest.raises(StreamSealed):
+                await writer.aclose()
+        await writer.aclose()
+
+
+async def test_the_end_raises_the_failure_of_an_event_whose_write_was_cancelled() -> None:
+    async with streaming(1) as (mock, pravega):
+        writer = pravega.event_writer("a", "s")
+        await writer.open()
+        mock.faults.add("type = APPEND_BLOCK_END", do="hold", name="held")
+        writing = asyncio.ensure_future(writer.write(b"lost"))
+        await mock.faults.wait_held("held")
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await pravega.controller.seal_stream("a", "s")
+        mock.faults.release("held")
+        with pytest.raises(StreamSealed):
+            await writer.aclose()
 
 
 @pytest.mark.seed("79.7")

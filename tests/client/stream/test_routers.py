@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.routing import RangeRouter, SegmentRange, position_of
+from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriterStats, WriterStats, add_up
 from segstore.client.stream import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
 from segstore.client.stream.routers import Choice
+from segstore.wire.hashing import position_of
 from segstore.wire.names import writer_id
 
 

@@ -26,16 +26,15 @@ from segstore.client.errors import (
     RequestRejected,
     SegmentMissing,
 )
-from segstore.client.routing import SegmentRange, position_of
+from segstore.client.routing import SegmentRange
 from segstore.client.tables import Item, TableSegment
 from segstore.client.tables.iteration import Bounds, TableIterator
 from segstore.client.tables.segment import MAX_VALUE_BYTES
-from segstore.client.tables.table import position_of_key
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.wire import Command, ReadTableKeys, TableKeysRead
 from segstore.wire import TableKey as WireKey
-from segstore.wire.hashing import java_hash_code, murmur3_128_low
+from segstore.wire.hashing import java_hash_code, murmur3_128_low, position_of, position_of_key
 from segstore.wire.schema import utf16
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
 from tests.client.test_client import client
@@ -120,6 +119,14 @@ async def test_entries_of_one_primary_key_change_together_or_not_at_all(pravega:
         await table.remove_all([])
         with pytest.raises(EntryRefused, match="primary"):
             await table.put_all([(a, b"1"), (TableKey(b"qq", b"a"), b"2")])
+
+
+@pytest.mark.parametrize("version", [(99,), 99, "1:99"])
+async def test_a_version_that_is_none_is_refused_with_where_one_comes_from(pravega: Client, version: Any) -> None:
+    async with await made(pravega) as table:
+        for changing in (table.put(b"k1", b"v", version=version), table.remove(b"k1", version=version)):
+            with pytest.raises(TypeError, match=r"is not a Version|and not a Version, as put returns it"):
+                await changing
 
 
 async def test_a_version_of_another_partition_does_not_match() -> None:

@@ -46,7 +46,7 @@ def test_a_block_is_laid_out_as_its_module_says() -> None:
     block = capture([record(frame(100), at=7, connection=3), record(frame(9, b"xy"), at=5, connection=4, reply=True)])
     block = block[blocks.read_header(block, 0).size :]
     mark, version, kind, flags, count, stored, raw, first, last, crc, header_crc = HEADER.unpack_from(block)
-    assert (mark, version, kind, flags, count) == (MARK, 2, 2, 0, 2)
+    assert (mark, version, kind, flags, count) == (MARK, 3, 2, 0, 2)
     assert (first, last) == (5, 7)
     assert header_crc == zlib.crc32(block[:60])
     body = block[64 : 64 + stored]
@@ -104,7 +104,7 @@ def of_columns(*ends: int, direction: int = 0, kind: int = 0, data: bytes = b"")
         of_columns(5, data=b"four"),
         of_columns(data=b"four"),
         of_columns(4, data=b"four", direction=2),
-        of_columns(4, data=b"four", kind=4),
+        of_columns(4, data=b"four", kind=5),
         rewritten(of_columns(4, data=b"four"), records=3),
         rewritten(of_columns(4, data=b"four"), records=0xFFFFFFFF),
         rewritten(of_columns(4, data=b"four"), flags=1),
@@ -154,7 +154,6 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
     written = capture([record(frame(100), at=7)])
     oldest = first + rewritten(written[blocks.read_header(written, 0).size :], version=1)
     assert blocks.read_header(oldest, 0).version == 1
-    monkeypatch.setattr(blocks, "FORMAT_VERSION", 3)
     monkeypatch.delitem(blocks.MIGRATIONS, 1)
     monkeypatch.setitem(blocks.MIGRATIONS, 2, from_2)
     with pytest.raises(TraceVersionError):
@@ -215,5 +214,5 @@ def test_what_an_event_says_is_an_object_or_nothing(data: bytes, said: object) -
 
 
 def test_kinds_and_directions_keep_their_numbers() -> None:
-    assert {kind.name: int(kind) for kind in RecordKind} == {"FRAME": 0, "OPEN": 1, "CLOSE": 2, "BYTES": 3}
+    assert {kind.name: int(kind) for kind in RecordKind} == {"FRAME": 0, "OPEN": 1, "CLOSE": 2, "BYTES": 3, "CALL": 4}
     assert {way.name: int(way) for way in Direction} == {"REQUEST": 0, "REPLY": 1}

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire import ReadSegment, SealSegment, SegmentSealed, encode
-from segstore.wire.trace import FieldDifference, Record, RecordKind, compare_frames, differences
+from segstore.wire import (
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    Hello,
+    KeepAlive,
+    ReadSegment,
+    SealSegment,
+    SegmentSealed,
+    SetupAppend,
+    encode,
+)
+from segstore.wire.names import transaction_name
+from segstore.wire.trace import (
+    Difference,
+    FieldDifference,
+    Record,
+    RecordKind,
+    Translation,
+    compare_frames,
+    differences,
+)
 from segstore.wire.trace.diff import TracesTooFarApart
 from tests.wire.trace.traces import frame, frames, record
 
@@ -102,3 +125,78 @@ def test_bytes_outside_of_fields_are_reported_only_if_nothing_else_differs() -> 
 @given(frames(), frames())
 def test_frames_that_differ_have_a_field_that_does(left: bytes, right: bytes) -> None:
     assert bool(compare_frames(left, right)) == (left != right)
+
+
+# --- two runs of one program ----------------------------------------------------------------------------------------
+
+
+def run_of(seed: int, *, segment: str = "s/t/0", event: bytes = b"event", request: int = 7) -> list[Record]:
+    """A writer's connection, and what it writes to a transaction; all ids come from the seed."""
+    writer, transaction = UUID(int=seed), UUID(int=seed << 64)
+    name = transaction_name(segment, transaction)
+    requests = [
+        Hello(17, 5),
+        SetupAppend(request + seed, writer, name, "token"),
+        AppendBlockEnd(writer, 0, str(transaction).encode() + event, 1, 1, request + seed + 1),
+    ]
+    replies = [
+        Hello(17, 5),
+        AppendSetup(request + seed, name, writer, -1),
+        DataAppended(request + seed + 1, writer, 1, -1, 0),
+    ]
+    return [
+        each
+        for pair in zip(requests, replies, strict=True)
+        for each in (record(pair[0], connection=seed), record(pair[1], connection=seed, reply=True))
+    ]
+
+
+def compared(left: list[Record], right: list[Record], **how: Any) -> list[Difference]:
+    return list(differences(left, right, translation=Translation(**how)))
+
+
+def test_two_runs_do_not_differ_by_their_ids() -> None:
+    assert compared(run_of(1), run_of(2)) == []
+    assert len(list(differences(run_of(1), run_of(2)))) == 2
+    alive = record(KeepAlive(), connection=2)
+    assert compared(run_of(1), [run_of(2)[0], alive, *run_of(2)[1:], alive]) == []
+
+
+@pytest.mark.parametrize(("how", "field"), [({"segment": "s/t/1"}, "segment"), ({"event": b"other"}, "data")])
+def test_what_is_no_id_is_a_difference(how: dict[str, Any], field: str) -> None:
+    found = compared(run_of(1), run_of(2, **how))
+    assert [each.field for each in found[0].fields] == [field]  # and not the ids beside it
+    assert compared(run_of(1), run_of(2, **how), ignore=frozenset({field})) == []
+
+
+def test_an_id_that_stands_for_two_is_a_difference() -> None:
+    left = [record(SetupAppend(number, UUID(int=1), "s", "")) for number in (1, 2)]
+    right = [record(SetupAppend(number, UUID(int=number), "s", "")) for number in (1, 2)]
+    for one, other in ((left, right), (right, left)):
+        (found,) = compared(one, other)
+        assert (found.number, [each.field for each in found.fields]) == (2, ["writer_id"])
+
+
+def test_connections_are_matched_by_their_first_requests() -> None:
+    first, second = run_of(1), run_of(2, segment="s/t/1")
+    third, fourth = run_of(3), run_of(4, segment="s/t/1")
+    assert compared(first + second, fourth + third) == []
+    (found,) = compared(first + second, fourth + third[:-1])
+    assert (found.connection, found.direction, found.number) == (1, 1, 3)
+    silent = [record(Hello(17, 5), connection=9)]
+    assert compared(silent + first, third + silent) == []
+    assert [each.connection for each in compared(first + second, third)] == [2, 2]
+
+
+def test_an_id_that_is_wrong_in_one_place_is_a_difference() -> None:
+    left, right = run_of(1), run_of(2)
+    right[4] = record(
+        AppendBlockEnd(UUID(int=3), 0, str(UUID(int=2 << 64)).encode() + b"event", 1, 1, 10), connection=2
+    )
+    (found,) = compared(left, right)
+    assert [each.field for each in found.fields] == ["writer_id"]
+
+
+@given(st.lists(st.builds(record, frames(), connection=st.integers(1, 3), reply=st.booleans()), max_size=8))
+def test_a_trace_does_not_differ_from_itself_when_it_is_translated(drawn: list[Record]) -> None:
+    assert compared(drawn, drawn) == []

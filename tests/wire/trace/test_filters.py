@@ -32,6 +32,7 @@ def subject(**known: Any) -> Any:
         "size": 8,
         "latency_ns": None,
         "time_ns": None,
+        "call": None,
     }
     return SimpleNamespace(**{**unknown, **known})
 
@@ -201,7 +202,7 @@ WRONG = [
     ("type = READ_SEGMNT", 8, "a command (READ_SEGMENT?)", "READ_SEGMNT"),
     ("direction = in", 13, "request or reply", "in"),
     ("failure = maybe", 11, "true or false", "maybe"),
-    ("kind = frames", 8, "frame, open, close or bytes", "frames"),
+    ("kind = frames", 8, "frame, call, open, close or bytes", "frames"),
     ("writer = 5", 10, "a writer id such as", "5"),
     ("segment ~ /a(/", 11, "a regular expression (", "/a(/"),
     ("segment = 'a", 11, "a value", "'"),

@@ -188,7 +188,8 @@ def test_an_invalid_first_line_is_refused(line: str, field: str | None, said: st
 
 
 def test_a_first_line_can_be_short() -> None:
-    assert header_from_line('{"segstore_trace": 1}') == FixtureHeader(Metadata())
+    assert header_from_line('{"segstore_trace": 2}') == FixtureHeader(Metadata())
+    assert header_from_line('{"segstore_trace": 1}') == FixtureHeader(Metadata(), version=1)
 
 
 def test_an_empty_fixture_is_refused() -> None:
@@ -196,11 +197,11 @@ def test_an_empty_fixture_is_refused() -> None:
         list(read_lines(["", "\n"]))
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_another_version_is_refused(version: int) -> None:
     with pytest.raises(TraceVersionError) as caught:
         header_from_line(json.dumps({"segstore_trace": version}))
-    assert (caught.value.actual, caught.value.limit) == (version, 1)
+    assert (caught.value.actual, caught.value.limit) == (version, 2)
 
 
 def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +217,7 @@ def test_older_versions_are_brought_to_this_one_a_step_at_a_time(monkeypatch: py
     monkeypatch.setattr(trace_fixture, "FIXTURE_VERSION", 3)
     monkeypatch.setitem(trace_fixture.MIGRATIONS, 2, from_2)
     oldest = ['{"segstore_trace": 1}', '{"at_us": 2, "connection": 4, "dir": "reply", "hex": "00"}']
+    monkeypatch.delitem(trace_fixture.MIGRATIONS, 1)
     with pytest.raises(TraceVersionError):
         list(read_lines(oldest))
     monkeypatch.setitem(trace_fixture.MIGRATIONS, 1, from_1)

@@ -21,7 +21,7 @@ from segstore.wire.trace import (
 )
 from tests.wire.trace.traces import MARK, METADATA, frame, whole_frames
 
-FRAME, OPEN, CLOSE, BYTES = RecordKind
+FRAME, OPEN, CLOSE, BYTES, CALL = RecordKind
 REQUEST, REPLY = Direction
 
 

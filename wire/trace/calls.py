@@ -1,0 +1,226 @@
+"""Controller calls in traces: the data of CALL records, one for the request of a call and one for its answer.
+
+The data is a JSON object. Messages are kept as bytes, so a trace does not depend on the version of the controller's
+API; those of methods that `segstore.wire.controller_api` declares are decoded on demand. Calls are on connection
+`CONTROLLER`, because gRPC shares connections between callers; `Call.number` pairs an answer with its request.
+
+Invariant: `Call.unpack` restores what `pack` wrote; anything else is None. Protobuf is imported only to decode.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.wire.trace.blocks import Direction, unpack_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from google.protobuf.message import Message
+
+CONTROLLER: Final = 0
+"""The connection number of controller calls; connections to stores count from 1."""
+MOST_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Longer messages are not kept, only their size."""
+_OK: Final = "OK"
+_DONE: Final = frozenset({"SUCCESS", "SCALE_SUCCESS"})
+_OUTCOMES: Final = ("status", "result", "state")
+_TOKEN: Final = "delegationToken"
+_SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
+_KEYS: Final = {"call": int, "rpc": str, "message": str, "metadata": dict, "peer": str, "status": str, "details": str}
+
+
+class _Said(NamedTuple):
+    number: int
+    rpc: str
+    message: bytes = b""
+    metadata: Mapping[str, str] = {}
+    peer: str = ""
+    status: str = ""
+    details: str = ""
+    omitted: int = 0
+
+
+class Call(_Said):
+    """The request or the answer of a controller call.
+
+    number: from 1; the same for a request and its answer. rpc: the method's name. message: the protobuf message; empty
+    for a call that failed. metadata: of the request or the trailing metadata of the answer; values of repeated keys are
+    joined with ", ". peer: gRPC's name of the client, of a request. status: gRPC's status code by name, of an answer;
+    "" for a request. details: of the status. omitted: size of a message longer than `MOST_MESSAGE_BYTES`.
+    """
+
+    def pack(self) -> bytes:
+        """Returns the data of a CALL record."""
+        from segstore.wire.trace.writer import event_data
+
+        left_out = len(self.message) if len(self.message) > MOST_MESSAGE_BYTES else 0
+        kept = b"" if left_out else self.message
+        facts: dict[str, Any] = {"call": self.number, "rpc": self.rpc, "message": base64.b64encode(kept).decode()}
+        given = {"metadata": dict(self.metadata), "peer": self.peer, "status": self.status, "details": self.details}
+        facts |= {name: value for name, value in given.items() if value}
+        if left_out or self.omitted:
+            facts["omitted"] = left_out or self.omitted
+        return event_data(**facts)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Call | None:
+        """Reads the data of a CALL record; None if it is not that."""
+        facts = unpack_data(data)
+        if facts is None or not {"call", "rpc", "message"} <= facts.keys() <= _KEYS.keys() | {"omitted"}:
+            return None
+        if any(type(facts[name]) is not kind for name, kind in _KEYS.items() if name in facts):
+            return None
+        omitted, metadata = facts.get("omitted", 0), facts.get("metadata", {})
+        if type(omitted) is not int or not all(type(value) is str for value in metadata.values()):
+            return None
+        try:
+            message = base64.b64decode(facts["message"], validate=True)
+        except (binascii.Error, ValueError):
+            return None
+        peer, status, details = (facts.get(name, "") for name in ("peer", "status", "details"))
+        return cls(facts["call"], facts["rpc"], message, metadata, peer, status, details, omitted)
+
+    @cached_property
+    def content(self) -> Message | None:
+        """The decoded message; None if its method is not known or it does not decode."""
+        from google.protobuf.message import DecodeError
+
+        from segstore.wire.controller_api import METHODS
+
+        method = METHODS.get(self.rpc)
+        if method is None or self.omitted or (self.status and self.status != _OK):
+            return None
+        kind = method.response if self.status else method.request
+        try:
+            return kind.FromString(self.message)
+        except DecodeError:
+            return None
+
+    @property
+    def fields(self) -> dict[str, Any] | None:
+        """The message's fields as JSON values, with the names of the `.proto` file, if they represent it fully."""
+        from google.protobuf.json_format import Error, MessageToDict, ParseDict
+
+        if self.content is None:
+            return None
+        found = MessageToDict(self.content, preserving_proto_field_name=True)
+        try:
+            again = ParseDict(found, type(self.content)()).SerializeToString(deterministic=True)
+        except Error:
+            return None  # it has unknown values of an enum
+        return found if again == self.message else None
+
+    @property
+    def outcome(self) -> str:
+        """The status of an answer; of a call that gRPC says is OK, the answer's own, such as STREAM_EXISTS.
+
+        OK if that is success, or if the answer has none. "" for a request.
+        """
+        if self.status != _OK or self.content is None:
+            return self.status
+        for name in _OUTCOMES:
+            field = self.content.DESCRIPTOR.fields_by_name.get(name)
+            if field is not None and field.enum_type is not None:
+                value = field.enum_type.values_by_number.get(getattr(self.content, name))
+                return _OK if value is None or value.name in _DONE else value.name
+        return _OK
+
+    @cached_property
+    def streams(self) -> tuple[tuple[str, str], ...]:
+        """Scope and stream of everything that the message names, in order; an empty stream where it names a scope."""
+        return () if self.content is None else tuple(dict.fromkeys(_named(self.content)))
+
+    def __str__(self) -> str:
+        """One line: method, fields, and of an answer its outcome."""
+        fields, size = self.fields, len(self.message) or self.omitted
+        said = _flat(fields) if fields is not None else f"{size} bytes" if size else ""
+        return " ".join(each for each in (self.rpc, self.outcome, self.details, said) if each)
+
+
+def message_of(rpc: str, direction: Direction, fields: Mapping[str, Any]) -> bytes:
+    """Encodes the message of a method from its fields, as `Call.fields` gives them. Raises ValueError."""
+    from segstore.wire.controller_api import METHODS
+
+    method = METHODS.get(rpc)
+    if method is None:
+        raise ValueError(f"the controller has no method {rpc!r}")
+    return with_fields((method.request if direction is Direction.REQUEST else method.response)(), fields)
+
+
+def with_fields(message: Message, fields: Mapping[str, Any]) -> bytes:
+    """Encodes a message after replacing fields, given as JSON values. Raises ValueError."""
+    from google.protobuf.json_format import Error, ParseDict
+
+    for name in fields:
+        if name in message.DESCRIPTOR.fields_by_name:
+            message.ClearField(name)
+    try:
+        encoded: bytes = ParseDict(dict(fields), message).SerializeToString(deterministic=True)
+    except (Error, SystemError) as cause:  # SystemError for surrogates
+        raise ValueError(" ".join(str(cause).split())) from cause
+    return encoded
+
+
+def redacted_call(call: Call) -> Call:
+    """Returns the call without secrets: delegation tokens and values of such metadata become asterisks.
+
+    A message that does not decode is left out, because it may hold a token.
+    """
+    metadata = {key: "*" * len(value) if _is_secret(key) else value for key, value in call.metadata.items()}
+    if call.content is None:
+        return call._replace(message=b"", metadata=metadata, omitted=call.omitted or len(call.message))
+    shown = type(call.content)()
+    shown.CopyFrom(call.content)
+    size = shown.ByteSize()
+    shown.DiscardUnknownFields()  # a newer version's token may be among them
+    if not _hide(shown) and shown.ByteSize() == size:
+        return call._replace(metadata=metadata)
+    return call._replace(message=shown.SerializeToString(deterministic=True), metadata=metadata)
+
+
+def _is_secret(key: str) -> bool:
+    return any(each in key.casefold() for each in _SECRET_KEYS)
+
+
+def _hide(message: Message) -> bool:
+    """Overwrites tokens; returns whether there are any."""
+    found = False
+    for field, value in message.ListFields():
+        if field.name == _TOKEN:
+            setattr(message, _TOKEN, "*" * len(value))
+            found = True
+        for each in _messages(field, value):
+            found = _hide(each) or found
+    return found
+
+
+def _messages(field: Any, value: Any) -> Iterator[Message]:
+    """Yields the messages in a field's value."""
+    if field.type != field.TYPE_MESSAGE:
+        return
+    if field.message_type.GetOptions().map_entry:
+        if field.message_type.fields_by_name["value"].message_type is not None:
+            yield from value.values()
+    elif hasattr(value, "ListFields"):
+        yield value
+    else:
+        yield from value
+
+
+def _named(message: Message) -> Iterator[tuple[str, str]]:
+    fields = message.DESCRIPTOR.fields_by_name
+    if "scope" in fields and fields["scope"].message_type is None:
+        stream = next((getattr(message, name) for name in ("stream", "streamName") if name in fields), "")
+        yield str(message.scope), str(stream)  # type: ignore[attr-defined]  # checked
+    for field, value in message.ListFields():
+        for each in _messages(field, value):
+            yield from _named(each)
+
+
+def _flat(fields: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
