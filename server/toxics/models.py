@@ -1,0 +1,235 @@
+"""Toxics: what they say. Data only, validated on construction.
+
+    Latency(type="latency", stream="downstream", latency=100, jitter=20)
+
+Names, units and defaults are those of Toxiproxy, with the attributes beside the other fields. Deliberate differences:
+`down` is a toxic and not a state of a proxy; `half_open` and the distributions of `latency` are additions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal, Self, TypedDict
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+from segstore.server.config import first_error, unknown_name
+
+MOST_TOXICS: Final = 100
+_MOST_NAME: Final = 255
+_DAY_MS: Final = 86_400_000
+
+Stream = Literal["upstream", "downstream"]
+Milliseconds = Annotated[float, Field(ge=0, le=_DAY_MS)]
+
+
+class _Toxic(BaseModel):
+    """Fields of all toxics.
+
+    name: for `clear`. Default: the type, with the stream if there is one, such as `latency_downstream`.
+    toxicity: the fraction of connections that have the toxic, chosen by the seed.
+    store: the number of the store in its cluster, from 0. Default: all stores.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: str
+    name: str = Field(default="", max_length=_MOST_NAME)
+    toxicity: float = Field(default=1.0, ge=0, le=1)
+    store: int | None = Field(default=None, ge=0)
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The directions in which it applies."""
+        return "upstream", "downstream"
+
+    @property
+    def known_as(self) -> str:
+        """Its name, or the default one."""
+        return self.name or self.type
+
+
+class _Directed(_Toxic):
+    """stream: `upstream` is from the client to the server, `downstream` from the server to the client."""
+
+    stream: Stream = "downstream"
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        return (self.stream,)
+
+    @property
+    def known_as(self) -> str:
+        return self.name or f"{self.type}_{self.stream}"
+
+
+class Latency(_Directed):
+    """Delays all data, in order.
+
+    latency, jitter: in ms. distribution: `uniform` delays by `latency` ± `jitter`; `normal` has the mean `latency` and
+    the standard deviation `jitter`; `pareto` is never below `latency` and exceeds it by `jitter` on average, with a
+    tail of shape 3. A delay is at least 0.
+    """
+
+    type: Literal["latency"]
+    latency: Milliseconds = 0.0
+    jitter: Milliseconds = 0.0
+    distribution: Literal["uniform", "normal", "pareto"] = "uniform"
+
+
+class Bandwidth(_Directed):
+    """Limits the rate of data. rate: in KB/s, of 1,000 bytes."""
+
+    type: Literal["bandwidth"]
+    rate: float = Field(gt=0, le=1e9, allow_inf_nan=False)
+
+
+class SlowClose(_Directed):
+    """Delays the end of the connection. delay: in ms."""
+
+    type: Literal["slow_close"]
+    delay: Milliseconds
+
+
+class Timeout(_Directed):
+    """Drops all data, and closes the connection after a time, or when the toxic is removed.
+
+    timeout: in ms since the connection has the toxic; 0 for never.
+    """
+
+    type: Literal["timeout"]
+    timeout: Milliseconds
+
+
+class ResetPeer(_Directed):
+    """Drops all data, and resets the connection (RST). timeout: in ms after the first data; 0 for at once."""
+
+    type: Literal["reset_peer"]
+    timeout: Milliseconds = 0.0
+
+
+class Slicer(_Directed):
+    """Cuts data into small pieces.
+
+    average_size, size_variation: pieces have `average_size` ± `size_variation` bytes. delay: between two pieces, in µs.
+    """
+
+    type: Literal["slicer"]
+    average_size: int = Field(ge=1)
+    size_variation: int = Field(default=0, ge=0)
+    delay: float = Field(default=0.0, ge=0, le=1000 * _DAY_MS)
+
+    @model_validator(mode="after")
+    def _pieces_have_a_size(self) -> Self:
+        if self.size_variation >= self.average_size:
+            raise ValueError(f"size_variation must be less than average_size, {self.average_size}")
+        return self
+
+
+class LimitData(_Directed):
+    """Closes the connection when this many bytes have passed. bytes: since the connection has the toxic."""
+
+    type: Literal["limit_data"]
+    bytes: int = Field(ge=0)
+
+
+class Down(_Toxic):
+    """Resets open connections, and new ones as soon as they are accepted."""
+
+    type: Literal["down"]
+
+
+class HalfOpen(_Toxic):
+    """The peer vanishes without a word: data and the end of the connection are dropped in both directions.
+
+    The connection stays until the toxic is removed, which resets it.
+    """
+
+    type: Literal["half_open"]
+
+
+_TYPES: Final[dict[str, type[_Toxic]]] = {
+    "latency": Latency,
+    "bandwidth": Bandwidth,
+    "slow_close": SlowClose,
+    "timeout": Timeout,
+    "reset_peer": ResetPeer,
+    "slicer": Slicer,
+    "limit_data": LimitData,
+    "down": Down,
+    "half_open": HalfOpen,
+}
+
+
+TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{each.__name__}>": each for each in _TYPES.values()}
+"""The models by their tags in error locations; angle brackets mark tags there."""
+
+
+def _of_known_type(given: Any) -> Any:
+    if isinstance(given, dict) and isinstance(given.get("type"), str) and given["type"] not in _TYPES:
+        raise ValueError(f"{given['type']!r}: {unknown_name('type of toxic', given['type'], _TYPES)}")
+    return given
+
+
+def _tag(given: Any) -> str | None:
+    """Returns the tag of a toxic's model."""
+    if isinstance(given, _Toxic):
+        return f"<{type(given).__name__}>"
+    if isinstance(given, dict) and isinstance(given.get("type"), str):
+        return f"<{_TYPES[given['type']].__name__}>"
+    return None
+
+
+Toxic = Annotated[
+    Annotated[Latency, Tag("<Latency>")]
+    | Annotated[Bandwidth, Tag("<Bandwidth>")]
+    | Annotated[SlowClose, Tag("<SlowClose>")]
+    | Annotated[Timeout, Tag("<Timeout>")]
+    | Annotated[ResetPeer, Tag("<ResetPeer>")]
+    | Annotated[Slicer, Tag("<Slicer>")]
+    | Annotated[LimitData, Tag("<LimitData>")]
+    | Annotated[Down, Tag("<Down>")]
+    | Annotated[HalfOpen, Tag("<HalfOpen>")],
+    Discriminator(
+        _tag, custom_error_type="toxic", custom_error_message=f"a toxic has a type, one of {', '.join(_TYPES)}"
+    ),
+    BeforeValidator(_of_known_type),
+]
+"""One of the toxics above, or an object with its type and fields."""
+
+
+class ToxicOptions(TypedDict, total=False):
+    """The fields of all toxics as keyword arguments, beside `type`."""
+
+    name: str
+    stream: Stream
+    toxicity: float
+    store: int | None
+    latency: float
+    jitter: float
+    distribution: Literal["uniform", "normal", "pareto"]
+    rate: float
+    delay: float
+    timeout: float
+    average_size: int
+    size_variation: int
+    bytes: int
+
+
+def check_names(toxics: Iterable[Toxic]) -> None:
+    """Raises ValueError if two toxics have the same name."""
+    names = Counter(each.known_as for each in toxics)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"two toxics have the name {twice!r}")
+
+
+def toxic_problem(error: ValidationError) -> str:
+    """Returns what is wrong with a toxic made in Python: the field, and a sentence."""
+    first = first_error(error)
+    tag, field = next(iter(first["loc"]), ""), str(first["loc"][-1]) if len(first["loc"]) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"{field}: {unknown_name('key', field, TOXIC_MODELS[str(tag)].model_fields)}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{field}: {said}" if field else said

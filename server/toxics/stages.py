@@ -1,0 +1,216 @@
+"""What each toxic does to one connection: bytes with their times in, pieces with their times out.
+
+A stage maps one item to any number of items: bytes, or a `Mark`. Invariants: bytes leave in order; times never
+decrease; no clock, no I/O; random numbers come from the generator given. The next item is asked for when the last one
+has left all stages, or was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, assert_never
+
+from segstore.server.toxics.models import (
+    Bandwidth,
+    Down,
+    HalfOpen,
+    Latency,
+    LimitData,
+    ResetPeer,
+    Slicer,
+    SlowClose,
+    Timeout,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    from segstore.server.toxics.models import Toxic
+
+_PIECE_S: Final = 0.01
+"""Bandwidth sends pieces of at most this duration."""
+_SHAPE: Final = 3.0
+"""Of the Pareto distribution: mean and variance are finite."""
+
+
+class Mark(Enum):
+    """What travels beside bytes."""
+
+    END = auto()
+    """The sender has closed its direction, or the connection."""
+    CLOSE = auto()
+    """A toxic closes the connection."""
+    RESET = auto()
+    """A toxic resets the connection."""
+
+
+Content = memoryview | Mark
+Item = tuple[float, Content]
+Deadline = tuple[float, Mark]
+
+
+class Stage:
+    """One toxic on one connection; without change, as here.
+
+    deadline: when it ends the connection, and how. at_removal: how the connection ends when the toxic is removed,
+    because bytes are missing; None if it goes on.
+    """
+
+    deadline: Deadline | None = None
+    at_removal: Mark | None = None
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        """Maps an item that arrives at a time to those that leave."""
+        yield when_s, content
+
+    def left(self, size: int) -> None:
+        """So many bytes have left all stages; negative if they came back."""
+
+
+class _Latency(Stage):
+    def __init__(self, toxic: Latency, draws: random.Random) -> None:
+        self._toxic = toxic
+        self._draws = draws
+        self._last_s = 0.0
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        if not isinstance(content, Mark):
+            when_s += max(0.0, self._delay_ms()) / 1000
+        self._last_s = when_s = max(when_s, self._last_s)
+        yield when_s, content
+
+    def _delay_ms(self) -> float:
+        toxic, draws = self._toxic, self._draws
+        match toxic.distribution:
+            case "uniform":
+                return toxic.latency + toxic.jitter * draws.uniform(-1, 1)
+            case "normal":
+                return draws.gauss(toxic.latency, toxic.jitter)
+            case "pareto":
+                return toxic.latency + toxic.jitter * (_SHAPE - 1) * (draws.paretovariate(_SHAPE) - 1)
+            case _ as never:
+                assert_never(never)
+
+
+class _Bandwidth(Stage):
+    def __init__(self, toxic: Bandwidth) -> None:
+        self._bytes_per_s = toxic.rate * 1000
+        self._piece = max(1, int(self._bytes_per_s * _PIECE_S))
+        self._free_s = 0.0
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        self._free_s = max(self._free_s, when_s)
+        if isinstance(content, Mark):
+            yield self._free_s, content
+            return
+        for start in range(0, len(content), self._piece):
+            piece = content[start : start + self._piece]
+            self._free_s += len(piece) / self._bytes_per_s
+            yield self._free_s, piece
+
+
+class _SlowClose(Stage):
+    def __init__(self, toxic: SlowClose) -> None:
+        self._delay_s = toxic.delay / 1000
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        yield (when_s + self._delay_s if content is Mark.END else when_s), content
+
+
+class _Timeout(Stage):
+    at_removal = Mark.CLOSE
+
+    def __init__(self, toxic: Timeout, now_s: float) -> None:
+        if toxic.timeout:
+            self.deadline = now_s + toxic.timeout / 1000, Mark.CLOSE
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        if isinstance(content, Mark):
+            yield when_s, content
+
+
+class _ResetPeer(Stage):
+    def __init__(self, toxic: ResetPeer) -> None:
+        self._timeout_s = toxic.timeout / 1000
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        if self.at_removal is None:
+            self.deadline = when_s + self._timeout_s, Mark.RESET
+            self.at_removal = Mark.RESET
+        yield from ()
+
+
+class _Slicer(Stage):
+    def __init__(self, toxic: Slicer, draws: random.Random) -> None:
+        self._toxic = toxic
+        self._draws = draws
+        self._next_s = 0.0
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        toxic = self._toxic
+        if isinstance(content, Mark):
+            yield max(when_s, self._next_s), content
+            return
+        at = 0
+        while at < len(content):
+            size = toxic.average_size + self._draws.randint(-toxic.size_variation, toxic.size_variation)
+            when_s = max(when_s, self._next_s)
+            self._next_s = when_s + toxic.delay / 1e6
+            yield when_s, content[at : at + size]
+            at += size
+
+
+class _LimitData(Stage):
+    def __init__(self, toxic: LimitData) -> None:
+        self._rest = toxic.bytes
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        if isinstance(content, Mark):
+            yield when_s, content
+            return
+        if self._rest > 0:
+            yield when_s, content[: self._rest]
+        if self._rest <= 0:
+            yield when_s, Mark.CLOSE
+
+    def left(self, size: int) -> None:
+        self._rest -= size
+
+
+class _Down(Stage):
+    def __init__(self, now_s: float) -> None:
+        self.deadline = now_s, Mark.RESET
+
+
+class _HalfOpen(Stage):
+    at_removal = Mark.RESET
+
+    def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        if content is Mark.CLOSE or content is Mark.RESET:
+            yield when_s, content
+
+
+def stage_of(toxic: Toxic, draws: random.Random, now_s: float) -> Stage:
+    """Returns the stage of a toxic on a connection that has it from now on."""
+    match toxic:
+        case Latency():
+            return _Latency(toxic, draws)
+        case Bandwidth():
+            return _Bandwidth(toxic)
+        case SlowClose():
+            return _SlowClose(toxic)
+        case Timeout():
+            return _Timeout(toxic, now_s)
+        case ResetPeer():
+            return _ResetPeer(toxic)
+        case Slicer():
+            return _Slicer(toxic, draws)
+        case LimitData():
+            return _LimitData(toxic)
+        case Down():
+            return _Down(now_s)
+        case HalfOpen():
+            return _HalfOpen()
+        case _ as never:
+            assert_never(never)
