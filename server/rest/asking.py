@@ -1,0 +1,66 @@
+"""Requests of the REST API and their answers, apart from HTTP, so that a process can forward them to another.
+
+Refused requests have the reference's status and, as there, no body; `why` says what was wrong.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from grpc import StatusCode
+
+from segstore.server.controller import ControllerError
+from segstore.server.controller.api import answer
+
+_OF_VALUES: Final = {
+    "SCOPE_EXISTS": HTTPStatus.CONFLICT,
+    "STREAM_EXISTS": HTTPStatus.CONFLICT,
+    "SCOPE_NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "STREAM_NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "RG_NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "SCOPE_NOT_EMPTY": HTTPStatus.PRECONDITION_FAILED,
+    "STREAM_NOT_SEALED": HTTPStatus.PRECONDITION_FAILED,
+}
+"""The status for a value of a gRPC method's enum; others are 500, as in `StreamMetadataResourceImpl`."""
+
+_OF_CODES: Final = {
+    StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
+    StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    StatusCode.UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""The status for a gRPC status code; others are 500."""
+
+
+class Asked(msgspec.Struct):
+    """A request. operation: a key of `OPERATIONS`. parameters: those of the path and the query, by name."""
+
+    operation: str
+    parameters: dict[str, str]
+    body: bytes
+
+
+class Answer(msgspec.Struct):
+    """A response. body: JSON, or nothing. why: one sentence about what was wrong, if anything was."""
+
+    status: int
+    body: bytes = b""
+    why: str = ""
+
+
+class Refused(Exception):
+    """A request that is refused whatever the controller's state. Attributes: status, why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+def refusal(method: str, error: ControllerError) -> Answer:
+    """The answer to a request that failed in the controller as a call of a gRPC method fails."""
+    value, code = answer(method, error)
+    status = _OF_CODES.get(code) if value is None else _OF_VALUES.get(value)
+    return Answer(status or HTTPStatus.INTERNAL_SERVER_ERROR, why=error.message)

@@ -1,0 +1,71 @@
+"""Requests of the REST API in a cluster of processes: the leader of the controller answers, the others forward.
+
+A request is forwarded as a call of the controller's port, with the same rules as other calls: at most once, with
+credentials only where these are sent. It is answered with 503 while there is no leader, or if its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import grpc
+import msgspec
+
+from segstore.server.controller.api import Executor, ForwardingServer, NotForwarded, sent_metadata
+from segstore.server.rest.asking import Answer, Asked
+from segstore.server.rest.operations import OPERATIONS, answered
+
+_METHOD: Final = "/segstore.rest.Operations/ask"
+_CREDENTIALS: Final = "authorization"
+
+_encode = msgspec.msgpack.Encoder().encode
+_ASKED: Final = msgspec.msgpack.Decoder(Asked)
+_ANSWER: Final = msgspec.msgpack.Decoder(Answer)
+
+
+def answered_by_leader(
+    front: ForwardingServer, executor: Callable[[], Executor | None]
+) -> Callable[[Asked, str | None, str], Awaitable[Answer]]:
+    """Returns what answers the requests of this process, and serves those of others on `front`.
+
+    executor: returns that of the controller while this process leads, else None.
+    """
+
+    async def serve(request: bytes, context: Any) -> bytes:
+        leading = executor()
+        if leading is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this process does not lead the controller any more")
+            raise AssertionError("abort raises")
+        try:
+            asked = _ASKED.decode(request)
+        except msgspec.DecodeError:
+            asked = None
+        if asked is None or not _is_complete(asked):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a request of the REST API")
+            raise AssertionError("abort raises")
+        authorization = next((str(value) for key, value in sent_metadata(context) if key == _CREDENTIALS), None)
+        return _encode(await answered(leading, asked, authorization, context.peer()))
+
+    async def ask(asked: Asked, authorization: str | None, peer: str) -> Answer:
+        leading = executor()
+        if leading is not None:
+            return await answered(leading, asked, authorization, peer)
+        try:
+            data, _ = await front.ask(
+                _METHOD, _encode(asked), [] if authorization is None else [(_CREDENTIALS, authorization)], None
+            )
+        except NotForwarded as error:
+            unavailable = error.code is grpc.StatusCode.UNAVAILABLE
+            status = HTTPStatus.SERVICE_UNAVAILABLE if unavailable else HTTPStatus.INTERNAL_SERVER_ERROR
+            return Answer(status, why=error.why)
+        return _ANSWER.decode(data)
+
+    front.offer(_METHOD, serve)
+    return ask
+
+
+def _is_complete(asked: Asked) -> bool:
+    operation = OPERATIONS.get(asked.operation)
+    return operation is not None and asked.parameters.keys() >= operation.names

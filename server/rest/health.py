@@ -1,0 +1,46 @@
+"""Health of a controller's parts, as in Pravega: a status of each, and the least healthy of all as the whole.
+
+Invariant: a status is computed when it is asked for. Follows `HealthEndpointImpl` and `StatusAggregator`; there a
+status may be as old as the interval of its updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+import msgspec
+
+
+class Status(IntEnum):
+    """Health of a part; the names are those in JSON. From NEW on the part is alive, UP is ready."""
+
+    FAILED = -2
+    DOWN = -1
+    UNKNOWN = 0
+    NEW = 1
+    STARTING = 2
+    UP = 3
+
+
+class HealthResult(msgspec.Struct):
+    """The health of a part, and of the parts in it. The whole has the name ""."""
+
+    name: str
+    status: str
+    readiness: bool
+    liveness: bool
+    details: dict[str, str]
+    children: dict[str, HealthResult]
+
+
+def health_of(parts: Mapping[str, Status], name: str = "") -> HealthResult | None:
+    """Returns the health of a part, or of the whole; None if there is no such part."""
+    if name:
+        return None if name not in parts else _result(name, parts[name], {})
+    alive = all(each >= Status.NEW for each in parts.values())
+    return _result("", Status.UP if alive else Status.DOWN, {each: _result(each, parts[each], {}) for each in parts})
+
+
+def _result(name: str, status: Status, children: dict[str, HealthResult]) -> HealthResult:
+    return HealthResult(name, status.name, status >= Status.UP, status >= Status.NEW, {}, children)
