@@ -76,7 +76,7 @@ class LimitSettings(BaseModel):
     """Maximum number of extended attributes of a segment, including one for each writer that was ever set up. A request
     for one more closes the connection. The reference has no bound: it writes them to its storage."""
     max_memory_bytes: int | None = Field(default=None, gt=0)
-    """Maximum size of what is stored in memory; default of `serve`: half of the memory available to the process. It is
+    """Maximum size of what is stored in memory; `serve` takes half of the memory available to the process. It is
     an estimate over segments with their bytes, attributes, table keys, writers, and the state of the controller; with a
     data directory the bytes are not counted. A request that needs more closes its connection, and a controller call
     that needs more is refused; reads, truncations, merges and deletions still work."""

@@ -25,7 +25,7 @@ class Shares(NamedTuple):
     """Maximum number of descriptors for each use.
 
     stores: connections of all stores. handshakes: connections of one store port whose TLS handshake is in progress.
-    controller, http: connections to the controller and to the control API.
+    controller: connections to the controller. http: those to each of the two HTTP ports, control API and REST API.
     highest: the highest descriptor that a store's socket may have. The system assigns the lowest free one, so a higher
     one means that too many are open, whatever opened them.
     """
@@ -46,4 +46,4 @@ def shares(containers: int = 0) -> Shares:
     small = max(1, min(soft // _SMALL_SHARE, _MOST_SMALL))
     controller = max(1, min(soft // _SMALL_SHARE, _MOST_CONTROLLER))
     stores = max(1, soft - files - controller - 2 * small)
-    return Shares(stores, small, controller, small, stores + small + min(files // 2, _BEFORE_PEERS))
+    return Shares(stores, small, controller, max(1, small // 2), stores + small + min(files // 2, _BEFORE_PEERS))

@@ -1,17 +1,25 @@
-"""Network addresses: endpoints, the host that clients are sent to, TLS files, and ports that cannot be listened on."""
+"""Network addresses: endpoints, the host that clients are sent to, TLS files, ports that cannot be listened on, and
+resets.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import re
+import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from segstore.wire.endpoint import Endpoint
 
+if TYPE_CHECKING:
+    import asyncio
+
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 
@@ -29,6 +37,13 @@ def public_host(host: str, *, tls: bool) -> str:
     if tls and (host.startswith("127.") or host == "::1"):
         return "localhost"
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def end_by_reset(transport: asyncio.Transport) -> None:
+    """Makes the close of a socket, whenever it happens, a reset: what the peer has not read by then is lost."""
+    found = transport.get_extra_info("socket")
+    if found is not None:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
 class CannotListen(OSError):

@@ -1,20 +1,27 @@
-"""The interface of a traffic recorder, called by listeners with the bytes they read and write.
+"""Recorders of traffic, which listeners call with the bytes that they read and write.
 
 A recorder numbers connections and receives their bytes as they are on the wire: once for each read, before it is
 decoded, and once for each write, after all changes to it. Its methods return at once and raise nothing.
-`segstore.traces.files.FileRecorder` writes a trace.
+
+`TraceRecorder` makes a trace of them. `segstore.server.traffic.Traffic` keeps its newest part in memory, and
+`segstore.traces.files.FileRecorder` writes it to a file. `together` makes one recorder of two.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, Protocol
 
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from segstore.wire import Buffer
+    from segstore.wire.trace import Call, TraceWriter
+
+WITH_ROLE: Final = 1_000_000_000
 
 
 class Recorder(Protocol):
@@ -35,3 +42,97 @@ class Recorder(Protocol):
     def closed(self, connection: int, by: Direction, **facts: str) -> None:
         """Called for a closed connection. by: REQUEST if the client closed it, REPLY if the store did."""
         ...
+
+    def called(self, direction: Direction, call: Call) -> None:
+        """Called with the request of a controller call when it arrives, and with its answer when it is sent."""
+        ...
+
+
+class TraceRecorder(ABC):
+    """Turns the traffic of a server's connections into blocks of a capture, which `write` takes as pieces.
+
+    Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So what a fault
+    rule says about a connection's number does not depend on the controller.
+
+    Attributes: connections, the number of connections opened so far; calls, that of controller calls.
+    """
+
+    def __init__(self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns) -> None:
+        self.connections = self.calls = 0
+        self._with_role = 0
+        self._writer = writer
+        self._clock = clock
+
+    @abstractmethod
+    def write(self, parts: list[Buffer]) -> None:
+        """Takes the pieces of a block, which are valid only until it returns."""
+
+    def opened(self, **facts: str) -> int:
+        """Records that a connection was opened; returns its number."""
+        self.connections += 1
+        self._with_role += "role" in facts
+        number = WITH_ROLE + self._with_role if "role" in facts else self.connections - self._with_role
+        self._writer.opened(self._clock(), number, **facts)
+        return number
+
+    def received(self, connection: int, data: Buffer) -> None:
+        """Records bytes sent by the client, in any pieces; they are copied."""
+        if self._writer.add(self._clock(), connection, 0, data):
+            self.write(self._writer.take_parts())
+
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """Records bytes sent by the store, as consecutive buffers; they are copied."""
+        for part in parts:
+            if self._writer.add(self._clock(), connection, 1, part):
+                self.write(self._writer.take_parts())
+
+    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
+        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
+        if self._writer.closed(self._clock(), connection, by, **facts):
+            self.write(self._writer.take_parts())
+
+    def called(self, direction: Direction, call: Call) -> None:
+        """Records the request or the answer of a controller call."""
+        self.calls = max(self.calls, call.number)
+        if self._writer.called(self._clock(), direction, call):
+            self.write(self._writer.take_parts())
+
+    def tick(self) -> None:
+        """Writes pending data that is old enough."""
+        if self._writer.due(self._clock()):
+            self.write(self._writer.take_parts())
+
+
+class _Together:
+    """Passes all traffic to two recorders. Their connection numbers may differ; the first one's are used."""
+
+    def __init__(self, first: Recorder, second: Recorder) -> None:
+        self._first = first
+        self._second = second
+        self._numbers: dict[int, int] = {}
+
+    def opened(self, **facts: str) -> int:
+        number = self._first.opened(**facts)
+        self._numbers[number] = self._second.opened(**facts)
+        return number
+
+    def received(self, connection: int, data: Buffer) -> None:
+        self._first.received(connection, data)
+        self._second.received(self._numbers[connection], data)
+
+    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        self._first.sent(connection, parts)
+        self._second.sent(self._numbers[connection], parts)
+
+    def closed(self, connection: int, by: Direction, **facts: str) -> None:
+        self._first.closed(connection, by, **facts)
+        self._second.closed(self._numbers.pop(connection), by, **facts)
+
+    def called(self, direction: Direction, call: Call) -> None:
+        self._first.called(direction, call)
+        self._second.called(direction, call)
+
+
+def together(first: Recorder | None, second: Recorder) -> Recorder:
+    """Returns a recorder that passes all traffic to both, or `second` if there is no first."""
+    return second if first is None else _Together(first, second)

@@ -7,6 +7,7 @@ directly, not over the wire.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -16,13 +17,13 @@ from segstore.server.cluster.node import ClusterNode, controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings
 from segstore.server.controller import Controller, ControllerConfig
-from segstore.server.controller.api import Authority, ControllerServer
+from segstore.server.controller.api import Authority, Calls, ControllerServer, Executor
 from segstore.server.controller.state import State
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Coordinator, InProcessCoordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings
-from segstore.server.node import SegmentStoreServer
+from segstore.server.node import SegmentStoreServer, Snapshots
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.endpoint import Endpoint
@@ -71,6 +72,19 @@ class Cluster(ClusterNode):
         self._served: ControllerServer | None = None
         self._asked: RecordedSegments | None = None
         self._with_controller = True
+        if self.durability is None:
+            self.snapshots = Snapshots(
+                self.stores,
+                self._memory,
+                self.rules,
+                controller=lambda: self.controller,
+                served=lambda: self._served,
+                changed=self._republish,
+            )
+
+    @property
+    def _calls(self) -> ControllerServer | None:
+        return self._served
 
     def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
         return SegmentStoreServer(
@@ -81,6 +95,7 @@ class Cluster(ClusterNode):
             stores=self.settings.stores,
             durability=self.durability,
             pool=self._pool,
+            recorder=self.traffic,
         )
 
     def _make_durability(self, data: Path) -> Durability:
@@ -149,14 +164,28 @@ class Cluster(ClusterNode):
             tls=settings.tls,
             published_host=settings.public_host,
             settled=None if durability is None else durability.committer.settled,
+            calls=Calls(lambda: self.stores[0].hub.recorder, lambda: self.rules),
         )
         self.controller_address = Endpoint(settings.public_host, self._served.port)
+        await self._serve_rest_api(self._served.executor)
+
+    async def _serve_rest_api(self, executor: Executor) -> None:
+        if self.settings.rest_port is None:
+            return
+        from segstore.server.rest import Status, answered  # a web library
+
+        health = dict.fromkeys(("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), Status.UP)
+        await self._start_rest_api(self._authority, partial(answered, executor), lambda: health)
 
     def _journal(self, operation: op.Operation) -> None:
         if self.durability is not None:
             self.durability.controller_journal(op.encode(operation))
         if self.members is not None:
             self.members.configuration.changed_by(operation)
+
+    def _republish(self) -> None:
+        if self.members is not None:
+            self.members.configuration.changed()
 
     async def _stop_controller(self, grace_s: float) -> None:
         served, self._served = self._served, None
@@ -178,10 +207,11 @@ class MockCluster(Cluster):
         async with MockCluster(stores=2) as mock:
             client = StreamManager(f"tcp://{mock.controller_uri}")
 
-    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. With `data`,
-    everything is kept in that directory, and another cluster with it continues from there. `ownership` sets how
-    several stores own their containers and what they do when a session expires. `coordinator` and `configuration` are
-    the services with which they have sessions, such as a `ZooKeeperCoordinator`; by default these are in this process.
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. `rest_port` is the
+    port of the controller's REST API. With `data`, everything is kept in that directory, and another cluster with it
+    continues from there. `ownership` sets how several stores own their containers and what they do when a session
+    expires. `coordinator` and `configuration` are the services with which they have sessions, such as a
+    `ZooKeeperCoordinator`; by default these are in this process.
     Other keyword arguments are the fields of `StoreSettings`.
 
     With several stores, a test moves containers, stops stores and breaks sessions with these calls:
@@ -203,6 +233,7 @@ class MockCluster(Cluster):
         faults: FaultSettings | None = None,
         clock: Clock | None = None,
         watched: bool = True,
+        rest_port: int | None = None,
         http_port: int | None = None,
         http_token_file: Path | None = None,
         data: Path | None = None,
@@ -218,6 +249,7 @@ class MockCluster(Cluster):
             controller_port=0,
             controller=controller or ControllerConfig(),
             published_host=published_host,
+            rest_port=rest_port,
             http_port=http_port,
             http_token_file=http_token_file,
             data=data,
@@ -247,6 +279,13 @@ class MockCluster(Cluster):
         if self.http_address is None:
             raise RuntimeError("no control API is served: give http_port=0")
         return f"http://{self.http_address}"
+
+    @property
+    def rest_url(self) -> str:
+        """http://host:port of the controller's REST API, if `rest_port` was given; https with TLS."""
+        if self.rest_address is None:
+            raise RuntimeError("no REST API is served: give rest_port=0")
+        return f"{'http' if self.settings.tls is None else 'https'}://{self.rest_address}"
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         await super().stop(drain_s=drain_s)

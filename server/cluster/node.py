@@ -7,22 +7,26 @@ for one store that shares them with other processes.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.controller import Controller
+from segstore.server.controller import Controller, ControllerServer
+from segstore.server.controller.api import Authority
 from segstore.server.controller.state import State, image, recovered
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
-from segstore.server.node import SegmentStoreServer
+from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
+    from segstore.server.rest import Answer, Asked, RestApi, Status
 
 
-class ClusterNode(WithFaults, ABC):
+class ClusterNode(WithFaults, WithSnapshots, ABC):
     """One process: its stores, a controller and the control API.
 
     Attributes:
@@ -30,6 +34,8 @@ class ClusterNode(WithFaults, ABC):
         controller: the controller, while it is in this process.
         controller_address: address for clients, once started; None without a controller.
         http_address: address of the control API, once started; None without one.
+        traffic: the latest traffic of the stores; None if it is not kept.
+        rest_address: address of the REST API, once started; None without one.
         failure: once started, a future that resolves when this process cannot continue, with one sentence why. From
             then on nothing is acknowledged.
     """
@@ -39,13 +45,20 @@ class ClusterNode(WithFaults, ABC):
     def __init__(self, settings: ClusterSettings, faults: Faults | None) -> None:
         super().__init__(faults)
         self.settings = settings
+        self.traffic = settings.make_traffic()
         self.controller_address: Endpoint | None = None
         self.failure: asyncio.Future[str] | None = None
         self._control_api: ControlApi | None = None
+        self._rest_api: RestApi | None = None
 
     @property
     @abstractmethod
     def controller(self) -> Controller | None: ...
+
+    @property
+    @abstractmethod
+    def _calls(self) -> ControllerServer | None:
+        """The server of the controller, while it is in this process."""
 
     @property
     def address(self) -> Endpoint | None:
@@ -55,6 +68,10 @@ class ClusterNode(WithFaults, ABC):
     @property
     def http_address(self) -> Endpoint | None:
         return None if self._control_api is None else self._control_api.address
+
+    @property
+    def rest_address(self) -> Endpoint | None:
+        return None if self._rest_api is None else self._rest_api.address
 
     async def start(self) -> None:
         """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
@@ -66,15 +83,16 @@ class ClusterNode(WithFaults, ABC):
             raise
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
-        """Stops the control API and the controller, then the stores. May be called twice."""
-        if self._control_api is not None:
-            await self._control_api.stop()
+        """Stops the HTTP ports and the controller, then the stores. May be called twice. Raises FaultFunctionError."""
+        for each in (self._control_api, self._rest_api):
+            if each is not None:
+                await each.stop()
         await self._stop_controller(min(drain_s, 1.0))
         for store in self.stores:
             await store.stop(drain_s=drain_s)
         await self._stop_owning()
         if self.rules is not None:
-            self.rules.report()
+            await self.rules.aclose()
 
     @abstractmethod
     async def _start(self) -> None:
@@ -100,7 +118,10 @@ class ClusterNode(WithFaults, ABC):
             self.rules,
             lambda: self.controller,
             lambda: self.controller_address,
+            traffic=self.traffic,
             data=settings.data,
+            snapshots=self.snapshots,
+            settled=self._settled,
             **more,
         )
         self._control_api = ControlApi(
@@ -111,6 +132,31 @@ class ClusterNode(WithFaults, ABC):
             token_file=settings.http_token_file,
         )
         await self._control_api.start()
+
+    async def _settled(self) -> None:
+        if self._calls is not None:
+            await self._calls.settled()
+
+    async def _start_rest_api(
+        self,
+        authority: Authority | None,
+        ask: Callable[[Asked, str | None, str], Awaitable[Answer]],
+        health: Callable[[], Mapping[str, Status]],
+    ) -> None:
+        """Serves the REST API if it has a port. ask, health: as in `Answering`. Raises CannotListen."""
+        settings = self.settings
+        if settings.rest_port is None:
+            return
+        from segstore.server.rest import Answering, RestApi  # a web library
+
+        self._rest_api = RestApi(
+            Answering(ask, health, authority or Authority(now_s=time.time)),
+            settings.store.host,
+            settings.rest_port,
+            names=[settings.public_host],
+            tls=settings.tls,
+        )
+        await self._rest_api.start()
 
     def _fail(self, why: str) -> None:
         if self.failure is not None and not self.failure.done():

@@ -19,8 +19,8 @@ from segstore.server.cluster.hosted import HostedStore
 from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.node import ClusterNode
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.controller import Controller, wall_clock_ms
-from segstore.server.controller.api import Authority, ForwardingServer
+from segstore.server.controller import Controller, ControllerServer, wall_clock_ms
+from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,
@@ -77,7 +77,12 @@ class ClusterProcess(ClusterNode):
             )
         super().__init__(settings, faults)
         self.stores = [
-            SegmentStoreServer(settings.store.model_copy(update={"own": frozenset()}), clock=clock, faults=faults)
+            SegmentStoreServer(
+                settings.store.model_copy(update={"own": frozenset()}),
+                clock=clock,
+                faults=faults,
+                recorder=self.traffic,
+            )
         ]
         self._path = settings.data
         self._where = where
@@ -104,6 +109,11 @@ class ClusterProcess(ClusterNode):
     def controller(self) -> Controller | None:
         here = self._leader_here
         return None if here is None or here.leading is None else here.leading.controller
+
+    @property
+    def _calls(self) -> ControllerServer | None:
+        here = self._leader_here
+        return None if here is None or here.leading is None else here.leading.calls
 
     @property
     def ownership(self) -> ContainerOwnership:
@@ -154,6 +164,7 @@ class ClusterProcess(ClusterNode):
                 config=settings.controller,
                 tls=settings.tls,
                 trust_network=self._zookeeper.trust_network,
+                calls=Calls(lambda: server.hub.recorder, lambda: self.rules),
             )
             self.controller_address = where = Endpoint(host, self._front.port)
             self._candidate = Candidate(
@@ -188,6 +199,7 @@ class ClusterProcess(ClusterNode):
         )
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
+        await self._serve_rest_api(self._front)
         await self._start_control_api(
             owner_elsewhere=self._owners.of,
             why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
@@ -255,6 +267,28 @@ class ClusterProcess(ClusterNode):
         if self._ownership is not None:
             await self._ownership.stop()
         await self.configuration.aclose()
+
+    async def _serve_rest_api(self, front: ForwardingServer | None) -> None:
+        if front is None or self.settings.rest_port is None:
+            return
+        from segstore.server.rest import Status, answered_by_leader  # a web library
+
+        def executor() -> Executor | None:
+            here = self._leader_here
+            leading = None if here is None else here.leading
+            return None if leading is None or front.local is None else leading.calls.executor
+
+        def health() -> dict[str, Status]:
+            led = Status.NEW if executor() is None and self._leader() is None else Status.UP
+            session = self.ownership.session
+            connected = session is not None and session.state is SessionState.CONNECTED
+            return {
+                "GRPCServer": Status.UP,
+                **dict.fromkeys(("eventProcessor", "retentionService", "watermarkingService"), led),
+                **dict.fromkeys(("clusterListener", "segmentContainerMonitor"), Status.UP if connected else Status.NEW),
+            }
+
+        await self._start_rest_api(self._authority, answered_by_leader(front, executor), health)
 
     # --- with each session ------------------------------------------------------------------------------------------
 

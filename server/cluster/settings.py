@@ -15,6 +15,7 @@ from segstore.server.controller import ControllerConfig
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.net import TlsFiles, public_host
+from segstore.server.traffic import KEPT_BYTES, Traffic
 
 
 class ZooKeeperSettings(BaseModel):
@@ -28,7 +29,7 @@ class ZooKeeperSettings(BaseModel):
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
-    """ZooKeeper for scopes and stream policies, if not the same. A process does not exit when it is lost."""
+    """ZooKeeper for scopes and stream policies, if it is another one. A process does not exit when it is lost."""
     zookeeper_patience_ms: float = Field(default=60_000.0, gt=0)
     """Exit if ZooKeeper is unreachable for this long."""
     trust_network: bool = False
@@ -55,10 +56,14 @@ class ClusterSettings(BaseModel):
     """Port of the controller (gRPC); 0 picks a free one."""
     controller: ControllerConfig = ControllerConfig()
     """How the controller behaves."""
+    rest_port: int | None = Field(default=None, ge=0, le=65535)
+    """Port of the controller's REST API (HTTP; HTTPS with TLS); 0 picks a free one; disabled by default."""
     http_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default."""
     http_token_file: Path | None = None
     """File with the token that requests to the control API must carry; required unless the host is loopback."""
+    history_bytes: int = Field(default=KEPT_BYTES, ge=0)
+    """With an HTTP port: bytes of the latest traffic to keep in memory for the live page; 0 for none."""
     published_host: str | None = None
     """Host name to announce to clients; default: --host. With TLS on a loopback address the default is "localhost",
     because a certificate names hosts; in place of 0.0.0.0 or :: it is the loopback address."""
@@ -73,6 +78,8 @@ class ClusterSettings(BaseModel):
     def _fits_together(self) -> Self:
         if self.memory_bytes is not None and self.data is None:
             raise ValueError("memory_bytes needs data: without a directory everything is in memory")
+        if self.rest_port is not None and self.controller_port is None:
+            raise ValueError("rest_port needs controller_port: the REST API is the controller's")
         if self.http_token_file is not None and self.http_port is None:
             raise ValueError("http_token_file needs http_port: there is no control API without it")
         return self
@@ -81,6 +88,12 @@ class ClusterSettings(BaseModel):
     def public_host(self) -> str:
         """The host name that clients are given."""
         return self.published_host or public_host(self.store.host, tls=self.tls is not None)
+
+    def make_traffic(self) -> Traffic | None:
+        """Makes what keeps the latest traffic; None if nothing shows it."""
+        if self.http_port is None or not self.history_bytes:
+            return None
+        return Traffic(self.history_bytes, max_frame_bytes=self.store.limits.max_frame_bytes)
 
     @property
     def tls(self) -> TlsFiles | None:

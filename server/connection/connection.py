@@ -27,7 +27,8 @@ from segstore.server.connection.executing import Execution
 from segstore.server.connection.refusals import broken_protocol
 from segstore.server.connection.sending import HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
-from segstore.server.faults import Lane, Send, end_by_reset
+from segstore.server.faults import Lane, Send
+from segstore.server.net import end_by_reset
 from segstore.wire import WireError
 from segstore.wire.trace import Direction
 
@@ -116,9 +117,16 @@ class Connection(asyncio.BufferedProtocol):
         self._take(ConnectionEvent.MADE)
         self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
-        faults, lane = hub.faults, None
+        faults, lane, number = hub.faults, None, None
+        if self._recorder is not None:
+            store = _address(transport.get_extra_info("sockname"))
+            number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
+            self._number = number
         if faults is not None:
-            lane = Lane(faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues)
+            lane = Lane(
+                faults, store=hub.number, encode=hub.service.encode, on_effects=self._lane_continues, number=number
+            )
+            self._number = lane.number
         self._execution = execution = Execution(
             hub,
             lane,
@@ -130,9 +138,6 @@ class Connection(asyncio.BufferedProtocol):
             reset=self._reset,
         )
         self.session, self.received, self._lane = execution.session, execution.received, execution.lane
-        if self._recorder is not None:
-            store = _address(transport.get_extra_info("sockname"))
-            self._number = self._recorder.opened(peer=peer, store=store, **({"port": "admin"} if self.admin else {}))
         self._output = Output(
             transport, self._held, self._recorder, self._number, hub.limits.connection_outstanding_bytes
         )
@@ -146,13 +151,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         counters.connections_open += 1
         hub.watch(self)
+        if faults is not None and lane is not None:
+            faults.toxics.connect(self, store=hub.number, number=lane.number)
 
     def connection_lost(self, exc: Exception | None) -> None:
         hub = self._hub
         self._take(ConnectionEvent.LOST)
         self.transport, self._lost_by = None, exc
-        if self._lane is not None and self._lane.drop_waiting():
-            self.received.drop()
+        if self._lane is not None:
+            if hub.faults is not None:
+                hub.faults.toxics.disconnect(self)
+            if self._lane.drop_waiting():
+                self.received.drop()
         if self._held is not None:
             self._held.drop(self)
         if self in hub.connections:
@@ -184,6 +194,16 @@ class Connection(asyncio.BufferedProtocol):
         self._take(ConnectionEvent.FINISHED)
         hub.closed(self)
         return False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has too many replies to read."""
+        return self._output.is_full
+
+    def rewire(self, transport: asyncio.Transport) -> None:
+        """Uses another transport from now on."""
+        self.transport = transport
+        self._output.rewire(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffers = self._buffers
@@ -397,6 +417,8 @@ class Connection(asyncio.BufferedProtocol):
             session.take_out()
         else:
             self.write()
+            if self.transport is None:
+                return  # a fault rule has reset the connection
         if session.ending is not _NOT_YET:
             self._close(session, transport)
             return
@@ -451,8 +473,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def number(self) -> int | None:
-        """Of the connection, over all stores that share fault rules; None without them."""
-        return None if self._lane is None else self._lane.number
+        """Of the connection, over all stores that share a recorder or fault rules; None without both."""
+        return self._number or None
 
     @property
     def is_silent(self) -> bool:

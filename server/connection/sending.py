@@ -110,13 +110,17 @@ class Output:
         """number: of the connection, in a recording. high_bytes: size of the replies that may wait for the peer."""
         self.held = held
         self.is_full = False
-        self._transport = transport
         self._recorder = recorder
         self._number = number
         self._high_bytes = high_bytes
         self._shrunk = False
         self._unread_bytes = 0
-        transport.set_write_buffer_limits(high=high_bytes)
+        self.rewire(transport)
+
+    def rewire(self, transport: asyncio.Transport) -> None:
+        """Uses another transport from now on."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._high_bytes)
 
     @property
     def held_bytes(self) -> int:

@@ -94,6 +94,11 @@ class WriterCounts:
         for writers in self._segments.values():
             yield from writers.values()
 
+    def clear(self) -> None:
+        """Forgets all counts; connections that are still open are not counted any more."""
+        self._segments.clear()
+        self._size = self.uncounted = 0
+
     def _forget(self) -> None:
         for segment in [each for each in self._segments if not self._exists(each)]:
             self._size -= len(self._segments.pop(segment))

@@ -15,7 +15,8 @@ from fastapi.routing import APIRoute
 from segstore.server.control_api import looking, page
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
-from segstore.server.control_api.routes import about, containers, faults, requests, streams
+from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
+from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _ABOUT = """Inspects and controls a running segment store.
 
@@ -42,9 +43,22 @@ def make_app(controlled: Controlled) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation,
-        responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501),
+        responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501, 503),
     )
-    for resources in (about, streams, looking, containers, faults, requests, page):
+    for resources in (
+        about,
+        streams,
+        looking,
+        containers,
+        faults,
+        toxics,
+        asserting,  # before `requests`, whose paths end in a number
+        requests,
+        arranging,
+        events,
+        snapshots,
+        page,
+    ):
         app.include_router(resources.router(controlled))
     install(app)
     described = app.openapi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,17 +13,22 @@ from typing import Any, Protocol
 
 from segstore.server.config import StoreSettings
 from segstore.server.connection import Connection, ConnectionHub, StoreService, WriterCounts
-from segstore.server.control_api.routes import Watch
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
+from segstore.server.node import Snapshots
 from segstore.server.store import SegmentStore, StoreError
+from segstore.server.traffic import Traffic
 from segstore.wire.endpoint import Endpoint
 
 _ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
 
 
 def _nothing(*_: Any) -> None:
+    return None
+
+
+async def _settled() -> None:
     return None
 
 
@@ -46,19 +52,24 @@ class Controlled:
     current controller, if any; controller_address: returns its address. data: the data directory; None for memory.
     move: moves a container to a store, if several stores are in this process; else why_not_moved says why containers
     cannot be moved. owner_elsewhere: returns the address of a container's owner in another process. names: registered
-    writer names. watch: records requests on demand. started_ms: creation time of this object. version: of this project.
+    writer names. snapshots: those of its data; None with a data directory. settled: returns when the
+    controller's changes are durable. one_at_a_time: held by requests that arrange data. traffic: the latest
+    traffic of the stores; None if it is not kept. started_ms: creation time of this object. version: of this project.
     """
 
     stores: Sequence[Store]
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
+    traffic: Traffic | None = None
     data: Path | None = None
     move: Callable[[int, int], Awaitable[None]] | None = None
     why_not_moved: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
-    watch: Watch = field(default_factory=Watch)
+    snapshots: Snapshots | None = None
+    settled: Callable[[], Awaitable[None]] = _settled
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     version: str = field(default_factory=lambda: version("segstore"))
 

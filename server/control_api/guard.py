@@ -1,4 +1,4 @@
-"""Access checks of the control API, made before the application sees a request.
+"""Access checks of an HTTP port, made before its application sees a request.
 
 A web page in a browser must not control a server on the same machine. Requests of pages of other origins have `Origin`
 or `Sec-Fetch-Site` headers, and are refused. With DNS rebinding, a page resolves its own name to this machine, so the
@@ -17,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Final
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from segstore.server.control_api.problems import ApiProblem, body
+from segstore.server.control_api.problems import ApiProblem, answer
 
 _TYPE: Final = "application/json"
 _AUTHORIZATION: Final = "header.authorization"
@@ -61,6 +62,13 @@ def host_of(header: str) -> str | None:
     return host.rstrip(".").lower()
 
 
+def refusal_of(problem: ApiProblem) -> Response:
+    """The response of a refused request of the control API."""
+    return answer(
+        problem.status, problem.detail, problem.where, {"www-authenticate": "Bearer"} if problem.status == 401 else None
+    )
+
+
 class Guard:
     """ASGI middleware that checks requests.
 
@@ -75,13 +83,16 @@ class Guard:
         bound: str,
         names: Iterable[str] = (),
         token: bytes | None = None,
+        refusal: Callable[[ApiProblem], Response] = refusal_of,
         max_body_bytes: int = 256 * 1024,
         body_timeout_s: float = 10.0,
     ) -> None:
+        """refusal: makes the response of a refused request."""
         self._app = app
         self._loopback_only = is_loopback(bound)
         self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
         self._token = token
+        self._refusal = refusal
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -99,7 +110,9 @@ class Guard:
             self._check(scope)
             data = await self._body(scope, receive)
         except ApiProblem as problem:
-            await _refuse(problem, sending)
+            response = self._refusal(problem)
+            response.headers["connection"] = "close"  # what is left of the body is not read
+            await response(scope, receive, sending)
             return
         if data is None:
             return  # the peer has disconnected
@@ -131,7 +144,7 @@ class Guard:
                 "header.host",
             )
         for origin in headers.get(b"origin", []):
-            if origin.lower() != f"http://{hosts[0].lower()}":
+            if origin.lower() != f"{scope['scheme']}://{hosts[0].lower()}":
                 raise ApiProblem(403, f"pages of {origin[:100]!r} may not access this server", "header.origin")
         site = headers.get(b"sec-fetch-site", ["none"])[0]
         page = scope["method"] in _SAFE and scope["path"] == "/"
@@ -178,16 +191,3 @@ class Guard:
 
     def _too_long(self) -> ApiProblem:
         return ApiProblem(413, f"a body has at most {self._max_body_bytes} bytes", "body")
-
-
-async def _refuse(problem: ApiProblem, send: Send) -> None:
-    data = body(problem.status, problem.detail, problem.where)
-    headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(data)).encode()),
-        (b"connection", b"close"),  # what is left of the body is not read
-    ]
-    if problem.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": data})

@@ -1,4 +1,4 @@
-"""The control API's HTTP listener.
+"""HTTP listeners: that of the control API, and the base of others.
 
 The web server runs on the store's own loop, without signal handlers, threads, ticks or logging of its own. Responses
 are computed between two steps of the store, so they never show a half-done change; for the same reason each step is
@@ -7,9 +7,9 @@ short.
 Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
 limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
 first. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
-extend.
+extend. With TLS, half of the share is for connections whose handshake is not complete.
 
-A token is required unless the address is loopback, because any caller can change the server.
+The control API requires a token unless the address is loopback, because any caller can change the server.
 """
 
 from __future__ import annotations
@@ -17,25 +17,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
+import ssl
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
-from segstore.server.accepting import stop_accepting
+from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
 from segstore.server.descriptors import shares
-from segstore.server.net import CannotListen, listening_on
+from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
+_BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
@@ -54,7 +58,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
         self._begin_step(_FIRST_HEAD_S)
-        if len(self.connections) > shares().http:
+        if len(self.connections) > (shares().http // 2 if self.scheme == "https" else shares().http):
             slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
             self.connections.discard(slowest)
             slowest.transport.abort()
@@ -91,17 +95,50 @@ def _since_s(connection: _Connection) -> float:
     return connection.since_s
 
 
-class _Server(uvicorn.Server):
-    """A uvicorn server that its owner starts and stops quickly."""
+class _Server:
+    """An application and its connections. server_state: the connections and tasks, as uvicorn has them."""
 
-    async def begin(self, listening: socket.socket) -> None:
-        self.config.load()
-        self.lifespan = self.config.lifespan_class(self.config)
-        await self.startup(sockets=[listening])
+    def __init__(self, app: ASGIApp) -> None:
+        self.server_state = ServerState()
+        self._config = uvicorn.Config(
+            app,
+            http=_Connection,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_STEP_S,
+            h11_max_incomplete_event_size=_HEAD_BYTES,
+        )
+        self._listening: Listening | None = None
+
+    def _connection(self) -> _Connection:
+        return _Connection(self._config, self.server_state, {})
+
+    async def begin(self, host: str, port: int, tls: ssl.SSLContext | None) -> Endpoint:
+        """Listens; returns the address. Raises OSError."""
+        self._config.load()
+        timeouts = {"ssl_handshake_timeout": _FIRST_HEAD_S, "ssl_shutdown_timeout": _DRAIN_S}
+        listening = Listening(
+            self._connection,
+            _refused,
+            highest=sys.maxsize,  # the number of connections is limited instead
+            handshakes=max(1, shares().http // 2),
+            tls={} if tls is None else {"ssl": tls, **timeouts},
+        )
+        self._listening = await listening.start(host, port, _BACKLOG)
+        return Endpoint(*listening.address)
 
     async def end(self) -> None:
         state, loop = self.server_state, asyncio.get_running_loop()
-        await stop_accepting(*self.servers)
+        if self._listening is not None:
+            self._listening.close()
+            await self._listening.wait_closed()
         for connection in list(state.connections):
             connection.shutdown()
         until = loop.time() + _DRAIN_S
@@ -115,11 +152,48 @@ class _Server(uvicorn.Server):
         await asyncio.gather(*tasks, return_exceptions=True)
         while state.connections:  # noqa: ASYNC110 — as above
             await asyncio.sleep(0)
-        for server in self.servers:
-            await server.wait_closed()
 
 
-class ControlApi:
+def _refused(peer: str, why: str) -> None:
+    log.debug("a connection of %s is closed: %s", peer, why)
+
+
+class HttpListener:
+    """Serves an application at a host and port; port 0 picks a free one. `address` is None before the start.
+
+    use, option: what the port is for, and the option that sets it. tls: the files for HTTPS; None for HTTP.
+    """
+
+    def __init__(self, host: str, port: int, use: str, option: str, tls: TlsFiles | None = None) -> None:
+        self.address: Endpoint | None = None
+        self._host = host
+        self._port = port
+        self._use = use
+        self._option = option
+        self._tls = tls
+        self._server: _Server | None = None
+
+    async def listen(self, app: ASGIApp) -> Endpoint:
+        """Starts listening; returns the address. Raises AddressInUse, CannotListen."""
+        tls = None if self._tls is None else self._tls.server_context(self._host, self._port)
+        server = _Server(app)
+        with listening_on(self._host, self._port, self._use, self._option):
+            self.address = await server.begin(self._host, self._port, tls)
+        self._server = server
+        return self.address
+
+    async def stop(self) -> None:
+        """Answers pending requests for `_DRAIN_S`, then closes all connections. Can be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            try:
+                async with asyncio.timeout(2 * _DRAIN_S):
+                    await server.end()
+            except TimeoutError:
+                log.warning("connections to the port for %s did not end in time", self._use)
+
+
+class ControlApi(HttpListener):
     """Serves the control API at a host and port; port 0 picks a free one.
 
     names: other allowed host names in requests. token_file: file that contains only the token that requests must carry;
@@ -129,58 +203,20 @@ class ControlApi:
     def __init__(
         self, controlled: Controlled, host: str, port: int, *, names: Iterable[str] = (), token_file: Path | None = None
     ) -> None:
+        super().__init__(host, port, "HTTP", "--http-port")
         self.controlled = controlled
-        self.address: Endpoint | None = None
-        self._host = host
-        self._port = port
         self._names = tuple(names)
         self._token_file = token_file
-        self._server: _Server | None = None
 
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         token = None if self._token_file is None else self._token(self._token_file)
-        listening = await self._bind()
-        try:
-            self.address = Endpoint(*listening.getsockname()[:2])
-            if token is None and not is_loopback(self.address.host):
-                raise self._cannot(f"{self.address.host} is not loopback, so a token is required: --http-token-file")
-            self.controlled.count_writers()
-            app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
-            config = uvicorn.Config(
-                app,
-                http=_Connection,
-                ws="none",
-                loop="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_STEP_S,
-                h11_max_incomplete_event_size=_HEAD_BYTES,
-            )
-            self._server = _Server(config)
-            await self._server.begin(listening)
-        except BaseException:
-            listening.close()
-            raise
-
-    async def _bind(self) -> socket.socket:
-        host, port, loop = self._host, self._port, asyncio.get_running_loop()
-        with listening_on(host, port, "HTTP", "--http-port"):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
-            listening = socket.socket(family, kind, protocol)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind(address)
-            except OSError:
-                listening.close()
-                raise
-        return listening
+        app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
+        address = await self.listen(app)
+        if token is None and not is_loopback(address.host):
+            await self.stop()  # before the loop runs again, so no connection was accepted
+            raise self._cannot(f"{address.host} is not loopback, so a token is required: --http-token-file")
+        self.controlled.count_writers()
 
     def _token(self, path: Path) -> bytes:
         try:
@@ -196,14 +232,3 @@ class ControlApi:
     def _cannot(self, why: object, number: int | None = None) -> CannotListen:
         host, port = self._host, self._port
         return CannotListen(f"cannot listen on {host} port {port} for HTTP: {why}", host, port, number)
-
-    async def stop(self) -> None:
-        """Answers pending requests for `_DRAIN_S`, then closes all connections. Can be called twice."""
-        server, self._server = self._server, None
-        self.controlled.watch.close()
-        if server is not None:
-            try:
-                async with asyncio.timeout(2 * _DRAIN_S):
-                    await server.end()
-            except TimeoutError:
-                log.warning("connections of the control API did not end in time")

@@ -98,7 +98,7 @@ def router(controlled: Controlled) -> APIRouter:
         number: Annotated[int, Path(description="Its number in the list.")],
         drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
     ) -> Closed:
-        if controlled.faults is None:
+        if controlled.faults is None and controlled.traffic is None:
             raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
         for store in controlled.stores:
             for each in store.hub.connections:

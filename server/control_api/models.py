@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from segstore.server.faults import Rule
+from segstore.server.toxics import Toxic
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
 
@@ -93,14 +94,15 @@ class MoveTo(BaseModel):
 class RequestInfo(BaseModel):
     """A request and its outcome."""
 
-    number: int = Field(description="From 1, in order of receipt, over all stores.")
-    store: int
+    number: int = Field(description="That of its record in the traffic, from 1; replies have numbers too.")
+    store: int | None = Field(description="The store of this process that received it; null if it was another.")
     connection: int = Field(description="The number of its connection.")
-    type: str = Field(description="The command, such as READ_SEGMENT.")
+    role: str = Field(description="`controller` for requests of the controller in this process; else empty.")
+    type: str = Field(description="The command, such as READ_SEGMENT; BYTES for bytes that form no frame.")
     segments: list[str]
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
-    size: int = Field(description="In bytes, with headers.")
+    size: int = Field(description="In bytes, with headers; of an append also those of its block.")
     received_ms: int = Field(description="Time of receipt, in ms since 1970.")
     stage: str = Field(description="The last stage it has reached: received, applied, refused or replied.")
     reply: str | None = Field(description="The first reply, such as SEGMENT_READ.")
@@ -112,10 +114,74 @@ class RequestInfo(BaseModel):
 class LatestRequests(BaseModel):
     """The latest requests, newest first."""
 
-    last: int = Field(description="The number of the last request recorded; 0 for none.")
-    forgotten: int = Field(description="Number of older requests that were discarded.")
-    on_demand: bool = Field(description="Whether requests are recorded only while a client asks for them.")
+    last: int = Field(description="The number of the last record; 0 for none.")
+    forgotten: int = Field(description="Number of older records that were discarded.")
     requests: list[RequestInfo]
+
+
+class FrameField(BaseModel):
+    """A range of bytes of a frame with one meaning."""
+
+    offset: int = Field(description="From the start of the frame.")
+    length: int
+    name: str
+    value: str = Field(description="As text; payloads in hex. A long value is cut.")
+    note: str
+    kind: str = Field(description="plain, text or data.")
+
+
+class Frame(BaseModel):
+    """A frame of a request or its reply."""
+
+    part: str = Field(description="request or reply.")
+    type: str
+    size: int = Field(description="In bytes, with its header.")
+    hex: str = Field(description="Its first 2 KiB.")
+    fields: list[FrameField]
+    left_out: int = Field(description="Number of fields that are not listed.")
+    error: str = Field(description="Why it cannot be decoded; empty if it can.")
+
+
+class Payload(BaseModel):
+    """An event, or other bytes, in the data of a request or reply."""
+
+    part: str = Field(description="request or reply.")
+    kind: str = Field(description="event, bytes that are no whole event, or more: the rest after 50 events.")
+    offset: int = Field(description="From the start of the data.")
+    size: int
+    form: str = Field(description="json, text or hex.")
+    text: str = Field(description="Its first 4 KiB.")
+
+
+class Moment(BaseModel):
+    """A step in the life of a request."""
+
+    at_ms: float | None = Field(description="In ms since 1970; null if unknown.")
+    what: str
+
+
+class Neighbour(BaseModel):
+    """A record of the same connection."""
+
+    number: int
+    at_ms: float
+    direction: str
+    type: str
+    size: int
+    about: str = Field(description="Its segments, or the facts of an opening or closing record.")
+    opens: bool = Field(description="Whether it is a request, which can be queried.")
+    itself: bool = Field(description="Whether it is the request in question.")
+
+
+class RequestDetail(RequestInfo):
+    """A request in detail. What is long is cut."""
+
+    peer: str = Field(description="Address of the client.")
+    frames: list[Frame] = Field(description="The request, of an append in two frames, then its reply.")
+    payload: list[Payload]
+    timeline: list[Moment]
+    neighbours: list[Neighbour] = Field(description="Up to 10 records before and after it on its connection.")
+    fixture: list[str] = Field(description="The frames as lines of a fixture; empty above 128 KiB.")
 
 
 class WriterName(BaseModel):
@@ -190,7 +256,7 @@ class SegmentDetails(SegmentSummary):
 class ConnectionInfo(BaseModel):
     """An open connection of a peer."""
 
-    number: int | None = Field(description="From 1, over all stores; null if the store was made with watched=False.")
+    number: int | None = Field(description="From 1, over all stores; null without fault rules and kept traffic.")
     store: int
     peer: str
     admin: bool = Field(description="Whether it uses the admin port.")
@@ -233,8 +299,22 @@ class FaultRules(BaseModel):
     rules: list[FaultRule]
 
 
+class ActiveToxic(BaseModel):
+    """A toxic and the connections that have it."""
+
+    name: str
+    toxic: Toxic
+    connections: int = Field(description="Number of open connections that have it.")
+
+
+class ActiveToxics(BaseModel):
+    """The toxics, in the order in which they follow each other."""
+
+    toxics: list[ActiveToxic]
+
+
 class Added(BaseModel):
-    """The added rule."""
+    """The added rule or toxic."""
 
     name: str
 

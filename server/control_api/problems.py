@@ -10,13 +10,25 @@ import json
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+
+from segstore.server.controller import (
+    ControllerError,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    NotFound,
+    TooMany,
+)
+from segstore.server.durable import JournalFailed
+from segstore.server.node import NoSuchSnapshot, SnapshotRefused
+from segstore.server.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +92,27 @@ async def _refused(_: Request, error: Exception) -> Response:
     return answer(error.status, error.detail, error.where)
 
 
+_STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (NotFound, 404),
+    (NoSuchSnapshot, 404),
+    (InvalidArgument, 422),
+    (InvalidName, 422),
+    (InvalidStreamCut, 422),
+    (TooMany, 422),
+    (Exception, 409),
+)
+
+
+async def _refused_by_server(_: Request, error: Exception) -> Response:
+    """The controller, a store or its snapshots refuse what a valid request asks for."""
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    return answer(status, str(error), "path")
+
+
+async def _unavailable(_: Request, error: Exception) -> Response:
+    return answer(503, str(error), "path")
+
+
 async def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
@@ -108,6 +141,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
+    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused):
+        app.add_exception_handler(kind, _refused_by_server)
+    app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)

@@ -9,8 +9,18 @@ interface to the segment store.
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
 from segstore.server.controller.controller import Controller, wall_clock_ms
-from segstore.server.controller.errors import ControllerError, NobodyOwns, SegmentStoreFailed
-from segstore.server.controller.policies import ScalingPolicy, StreamConfig
+from segstore.server.controller.errors import (
+    ControllerError,
+    InvalidArgument,
+    InvalidName,
+    InvalidStreamCut,
+    Malformed,
+    NobodyOwns,
+    NotFound,
+    SegmentStoreFailed,
+    TooMany,
+)
+from segstore.server.controller.policies import ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.segment_admin import CONTROLLER_WRITER, REPLIES, Load, SegmentAdmin
 from segstore.wire.endpoint import Endpoint
 
@@ -25,12 +35,19 @@ __all__ = [
     "ControllerError",
     "ControllerServer",
     "Endpoint",
+    "InvalidArgument",
+    "InvalidName",
+    "InvalidStreamCut",
     "Load",
+    "Malformed",
     "NobodyOwns",
+    "NotFound",
     "ScalingPolicy",
     "SegmentAdmin",
     "SegmentStoreFailed",
     "StreamConfig",
+    "TableConfig",
+    "TooMany",
     "read_config",
     "wall_clock_ms",
 ]

@@ -19,7 +19,7 @@ from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.pace import Pace
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer
+from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer, image, recovered
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams import (
     ReaderGroups,
@@ -79,8 +79,13 @@ class Controller:
         self.writers = Writers(core)
         self.upkeep = Upkeep(core, self.streams, self.scaling)
         self.watermarks = Watermarks(core, self.streams)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set the timers of the state's unfinished work, and create the system scope if it is configured."""
+        core = self._core
         if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
-            core.record(op.ScopeCreated(SYSTEM_SCOPE, now_ms()))
+            core.record(op.ScopeCreated(SYSTEM_SCOPE, core.now_ms()))
         for stream in core.state.streams():
             self._watch_all(stream.scope, stream.name)
 
@@ -88,6 +93,25 @@ class Controller:
     def state(self) -> State:
         """The controller's state; read-only."""
         return self._core.state
+
+    @property
+    def segments(self) -> SegmentAdmin:
+        """What it asks of segment stores."""
+        return self._core.segments
+
+    def image(self) -> bytes:
+        """The encoded state, for `restore`. Work in progress is part of it, and continues after a restore."""
+        return image(self.state)
+
+    def restore(self, state: bytes) -> None:
+        """Replace the state by one that `image` returned, b"" for an empty one. No call may be in progress.
+
+        Raises ValueError for an invalid one, and changes nothing.
+        """
+        self._core.replace(recovered(state, ()))
+        self.upkeep.clear()
+        self.watermarks.clear()
+        self._begin()
 
     def now_ms(self) -> int:
         return self._core.now_ms()

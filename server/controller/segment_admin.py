@@ -31,6 +31,9 @@ from segstore.wire import (
     GetStreamSegmentInfo,
     MergeSegmentsBatch,
     NoSuchSegment,
+    ReadSegment,
+    ReadTableEntries,
+    RemoveTableKeys,
     SealSegment,
     SegmentAlreadyExists,
     SegmentAttribute,
@@ -38,13 +41,23 @@ from segstore.wire import (
     SegmentDeleted,
     SegmentIsSealed,
     SegmentPolicyUpdated,
+    SegmentRead,
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentTruncated,
     SetupAppend,
     StreamSegmentInfo,
+    TableEntries,
+    TableEntriesRead,
+    TableEntriesUpdated,
+    TableEntry,
+    TableIteratorArgs,
+    TableKey,
+    TableKeysRemoved,
+    TableValue,
     TruncateSegment,
     UpdateSegmentPolicy,
+    UpdateTableEntries,
 )
 from segstore.wire.endpoint import Endpoint
 
@@ -70,10 +83,14 @@ REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
     GetSegmentAttribute: (SegmentAttribute,),
     GetStreamSegmentInfo: (StreamSegmentInfo,),
     MergeSegmentsBatch: (SegmentsBatchMerged,),
+    ReadSegment: (SegmentRead,),
+    ReadTableEntries: (TableEntriesRead,),
+    RemoveTableKeys: (TableKeysRemoved,),
     SealSegment: (SegmentSealed, SegmentIsSealed),
     SetupAppend: (AppendSetup,),
     TruncateSegment: (SegmentTruncated,),
     UpdateSegmentPolicy: (SegmentPolicyUpdated, SegmentIsSealed),
+    UpdateTableEntries: (TableEntriesUpdated,),
 }
 """The replies that mean success, by request: first that something was done, then that there was nothing to do."""
 
@@ -128,6 +145,10 @@ class SegmentAdmin(ABC):
         """The offset at which the next byte would be written."""
         return (await self._info(segment, "measure")).write_offset
 
+    async def segment_info(self, segment: str) -> StreamSegmentInfo:
+        """Its length, start offset, and whether it is sealed."""
+        return await self._info(segment, "measure")
+
     async def _info(self, segment: str, did: str) -> StreamSegmentInfo:
         info: StreamSegmentInfo = await self._done(segment, did, GetStreamSegmentInfo(0, segment, ""))
         return info
@@ -138,6 +159,34 @@ class SegmentAdmin(ABC):
         if (await self._done(segment, "set up appends to", set_up)).last_event_number < number:
             append = AppendBlockEnd(CONTROLLER_WRITER, len(event), event, 1, number, 0)
             await self._done(segment, "append to", append)
+
+    async def append_events(self, segment: str, writer: UUID, events: Sequence[bytes]) -> int | None:
+        """Append events, which have headers, at once and with the writer's next numbers.
+
+        Return the offset of the first; None if the segment is sealed and nothing was written.
+        """
+        last = (await self._done(segment, "set up appends to", SetupAppend(0, writer, segment, ""))).last_event_number
+        data = b"".join(events)
+        append = AppendBlockEnd(writer, len(data), data, len(events), max(last, 0) + len(events), 0)
+        reply = await self.ask(segment, "append to", append)
+        if isinstance(reply, SegmentIsSealed):
+            return None
+        if not isinstance(reply, DataAppended):
+            raise SegmentStoreFailed(segment, "append to") from StoreRefused(reply)
+        return reply.current_segment_write_offset - len(data)
+
+    async def read_segment(self, segment: str, offset: int, size: int) -> bytes:
+        """Read `size` bytes from `offset`, all of which must be there."""
+        parts = []
+        while size > 0:
+            request = ReadSegment(segment, offset, size, "")
+            data = bytes((await self._done(segment, "read", request)).data)[:size]
+            if not data:
+                raise SegmentStoreFailed(segment, "read", f"it has no bytes at {offset}")
+            parts.append(data)
+            offset += len(data)
+            size -= len(data)
+        return b"".join(parts)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """Drop what lies before `offset`; a no-op if that is gone already."""
@@ -165,6 +214,21 @@ class SegmentAdmin(ABC):
         """Delete a table segment with all that is in it."""
         request = DeleteTableSegment(0, segment, False, "")
         await self._done(segment, "delete", request)
+
+    async def update_table(self, segment: str, entries: Mapping[bytes, bytes]) -> None:
+        """Write entries of a table segment, by key, whatever their versions; all or none."""
+        made = TableEntries(tuple(TableEntry(TableKey(key), TableValue(value)) for key, value in entries.items()))
+        await self._done(segment, "write entries to", UpdateTableEntries(0, segment, "", made))
+
+    async def remove_keys(self, segment: str, keys: Sequence[bytes]) -> None:
+        """Remove keys of a table segment, all or none; a no-op for those that it does not have."""
+        await self._done(segment, "remove keys from", RemoveTableKeys(0, segment, "", tuple(map(TableKey, keys))))
+
+    async def read_table(self, segment: str, count: int, first: bytes = b"", last: bytes = b"") -> list[TableEntry]:
+        """Read about `count` entries of a table segment by key, from key `first` to `last`; b"" for any."""
+        args = TableIteratorArgs(b"", b"", first, last)
+        reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
+        return list(reply.entries.entries)
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         """What was ever written to each; segments that are not there are left out."""

@@ -20,6 +20,7 @@ from segstore.server.durable.fence import Epoch, Fenced, FencedDirectory, curren
 from segstore.server.durable.files import Files, read_regular
 from segstore.server.durable.journal import JournalFailed
 from segstore.server.durable.recovery import verify
+from segstore.server.durable.snapshot import Image, copy_of, restore
 
 __all__ = [
     "CLUSTER_FILE",
@@ -41,12 +42,15 @@ __all__ = [
     "Files",
     "Gate",
     "Gated",
+    "Image",
     "JournalFailed",
     "check_containers",
     "check_entries",
+    "copy_of",
     "current",
     "epochs_of",
     "lost",
     "read_regular",
+    "restore",
     "verify",
 ]

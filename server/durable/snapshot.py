@@ -167,10 +167,14 @@ def _file_chunks(containers: Iterable[Container]) -> Iterator[tuple[FileChunk, i
 
 def capture(container: Container, batch: int, rewritten: set[int]) -> Captured:
     """Captures a container after batch `batch`; bytes in the chunk files `rewritten` are saved again."""
+    taken = [_take(segment, rewritten) for segment in container.segments.values()]
+    return Captured(container, _header(container, batch), taken)
+
+
+def _header(container: Container, batch: int) -> _Container:
     retired = tuple(map(pack_name, container.retired_names))
     unindexed = tuple(map(pack_name, container.unindexed_names))
-    header = _Container(container.container_id, batch, retired, unindexed)
-    return Captured(container, header, [_take(segment, rewritten) for segment in container.segments.values()])
+    return _Container(container.container_id, batch, retired, unindexed)
 
 
 def _take(segment: Segment, rewritten: set[int]) -> _Taken:
@@ -189,23 +193,35 @@ def _take(segment: Segment, rewritten: set[int]) -> _Taken:
             views.append(segment.read(start, size))
     if any(views):
         segment.cut_tail()
+    return _Taken(segment, _image(segment), pieces, views)
+
+
+def _image(segment: Segment, extents: tuple[_Extent, ...] = ()) -> _Segment:
     table = segment.table
     kind = Kind.TRANSIENT if segment.is_transient else Kind.STREAM if table is None else Kind.TABLE
-    image = _Segment(
+    return _Segment(
         pack_name(segment.name),
         kind.value,
         tuple(segment.attribute_values()),
         segment.last_modified_ms,
         segment.sealed,
-        first,
+        segment.start_offset,
         segment.length,
-        (),
+        extents,
         0 if table is None else table.key_length,
         0 if table is None else table.live_bytes,
         () if table is None else table.positions(),
         segment.mapped,
     )
-    return _Taken(segment, image, pieces, views)
+
+
+def copy_of(container: Container) -> Image:
+    """Returns an immutable copy of a container, with the bytes of its segments; `restore` needs no files for it."""
+    copies = []
+    for segment in container.segments.values():
+        start, size = segment.start_offset, segment.length - segment.start_offset
+        copies.append(_image(segment, (_Extent(start, size, data=segment.read_bytes(start, size)),) if size else ()))
+    return Image(_header(container, 0), copies)
 
 
 # --- saving -------------------------------------------------------------------------------------------------------
@@ -368,15 +384,20 @@ def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFil
     segment.mapped = image.mapped
     if image.sealed:
         segment.seal()
-    pieces = [
-        Piece(
-            extent.start,
-            extent.size,
-            FileChunk(files[extent.file], extent.at, extent.size) if extent.file else bytearray(extent.data),
-        )
-        for extent in image.extents
-    ]
-    segment.restore(image.start_offset, image.length, pieces)
+    if any(extent.file for extent in image.extents):
+        pieces = [
+            Piece(
+                extent.start,
+                extent.size,
+                FileChunk(files[extent.file], extent.at, extent.size) if extent.file else bytearray(extent.data),
+            )
+            for extent in image.extents
+        ]
+        segment.restore(image.start_offset, image.length, pieces)
+    else:
+        segment.restore(image.start_offset, image.start_offset, ())
+        for extent in image.extents:
+            segment.write(extent.data, decided=True)
     if segment.is_table:
         segment.table = TableSegment(name, segment, image.key_length)
         segment.table.restore(image.positions, image.live_bytes)

@@ -1,33 +1,47 @@
 """Fault rules: what they say, how they are decided, and the lane that applies them to a connection."""
 
-from segstore.server.faults.changes import end_by_reset
-from segstore.server.faults.decisions import Decision
-from segstore.server.faults.faults import Faults, NoFaults, WithFaults
+from segstore.server.faults.decisions import Decision, Plan, Wait
+from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator
 from segstore.server.faults.file import FaultFileError, read_faults
+from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
-from segstore.server.faults.observe import Observer, Seen, StageName
-from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
+from segstore.server.faults.near import line_of
+from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName
+from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, Rule, RuleOptions, Status
+from segstore.server.faults.waits import FaultWaits
 
 __all__ = [
     "Action",
+    "Answer",
     "Decision",
+    "Drop",
     "Effect",
     "End",
     "Execute",
     "FaultFileError",
+    "FaultFunctionError",
+    "FaultRequest",
     "FaultSettings",
+    "FaultWaits",
     "Faults",
     "Finish",
     "Forget",
+    "Function",
     "Lane",
     "NoFaults",
+    "NotSeen",
     "Observer",
+    "Plan",
     "Rule",
     "RuleOptions",
     "Seen",
     "Send",
+    "Stage",
     "StageName",
+    "Status",
+    "Wait",
     "WithFaults",
-    "end_by_reset",
+    "fault_decorator",
+    "line_of",
     "read_faults",
 ]

@@ -1,21 +1,15 @@
-"""Changes that rules make to replies: pure functions of frames; and closing a connection with a reset."""
+"""Changes that rules make to replies: pure functions of frames."""
 
 from __future__ import annotations
 
-import socket
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from segstore.server.faults.rules import Corrupt, Drop, Duplicate, Truncate
 
 if TYPE_CHECKING:
-    import asyncio
-
     from segstore.server.faults.observe import Seen
     from segstore.server.faults.rules import Action, Error
     from segstore.wire import Command
-
-_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 def changed(frames: list[bytes], action: Action | None, *, on_reply: bool = False) -> list[bytes]:
@@ -53,10 +47,3 @@ def corrupted(frame: bytes, at: int, xor: int) -> bytes:
     changed = bytearray(frame)
     changed[at] ^= xor
     return bytes(changed)
-
-
-def end_by_reset(transport: asyncio.Transport) -> None:
-    """Makes the close of a socket, whenever it happens, a reset: what the peer has not read by then is lost."""
-    found = transport.get_extra_info("socket")
-    if found is not None:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

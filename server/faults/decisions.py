@@ -11,6 +11,7 @@ again.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections import Counter, deque
 from sys import getsizeof
@@ -24,17 +25,21 @@ from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from segstore.server.faults.observe import Seen
 
 _LOG_BYTES: Final = 64 * 1024 * 1024
+_NAMES_SHOWN: Final = 10
 _DECISION_BYTES: Final = 300
 """Approximate memory of a decision without its segment names."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this."""
+    """One firing of a rule. request: the number of the request; nth: the number of matches so far, including this.
+
+    event_number: of an append; -1 for others.
+    """
 
     rule: str
     action: str
@@ -46,6 +51,7 @@ class Decision(msgspec.Struct, frozen=True):
     type_name: str
     segments: tuple[str, ...]
     request_id: int | None
+    event_number: int = -1
 
     def __str__(self) -> str:
         about = f" of {', '.join(self.segments)}" if self.segments else ""
@@ -101,7 +107,11 @@ class NoSuchRule(KeyError):
         self.known = known
 
     def __str__(self) -> str:
-        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no rules"
+        near: Sequence[str] = self.known[:_NAMES_SHOWN]
+        if len(self.known) > _NAMES_SHOWN:
+            near = difflib.get_close_matches(self.name, self.known, _NAMES_SHOWN) or near
+        more = f" and {len(self.known) - len(near)} more" if len(self.known) > len(near) else ""
+        there = f"there are {', '.join(map(repr, near))}{more}" if self.known else "there are no rules"
         return f"no rule has the name {self.name!r}; {there}"
 
 
@@ -224,6 +234,8 @@ class Decider:
         rule = each.rule
         if rule.store is not None and rule.store != seen.store:
             return None
+        if (each.matches is not None and each.matches.about_calls) != (seen.call is not None):
+            return None
         if each.matches is not None and not each.matches(seen):
             return None
         key = _key(rule, seen)
@@ -264,6 +276,7 @@ class Decider:
                 seen.type_name,
                 seen.segments,
                 seen.request_id,
+                seen.event_number,
             )
         )
         self._log_bytes += _cost(self._log[-1])
@@ -280,6 +293,7 @@ class _AnyAppend(NamedTuple):
     code: int = AppendBlockEnd.code
     direction: int = 0
     malformed: bool = False
+    call: None = None
 
 
 def _may_match_append(each: _Rule) -> bool:

@@ -17,23 +17,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
 from segstore.server.faults.decisions import Decider, Wait
 from segstore.server.faults.file import read_faults, rule_problem
+from segstore.server.faults.functions import Function, Functions
+from segstore.server.faults.near import near_misses
 from segstore.server.faults.observe import Observed, Observer
 from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
-from segstore.wire import COMMANDS
+from segstore.server.toxics import Toxics
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock, TimerHandle
 
 log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Function)
 
 
 class NoFaults(RuntimeError):
@@ -69,6 +72,11 @@ class Waiting:
             self._pending.discard(self)
             self._resume()
 
+    def release(self) -> None:
+        """Ends the current hold, as if its rule had released this wait."""
+        self._faults._forget(self)
+        self.advance()
+
     def cancel(self) -> None:
         """Cancels the wait; nothing is called back."""
         self._pending.discard(self)
@@ -84,6 +92,8 @@ class Faults(Decider):
     Attributes:
         clock: measures delays.
         observer: log of requests; None if they are not recorded.
+        toxics: disturbances of the bytes below the protocol.
+        functions: the functions that rules have called, and their errors.
         round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
     """
 
@@ -95,6 +105,8 @@ class Faults(Decider):
         self.observer = observer
         self.started_s = clock.now_s()
         self.round_trip_ms: float | Mapping[int, float] = 0.0
+        self.functions = Functions()
+        self.toxics = Toxics(clock, lambda: self.seed)
         self._held: dict[str, list[Waiting]] = {}
         self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
         self._requests = 0
@@ -115,12 +127,13 @@ class Faults(Decider):
     def add(
         self,
         match: str | Rule = "",
-        do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
+        do: str | Action | Function | Mapping[str, Any] | Sequence[Any] = (),
         **rest: Unpack[RuleOptions],
     ) -> str:
         """Appends a rule and returns its name.
 
-        match: a filter, or a whole `Rule`. do: an action as a value, word or object, or a list of these (a stack).
+        match: a filter, or a whole `Rule`. do: an action as a value, word, object or function, or a list of these (a
+        stack).
         Keyword arguments are the fields of `Rule`. Raises ValueError for an invalid rule or a name that is taken.
         """
         try:
@@ -132,12 +145,14 @@ class Faults(Decider):
         return super().add(rule)
 
     def load(self, source: Path | str | FaultSettings) -> None:
-        """Adds the rules of a fault file and replaces the seed and round-trip times. Raises FaultFileError."""
+        """Adds the rules and toxics of a fault file; replaces the seed and round-trip times. Raises FaultFileError."""
         settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))
         self.seed = settings.seed
         self.round_trip_ms = settings.round_trip_ms
         for each in settings.rules:
             self.add(each)
+        for toxic in settings.toxics:
+            self.toxics.add(toxic)
 
     def clear(self, name: str | None = None) -> None:
         """Removes one rule, or all, and releases what it holds. Raises NoSuchRule."""
@@ -171,7 +186,8 @@ class Faults(Decider):
         return len(waiting)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
-        """Waits until a rule holds `count` requests or replies. Raises TimeoutError."""
+        """Waits until a rule holds `count` requests or replies. Raises TimeoutError, NoSuchRule."""
+        rule = self._rule(name)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (name, count, done)
         self._holding.append(entry)
@@ -180,7 +196,9 @@ class Faults(Decider):
             async with asyncio.timeout(timeout_s):
                 await done
         except TimeoutError as error:
-            raise TimeoutError(f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s") from error
+            said = f"{name!r} held {self.held(name)} and not {count} within {timeout_s:g} s"
+            said += f"; it has matched {rule.matched} and fired {rule.fired.total()} times"
+            raise TimeoutError("\n  ".join([said, *([] if rule.matched else self._near(rule.rule))])) from error
         finally:
             self._holding.remove(entry)
 
@@ -206,10 +224,13 @@ class Faults(Decider):
     # --- what has happened ------------------------------------------------------------------------------------------
 
     def unmatched(self) -> list[str]:
-        """Returns one line for each rule that never matched, or that matched but never fired."""
+        """Returns a text for each rule that never matched, or that matched but never fired.
+
+        Its first line names the rule; the others are the nearest requests, if requests are recorded.
+        """
         tallies = self.tallies()
         never = [
-            f"fault {each.name!r} has matched nothing: {_described(each.rule)}{_hint(each.rule)}"
+            "\n  ".join([f"fault {each.name!r} has matched nothing: {_described(each.rule)}", *self._near(each.rule)])
             for each in tallies
             if not each.matched
         ]
@@ -220,10 +241,20 @@ class Faults(Decider):
         ]
         return never + idle
 
-    def report(self) -> None:
-        """Logs a warning for each rule that never fired."""
+    def _near(self, rule: Rule) -> list[str]:
+        """The requests that come nearest to a rule that matched none. Replies are not recorded."""
+        if self.observer is None or rule.on == "reply":
+            return []
+        return list(near_misses(self.observer.newest_first(), rule.filter, store=rule.store))
+
+    async def aclose(self) -> None:
+        """The server has stopped: cancels functions, and logs a warning for each rule that never fired.
+
+        Raises FaultFunctionError if a function has failed, once for an error.
+        """
         for line in self.unmatched():
             log.warning(line)
+        await self.functions.aclose()
 
     # --- for connections --------------------------------------------------------------------------------------------
 
@@ -242,6 +273,16 @@ class Faults(Decider):
         return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
 
 
+def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:
+    """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind."""
+
+    def added(function: F) -> F:
+        add(match, function, **{"name": function.__name__, **rest})
+        return function
+
+    return added
+
+
 class WithFaults(Observed):
     """A server with fault rules and a log of its requests. rules: None if it has neither."""
 
@@ -256,21 +297,13 @@ class WithFaults(Observed):
             raise NoFaults
         return self.rules
 
+    def fault(self, match: str = "", **rest: Unpack[RuleOptions]) -> Callable[[F], F]:
+        """Decorates a function to decide about the requests that match: a rule with the function's name.
 
-_REPLIES = {
-    name.casefold(): each.type_name
-    for each in COMMANDS.values()
-    if (each.is_reply or each.is_failure) and not each.is_request
-    for name in (each.type_name, each.__name__)
-}
-"""Commands that only stores send, by both of their spellings."""
-
-
-def _hint(rule: Rule) -> str:
-    """Returns a hint if a rule matches requests but its filter names a reply."""
-    words = re.findall(r"\w+", rule.match) if rule.on == "request" else []
-    replies = [_REPLIES[word.casefold()] for word in words if word.casefold() in _REPLIES]
-    return f"; {replies[0]} is a reply, and replies are matched with on: reply" if replies else ""
+        The function may be a coroutine; it is given a `FaultRequest`. Keyword arguments are the fields of `Rule`.
+        Raises ValueError as `Faults.add`, and NoFaults.
+        """
+        return fault_decorator(self.faults.add, match, rest)
 
 
 def _described(rule: Rule) -> str:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from segstore.server.config import first_error, unknown_name
 from segstore.server.faults import rules as fault_rules
 from segstore.server.faults.rules import FaultSettings
+from segstore.server.toxics import TOXIC_MODELS
 from segstore.wire.printable import printable
 
 _LONGEST: Final = 600
@@ -136,7 +137,7 @@ def _reason(found: Any) -> str:
         if part == "rules":
             model = fault_rules.Rule
         elif isinstance(part, str) and part.startswith("<"):
-            model = getattr(fault_rules, part[1:-1])
+            model = TOXIC_MODELS.get(part) or getattr(fault_rules, part[1:-1])
     return unknown_name("key", str(found["loc"][-1]), model.model_fields)
 
 

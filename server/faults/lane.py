@@ -25,6 +25,7 @@ is no failure of the writer, and a wrong event number ends the connection. Sourc
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,10 +37,11 @@ import msgspec
 
 from segstore.server.faults.changes import changed, refusal
 from segstore.server.faults.decisions import NO_PLAN, Plan, Wait
+from segstore.server.faults.functions import FaultRequest
 from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import Asked, PendingRequests
-from segstore.server.faults.rules import Close, Drop, Duplicate, Error
+from segstore.server.faults.rules import Call, Close, Drop, Duplicate, Error
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
     COMMANDS,
@@ -120,11 +122,13 @@ class Lane:
         encode: Callable[[Command], bytes],
         on_effects: Callable[[list[Effect]], object],
         remote: bool = False,
+        number: int | None = None,
     ) -> None:
         """store: its number in the cluster. encode: of the replies that rules send. on_effects: called with effects,
         maybe none, when a wait has ended. remote: the store knows nothing of refused writers, so the lane ends the
-        connection if one whose set-up was refused appends."""
-        self.number = faults.next_connection()
+        connection if one whose set-up was refused appends. number: that of the connection in a recording; by default
+        `faults` numbers it."""
+        self.number = faults.next_connection() if number is None else number
         self.is_blocked = False
         self.is_deaf = False
         self.requests_bytes = 0
@@ -225,6 +229,34 @@ class Lane:
             started_s=faults.started_s,
         )
 
+    def _call(self, request: Execute, action: Call) -> list[Effect]:
+        """Gives a request to a function. It waits while a coroutine runs, and while the function holds it."""
+        kept, size = owned(request.item)
+        handle = FaultRequest(request.plan.rule, request.seen, kept)
+        cost = WAITING_BYTES + (len(request.raw) or size)
+        task = self._faults.functions.start(action.call, handle)
+        if task is None and not handle.is_held:
+            return self._act(_decided(request, handle))
+        self.requests_bytes += cost
+        self._waiting += 1
+        self.is_blocked = True
+        called = partial(self._called, request, handle, cost)
+        if task is None:
+            asyncio.get_running_loop().call_soon(called)  # not from within `request`: the hold may be over already
+        else:
+            self._waits.add_task(task, called)
+        return []
+
+    def _called(self, request: Execute, handle: FaultRequest, cost: int) -> None:
+        """A function has returned; its request waits."""
+        if self._waits.is_cleared:
+            return
+        if handle.is_held:
+            wait = Wait(holds=(handle.rule,))
+            handle.waits(self._waits.add(wait, lambda: self._go_on(_decided(request, handle), cost)))
+        else:
+            self._go_on(_decided(request, handle), cost)
+
     def _go_on(self, request: Execute, cost: int) -> None:
         """The wait of a request has ended."""
         self.requests_bytes -= cost
@@ -245,6 +277,8 @@ class Lane:
                     return self._finish(f"an append of writer {item.writer_id}, whose set-up was refused")
                 return self._refuse(request, error, ask_rules=True)
         match action:
+            case Call():
+                return self._call(request, action)
             case Error(at="before"):
                 return self._refuse(request, action, ask_rules=False)
             case Drop(drop="request"):
@@ -283,7 +317,7 @@ class Lane:
         """The frame of an error that takes the place of the store's reply; the writer has to be set up again."""
         reply = refusal(action, seen)
         writer = seen.writer_id
-        if seen.type_name in _OF_WRITERS and writer is not None and type(reply) is not ConditionalCheckFailed:
+        if seen.type_name in _OF_WRITERS and writer is not None and _refuses_writer(reply):
             segment = seen.segments[0] if seen.segments else ""
             key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
             effects.append(Forget(segment, writer))
@@ -503,12 +537,23 @@ def _writer_of(seen: Seen) -> _WriterKey:
     return seen.segments[0] if seen.segments else "", seen.writer_id.bytes
 
 
+def _refuses_writer(reply: Command) -> bool:
+    """Whether the store drops the writer with this reply."""
+    return reply.is_failure and type(reply) is not ConditionalCheckFailed
+
+
 def _replaces_request(action: Action | None) -> bool:
     """Whether an action takes the place of the execution of a request."""
     match action:
         case Error(at="before") | Close(close="before") | Drop(drop="request"):
             return True
     return False
+
+
+def _decided(request: Execute, handle: FaultRequest) -> Execute:
+    """A request as a function has decided about it."""
+    plan = Plan(request.plan.rule, handle.decided, _NO_WAIT, request.plan.after)
+    return Execute(request.seen, plan, handle.command, handle.frames(request.raw))
 
 
 def _together(plans: list[Plan]) -> Plan:

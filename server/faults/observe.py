@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, Literal
@@ -23,10 +23,11 @@ from uuid import UUID
 
 import msgspec
 
+from segstore.server.faults.near import check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import MOST_TERMS, Filter, Subject, parse_filter, segments_of
+from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
 
 _SEEN_BYTES: Final = 700
 _APPEND_FRAMES_BYTES: Final = 24 + 52
@@ -48,14 +49,15 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
 
     number: from 1, in order of receipt. store: the store's number in the cluster, from 0. connection: from 1, counted
     over all stores. offset: of a read or a conditional append. event_number, event_count: of an append. size: in bytes,
-    with headers. reply: the type name of the first reply. faults: actions of rules that fired.
+    with headers. reply: the type name of the first reply. faults: actions of rules that fired. call: of a controller
+    call, which is no frame; its type name is the method's, its reply the outcome.
     """
 
     number: int
     store: int
     connection: int
     type_name: str
-    code: int
+    code: int | None
     segments: tuple[str, ...]
     request_id: int | None
     writer_id: UUID | None
@@ -72,10 +74,11 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     faults: tuple[str, ...] = ()
     direction: int = 0
     failure: bool = False
+    call: Call | None = None
 
     @property
     def kind(self) -> str:
-        return "frame"
+        return "frame" if self.call is None else "call"
 
     @property
     def malformed(self) -> bool:
@@ -160,17 +163,21 @@ def reply_seen(reply: Command, size: int, request: Seen | None, *, store: int, c
 
 
 class NotSeen(TimeoutError):
-    """`wait_for` timed out. Attributes: filter, stage, count, found, timeout_s."""
+    """`wait_for` timed out. Attributes: filter, stage, count, found, timeout_s, near (requests that come near)."""
 
-    def __init__(self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: Seen | None) -> None:
+    def __init__(
+        self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: Seen | None, near: Sequence[str]
+    ) -> None:
         what = f"requests with {text}" if text else "requests"
         seen = f"; the last request was {last.type_name} on connection {last.connection}" if last else "; none came"
-        super().__init__(f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s{seen}")
+        said = f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s{seen}"
+        super().__init__("\n  ".join([said, *near]))
         self.filter = text
         self.stage = stage
         self.count = count
         self.found = found
         self.timeout_s = timeout_s
+        self.near = tuple(near)
 
 
 class NotObserved(RuntimeError):
@@ -212,8 +219,11 @@ class Observed:
         return self.observer
 
     def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
-        """Returns the matching requests that have reached a stage, oldest first. Raises FilterError."""
-        holds, wanted = _predicate(match), Stage(stage)
+        """Returns the matching requests that have reached a stage, oldest first.
+
+        Raises FilterError; ValueError for a type that no request has.
+        """
+        holds, wanted = _of_requests(match), Stage(stage)
         return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
 
     def mark(self) -> int:
@@ -233,11 +243,11 @@ class Observed:
         """Waits until `count` matching requests have reached a stage, and returns the last of these.
 
         Requests that reached it before the call count too, unless discarded. since: only requests with a greater number
-        count. Raises NotSeen, FilterError.
+        count. Raises NotSeen with the nearest requests, FilterError, ValueError for a type that no request has.
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        matches, wanted = _predicate(match), Stage(stage)
+        matches, wanted = _of_requests(match), Stage(stage)
 
         def holds(seen: Any) -> bool:
             return seen.number > since and matches(seen)
@@ -253,7 +263,10 @@ class Observed:
         except TimeoutError as error:
             last = log._seen[-1] if log._seen else None
             text = match if isinstance(match, str) else match.text
-            raise NotSeen(text, wanted, count, waiter.found, timeout_s, last) from error
+            others = (each for each in log.newest_first() if not (holds(each) and each.reached(wanted)))
+            late = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
+            near = near_misses(others, _parsed(match), missing=late)
+            raise NotSeen(text, wanted, count, waiter.found, timeout_s, last, tuple(near)) from error
         finally:
             log._waiters.remove(waiter)
 
@@ -283,6 +296,11 @@ class Observer(Observed):
             self.forgotten += 1
         self._notify(seen, Stage.RECEIVED)
 
+    def clear(self) -> None:
+        """Discards all requests; later ones are numbered after them."""
+        self._seen.clear()
+        self._bytes = self.forgotten = 0
+
     def executed(self, seen: Seen, now_s: float, reply: str | None, *, failure: bool) -> None:
         """Records that a request was executed; `reply` is the type name of its reply."""
         seen.reply = seen.reply or reply
@@ -300,6 +318,10 @@ class Observer(Observed):
             seen.replied_s = now_s
             self._notify(seen, Stage.REPLIED)
 
+    def newest_first(self) -> Iterator[Seen]:
+        """Iterates over the requests; to be used up before another comes."""
+        return reversed(self._seen)
+
     def _notify(self, seen: Seen, stage: Stage) -> None:
         """Notifies waiters that a request has reached a stage."""
         for waiter in self._waiters:
@@ -313,8 +335,9 @@ class Observer(Observed):
 
         after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
         """
-        holds = _predicate(match)
-        slice_length = max(1, MOST_TERMS // holds.terms) if isinstance(holds, Filter) else MOST_TERMS
+        parsed = _parsed(match)
+        holds = _predicate(parsed)
+        slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are
             for looked_at, each in enumerate(tuple(islice(reversed(self._seen), look_at)), 1):
@@ -329,7 +352,8 @@ class Observer(Observed):
 
 def _cost(seen: Seen) -> int:
     """Approximate memory of a request, in bytes."""
-    return _SEEN_BYTES + 4 * sum(map(len, seen.segments))
+    call = 0 if seen.call is None else 4 * len(seen.call.message)
+    return _SEEN_BYTES + 4 * sum(map(len, seen.segments)) + call
 
 
 def _when(seen: Seen, stage: Stage) -> float:
@@ -337,11 +361,29 @@ def _when(seen: Seen, stage: Stage) -> float:
     return seen.received_s if found is None else found
 
 
-def _predicate(match: str | Filter) -> Callable[[Subject], bool]:
+def _parsed(match: str | Filter) -> Filter | None:
+    """Returns the filter; None for a blank one. Raises FilterError."""
     if isinstance(match, Filter):
         return match
-    return parse_filter(match) if match.strip() else _anything
+    return parse_filter(match) if match.strip() else None
 
 
-def _anything(_: Subject) -> bool:
-    return True
+def _predicate(match: Filter | None) -> Callable[[Subject], bool]:
+    """Returns what selects requests: controller calls if the filter is about them, else frames only."""
+    if match is None:
+        return _is_frame
+    if match.about_calls:
+        return match
+    return lambda subject: subject.call is None and match(subject)
+
+
+def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
+    """As `_predicate`. Raises ValueError for a type that no request has."""
+    parsed = _parsed(match)
+    if parsed is not None:
+        check_types(parsed)
+    return _predicate(parsed)
+
+
+def _is_frame(subject: Subject) -> bool:
+    return subject.call is None

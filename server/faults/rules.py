@@ -15,15 +15,29 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import SkipJsonSchema
 
+from segstore.server.faults.near import check_types
+from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
-from segstore.wire.trace import Filter, FilterError, parse_filter
+from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
 
 if TYPE_CHECKING:
     from segstore.wire import Command
@@ -32,6 +46,12 @@ _MOST_RULES: Final = 1_000
 _MOST_TERMS: Final = 10_000
 _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
+STATUSES: Final = (
+    *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+)
+"""gRPC's status codes but OK."""
 
 At = Literal["before", "after"]
 What = Literal["request", "reply"]
@@ -171,9 +191,90 @@ class Close(_Action):
         return self
 
 
+class Status(_Action):
+    """Ends a controller call with a gRPC status.
+
+    status: the code's name, such as UNAVAILABLE. details: its text. at: "before" instead of executing the call; "after"
+    executes it and replaces its answer.
+    """
+
+    status: str
+    details: str = ""
+    at: At = "before"
+
+    @property
+    def word(self) -> str:
+        return f"status {self.status}"
+
+    @field_validator("status")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        name = given.upper()
+        if name not in STATUSES:
+            near = difflib.get_close_matches(name, STATUSES, 1)
+            raise ValueError(f"{given!r} is not a status" + (f" ({near[0]}?)" if near else ""))
+        return name
+
+
+class Answer(_Action):
+    """Changes fields of a controller call's answer.
+
+    answer: fields of the answer's message, by the names of `controller.proto`. at: "after" executes the call and sets
+    these fields in its answer; "before" answers with these fields only, instead of executing the call.
+    """
+
+    answer: dict[str, Any]
+    at: At = "after"
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> Answer:
+        from segstore.wire.controller_api import METHODS  # imports protobuf, which only these rules need
+
+        problem = ""
+        for rpc in METHODS:
+            try:
+                self.message(rpc, b"")
+            except ValueError as error:
+                problem = str(error)
+            else:
+                return self
+        raise ValueError(f"no method has an answer with these fields: {problem}")
+
+    def message(self, rpc: str, answer: bytes) -> bytes:
+        """Returns an answer of a method, changed. Raises ValueError for fields that it has not."""
+        from google.protobuf.message import DecodeError
+
+        from segstore.wire.controller_api import METHODS
+
+        if rpc not in METHODS:
+            raise ValueError(f"the controller has no method {rpc!r}")
+        try:
+            message = METHODS[rpc].response.FromString(answer)
+        except DecodeError as cause:
+            raise ValueError(f"the answer of {rpc} does not decode") from cause
+        return with_fields(message, self.answer)
+
+
+class Call(_Action):
+    """Gives the request to a function (`segstore.server.faults.functions`). Made in Python only, from a function."""
+
+    call: Annotated[Callable[[Any], Any], WithJsonSchema({"type": "string"})]
+
+    @property
+    def word(self) -> str:
+        return f"call {getattr(self.call, '__name__', type(self.call).__name__)}"
+
+    @field_serializer("call")
+    def _named(self, _: Any) -> str:
+        return self.word.removeprefix("call ")
+
+
 _KEYS: Final[dict[str, type[_Action]]] = {
-    next(iter(cls.model_fields)): cls for cls in (Ok, Error, Delay, Hold, Drop, Duplicate, Corrupt, Truncate, Close)
+    next(iter(cls.model_fields)): cls
+    for cls in (Ok, Error, Delay, Hold, Drop, Duplicate, Corrupt, Truncate, Close, Status, Answer)
 }
+_OF_CALLS: Final = (Ok, Delay, Hold, Drop, Status, Answer)
+"""The actions of rules about controller calls."""
 _WORDS: Final[dict[str, dict[str, Any]]] = {"ok": {"ok": True}}
 for _key, *_values in (
     ("hold", "before", "after"),
@@ -199,6 +300,8 @@ def reply_class(name: str) -> type[Command]:
 
 
 def _from_word(given: Any) -> Any:
+    if callable(given) and not isinstance(given, type):
+        return Call(call=given)
     if not isinstance(given, str):
         return given
     words = " ".join(given.split()).casefold()
@@ -226,13 +329,16 @@ Action = Annotated[
     | Annotated[Duplicate, Tag("<Duplicate>")]
     | Annotated[Corrupt, Tag("<Corrupt>")]
     | Annotated[Truncate, Tag("<Truncate>")]
-    | Annotated[Close, Tag("<Close>")],
+    | Annotated[Close, Tag("<Close>")]
+    | Annotated[Status, Tag("<Status>")]
+    | Annotated[Answer, Tag("<Answer>")]
+    | SkipJsonSchema[Annotated[Call, Tag("<Call>")]],
     Discriminator(
         _tag, custom_error_type="action", custom_error_message=f"an action has one of the keys {', '.join(_KEYS)}"
     ),
     BeforeValidator(_from_word),
 ]
-"""One of the actions above, an object with its key, or a word: `close after`, `drop reply`, `WrongHost`."""
+"""One of the actions above, an object with its key, a word (`close after`, `drop reply`, `WrongHost`), a function."""
 
 
 class RuleOptions(TypedDict, total=False):
@@ -284,6 +390,20 @@ class Rule(BaseModel):
             return {"times": len(given["do"]) or None, **given}
         return given
 
+    @model_validator(mode="after")
+    def _fits(self) -> Rule:
+        if self.filter is not None:
+            check_types(self.filter, replies=self.on == "reply")
+        about_calls = self.filter is not None and self.filter.about_calls
+        for each in self.do:
+            if about_calls and not isinstance(each, _OF_CALLS):
+                raise ValueError(f"{each.word!r} is not for controller calls, which `match` names")
+            if not about_calls and isinstance(each, Status | Answer):
+                raise ValueError(
+                    f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"
+                )
+        return self
+
     @field_validator("do", "nth", mode="before")
     @classmethod
     def _one_is_several(cls, given: Any) -> Any:
@@ -298,6 +418,12 @@ class Rule(BaseModel):
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
+
+    @model_validator(mode="after")
+    def _functions_take_requests(self) -> Rule:
+        if self.on == "reply" and any(isinstance(each, Call) for each in self.do):
+            raise ValueError("a function takes requests: on: request")
+        return self
 
     @cached_property
     def filter(self) -> Filter | None:
@@ -320,6 +446,7 @@ class FaultSettings(BaseModel):
     seed: seeds all random choices.
     round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
     rules: in evaluation order; at most 1,000.
+    toxics: in the order in which they follow each other; at most 100.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -330,6 +457,7 @@ class FaultSettings(BaseModel):
         | dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
     ) = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
+    toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)
 
     @field_validator("rules")
     @classmethod
@@ -339,4 +467,10 @@ class FaultSettings(BaseModel):
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"two rules have the name {twice!r}")
+        return given
+
+    @field_validator("toxics")
+    @classmethod
+    def _have_names_of_their_own(cls, given: tuple[Toxic, ...]) -> tuple[Toxic, ...]:
+        check_names(given)
         return given

@@ -1,10 +1,11 @@
-"""Pending delays and holds of fault rules on a connection of a store or a tap.
+"""Pending delays, holds and functions of fault rules on a connection of a store or a tap.
 
 Invariant: a wait calls back once when it ends, unless `clear` was called before.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from segstore.server.faults.decisions import Wait
@@ -17,15 +18,33 @@ class FaultWaits:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._pending: set[Waiting] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._cleared = False
 
-    def add(self, wait: Wait, resume: Callable[[], object]) -> None:
-        """Calls `resume` when the wait ends, possibly at once; never after `clear`."""
-        if not self._cleared:
-            Waiting(self._faults, wait, resume, self._pending)
+    @property
+    def is_cleared(self) -> bool:
+        """Whether the connection is closed."""
+        return self._cleared
+
+    def add(self, wait: Wait, resume: Callable[[], object]) -> Waiting | None:
+        """Calls `resume` when the wait ends, possibly at once; never after `clear`, for which None is returned."""
+        return None if self._cleared else Waiting(self._faults, wait, resume, self._pending)
+
+    def add_task(self, task: asyncio.Task[None], resume: Callable[[], object]) -> None:
+        """Calls `resume` when the task has ended; never after `clear`, which cancels it."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not self._cleared:
+                resume()
+
+        self._tasks.add(task)
+        task.add_done_callback(ended)
 
     def clear(self) -> None:
         """Cancels all waits; nothing is called back afterwards."""
         self._cleared = True
         for waiting in tuple(self._pending):
             waiting.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()

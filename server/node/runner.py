@@ -21,11 +21,14 @@ from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
 from segstore.server.faults import Faults, FaultSettings, WithFaults
 from segstore.server.net import listening_on
+from segstore.server.node.snapshots import Snapshots, WithSnapshots
 from segstore.server.store import ChunkPool, MemoryAccount, Segment, SegmentStore
+from segstore.server.traffic import Traffic
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
+    from segstore.server.recording import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +57,14 @@ class SegmentStoreServer:
         stores: int = 1,
         durability: Durability | None = None,
         pool: ChunkPool | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
         number: the store's number in its cluster; fault rules may name it. stores: number of stores in this process,
         which share its connections and `pool`. durability: the data directory of the store's containers;
         None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting this
-        server, and closes it after stopping this server.
+        server, and closes it after stopping this server. recorder: records the traffic of its connections.
         """
         self.settings = settings
         self.faults = faults
@@ -81,6 +85,7 @@ class SegmentStoreServer:
         self._durability = durability
         self.service = StoreService(settings, self.store, clock or LoopClock(), lambda: secrets.token_hex(16))
         self.hub: ConnectionHub[Connection] = ConnectionHub(self.service, stores=stores, faults=faults, number=number)
+        self.hub.recorder = recorder
         self.address: Endpoint | None = None
         self.admin_address: Endpoint | None = None
         self._listening: list[Listening] = []
@@ -186,7 +191,7 @@ class SegmentStoreServer:
         await self.stop()
 
 
-class MockSegmentStore(WithFaults):
+class MockSegmentStore(WithFaults, WithSnapshots):
     """A segment store for a test, on free ports of this machine.
 
         async with MockSegmentStore() as mock:
@@ -215,9 +220,14 @@ class MockSegmentStore(WithFaults):
     ) -> None:
         clock = clock or LoopClock()
         super().__init__(Faults.of_mock(clock, faults, watched=watched))
+        self._traffic = None if http_port is None else Traffic()
         self.server = SegmentStoreServer(
-            StoreSettings.model_validate({"port": 0, **settings}), clock=clock, faults=self.rules
+            StoreSettings.model_validate({"port": 0, **settings}),
+            clock=clock,
+            faults=self.rules,
+            recorder=self._traffic,
         )
+        self.snapshots = Snapshots([self.server], self.server.store.pool.memory, self.rules)
         self._http_port = http_port
         self._http_token_file = http_token_file
         self._control_api: ControlApi | None = None
@@ -261,7 +271,7 @@ class MockSegmentStore(WithFaults):
         if self._http_port is not None:
             from segstore.server.control_api import ControlApi, Controlled  # needs a web library
 
-            controlled = Controlled([self.server], self.rules)
+            controlled = Controlled([self.server], self.rules, traffic=self._traffic, snapshots=self.snapshots)
             self._control_api = ControlApi(
                 controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
             )
@@ -277,4 +287,4 @@ class MockSegmentStore(WithFaults):
             await self._control_api.stop()
         await self.server.stop(drain_s=1.0)
         if self.rules is not None:
-            self.rules.report()
+            await self.rules.aclose()

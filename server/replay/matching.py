@@ -21,11 +21,12 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
-from segstore.server.replay.script import ScriptedReply, Step, key_of, read_script
+from segstore.server.replay.near import NearMiss, described, near_misses
+from segstore.server.replay.script import ScriptedReply, Step, key_of, read_script, type_of
 from segstore.wire import Command, CreateTransientSegment, Hello, KeepAlive, SegmentCreated, WireError, decode, encode
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import HELLO
-from segstore.wire.trace import Record
+from segstore.wire.trace import Pairing, Record
 
 Mode = Literal["strict", "match"]
 
@@ -45,25 +46,24 @@ class Ids:
     """Translation between a trace and the client, both ways: writers and names of transient segments."""
 
     def __init__(self) -> None:
-        self._live: dict[bytes, UUID] = {}
-        self._traced: dict[bytes, UUID] = {}
-        self.names: dict[str, str] = {}
-        self._traced_names: dict[str, str] = {}
+        self._writers: Pairing[bytes] = Pairing()  # by their bytes, whose hash is seeded
+        self._segments: Pairing[str] = Pairing()
+        self.names = self._segments.left
 
     def fits(self, traced: UUID | None, live: UUID | None) -> bool:
         """Whether a writer of the trace matches one of the client: they are paired, or neither is."""
         if traced is None or live is None:
             return traced is live
-        return self._live.get(traced.bytes, live) == live and self._traced.get(live.bytes, traced) == traced
+        return self._writers.fits(traced.bytes, live.bytes)
 
     def traced(self, live: UUID) -> UUID:
         """The writer of the trace paired with one of the client; itself if there is none."""
-        return self._traced.get(live.bytes, live)
+        return UUID(bytes=self._writers.left.get(live.bytes, live.bytes))
 
     def pair(self, traced: UUID | None, live: UUID | None) -> None:
         """Pairs a writer of the trace with one of the client."""
         if traced is not None and live is not None:
-            self._live[traced.bytes], self._traced[live.bytes] = live, traced
+            self._writers.pair(traced.bytes, live.bytes)
 
     def translate(self, frame: bytes, request: Any, live: Any) -> bytes:
         """Translates a reply of the trace for the client. request: that of the trace; live: the client's.
@@ -80,20 +80,23 @@ class Ids:
             if name == "request_id" and value == getattr(request, "request_id", None):
                 changes[name] = live.request_id
             elif name == "writer_id":
-                changes[name] = self._live.get(value.bytes, value)
+                changes[name] = self._live(value)
             elif name in _NAMES and isinstance(value, str):
                 changes[name] = self._name(value, request, command)
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
         return encode(msgspec.structs.replace(command, **changes)) if changes else frame
 
+    def _live(self, traced: UUID) -> UUID:
+        return UUID(bytes=self._writers.right.get(traced.bytes, traced.bytes))
+
     def _name(self, traced: str, request: Any, reply: Command) -> str:
-        known = self._traced_names.get(traced)
+        known = self._segments.right.get(traced)
         if known is not None:
             return known
         if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
-            writer = self._live.get(request.writer_id.bytes, request.writer_id)
+            writer = self._live(request.writer_id)
             live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
-            self.names[live], self._traced_names[traced] = traced, live
+            self._segments.pair(traced, live)
             return live
         return traced
 
@@ -115,12 +118,14 @@ class Replay:
         self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
         self._connections: deque[deque[Step]] = deque()
         self._by_key: dict[Any, list[Step]] = {}  # unused steps, and repeatable ones
+        self._by_type: dict[str, list[Step]] = {}
         order: dict[int, deque[Step]] = {}
         for step in self.steps:
             if step.connection not in order:
                 self._connections.append(order.setdefault(step.connection, deque()))
             order[step.connection].append(step)
             self._by_key.setdefault(step.key, []).append(step)
+            self._by_type.setdefault(step.type_name, []).append(step)
 
     def connection(self) -> deque[Step]:
         """The expected requests of the client's next connection, in order.
@@ -178,6 +183,15 @@ class Replay:
         frames = as_acknowledged(batch, item, lambda frame: self.ids.translate(frame, batch.last.item, item))
         return Answer(batch.last, tuple(ScriptedReply(*each) for each in frames), False)
 
+    def near(self, item: Command | Append) -> tuple[NearMiss, ...]:
+        """The requests of the trace that are nearest to one that it does not answer."""
+        return near_misses(item, self._by_type.get(type_of(item), ()), self.ids)
+
     def unused(self) -> Counter[str]:
         """The requests of the trace that no client has made, counted by command."""
         return Counter(step.type_name for step in self.steps if not step.used)
+
+    def missed(self, most: int) -> list[str]:
+        """The first of these requests, one line each, with its place in the trace and its fields."""
+        steps = islice((step for step in self.steps if not step.used), most)
+        return [f"request {each.number} (connection {each.connection}): {described(each.item)}" for each in steps]

@@ -1,4 +1,4 @@
-"""Requests that a trace does not answer, described in a sentence: the request, the expected one, differing fields.
+"""Requests that a trace does not answer, in words: the request, the expected or the nearest ones, differing fields.
 
 Invariants: delegation tokens are never shown; neither are fields translated from run to run, such as request ids, which
 are never compared.
@@ -6,15 +6,15 @@ are never compared.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from segstore.server.replay.near import NearMiss, differing, in_words
 from segstore.server.replay.script import Step, type_of
 from segstore.wire import Command
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
-from segstore.wire.trace import FieldDifference, compare_frames
+from segstore.wire.trace import FieldDifference
 
-_FIELDS_SHOWN: Final = 4
 _BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched differently"
 
 
@@ -22,7 +22,9 @@ class Problem(NamedTuple):
     """A request that the trace does not answer.
 
     connection: number of the client's connection, from 1. expected: type of the next request there, in the mode
-    "strict". fields: the differing fields, translated ones left out. hint: a possible remedy.
+    "strict". fields: the differing fields, translated ones left out. hint: a possible remedy. near: requests of the
+    trace that resemble it, nearest first; the same one, if it was answered before or has another place. refusal: how
+    the store to which requests are forwarded refused it.
     """
 
     connection: int
@@ -32,22 +34,26 @@ class Problem(NamedTuple):
     frame: bytes
     expected_frame: bytes | None
     hint: str = ""
+    near: tuple[NearMiss, ...] = ()
+    refusal: str = ""
 
     def __str__(self) -> str:
-        return self._sentence() + (f"; {self.hint}" if self.hint else "")
+        return "\n  ".join([self.sentence + (f"; {self.hint}" if self.hint else ""), *map(str, self.near)])
 
-    def _sentence(self) -> str:
+    @property
+    def sentence(self) -> str:
+        """The first line, without the hint."""
+        start = f"connection {self.connection}: {self.request}"
+        if self.refusal:
+            return f"{start} was forwarded: {self.refusal}"
         if self.expected is None:
-            return f"connection {self.connection}: {self.request} is not in the trace"
+            same = next((each for each in self.near if not each.fields), None)
+            if same is None:
+                return f"{start} is not in the trace"
+            return f"{start} was answered before" if same.used else f"{start} comes elsewhere in the trace"
         if self.expected != self.request:
-            return f"connection {self.connection}: {self.request} came where {self.expected} comes in the trace"
-        shown = [each for each in self.fields if not each.secret]
-        differences = ", ".join(
-            f"{each.field} is {each.left!r} and not {each.right!r}" for each in shown[:_FIELDS_SHOWN]
-        )
-        if len(shown) > _FIELDS_SHOWN:  # each event of an append is a field
-            differences += f", and {len(shown) - _FIELDS_SHOWN} more"
-        return f"connection {self.connection}: {self.request} differs from the trace: {differences}"
+            return f"{start} came where {self.expected} comes in the trace"
+        return f"{start} differs from the trace: {in_words(self.fields, self.frame, self.expected_frame or b'')}"
 
 
 def problem(
@@ -57,6 +63,7 @@ def problem(
     names: dict[str, str] | None = None,
     *,
     strict: bool = False,
+    near: tuple[NearMiss, ...] = (),
 ) -> Problem:
     """Describes a request that the trace does not answer. step: the expected request, if any. names: of transient
     segments, translated.
@@ -65,25 +72,6 @@ def problem(
     batched = strict and (isinstance(item, Append) or (step is not None and isinstance(step.item, Append)))
     hint = _BATCHED if batched else ""
     if step is None:
-        return Problem(connection, name, None, (), frame, None, hint)
-    fields = _differing(item, step.item, names or {}) if step.type_name == name else ()
-    return Problem(connection, name, step.type_name, fields, frame, frames_of(step.item), hint)
-
-
-def _differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
-    """The fields in which a request differs from one of the trace. names: of transient segments, translated."""
-    found = compare_frames(frames_of(item), frames_of(wanted))
-    if isinstance(item, Append):  # fields outside the block
-        known = {each.field for each in found}
-        for name in ("event_count", "event_number"):
-            mine, its = getattr(item, name), getattr(wanted, name)
-            if mine != its and name not in known:
-                found = (FieldDifference(name, mine, its, secret=False), *found)
-    differing = tuple(
-        each
-        for each in found
-        if each.field not in ("request_id", "writer_id")
-        and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
-    )
-    # If nothing else differs, the writer is already paired with another one of the trace.
-    return differing or tuple(each for each in found if each.field == "writer_id")
+        return Problem(connection, name, None, (), frame, None, hint, near)
+    fields = differing(item, step.item, names or {}) if step.type_name == name else ()
+    return Problem(connection, name, step.type_name, fields, frame, frames_of(step.item), hint, near)

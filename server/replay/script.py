@@ -110,6 +110,8 @@ class _Script:
 
     def read(self, records: Iterable[Record]) -> list[Step]:
         for record in records:
+            if record.kind is RecordKind.CALL:
+                continue
             if record.kind in (RecordKind.OPEN, RecordKind.CLOSE):
                 ended = self._open.pop(record.connection, None)  # a reused number is another connection
                 by_store = record.kind is RecordKind.CLOSE and record.direction is Direction.REPLY

@@ -8,6 +8,10 @@ A request that is not in the trace, or in the mode "strict" not the next one, is
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
 Hello that the trace lacks is not a problem, because no client continues without an answer to it.
 
+Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
+controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
+deadline, answers everything with it except set-ups, which clients would repeat.
+
 Invariants: replies leave in the order of the requests that they answer, at once, or with the delays of the trace,
 scaled; a stopped server leaves no connection and no timer. While a client does not read its replies, neither it nor the
 other store is read. Data queued for forwarding, delayed replies and incomplete frames are bounded, too. Clients are
@@ -19,8 +23,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, TypedDict, cast
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
 from uuid import UUID
+
+import msgspec
 
 from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
@@ -35,27 +41,34 @@ from segstore.wire import (
     ErrorMessageCode,
     FrameDecoder,
     Hello,
+    KeepAlive,
+    NoSuchSegment,
     SetupAppend,
     WireError,
     encode,
 )
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
-from segstore.wire.protocol import ClientProtocol, frames_of
-from segstore.wire.trace import Record
+from segstore.wire.protocol import HELLO, ClientProtocol, frames_of
+from segstore.wire.trace import Record, segments_of
 
-Missing = Literal["error", "close", "pass"]
+Missing = Literal["error", "close", "pass", "fail"]
 
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
 _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
 """Estimated overhead of a problem, in addition to its frames."""
+_MOST_WITH_NEAR: Final = 100
+"""The first problems tell the nearest requests of the trace; comparing takes time."""
+_LONGEST_MESSAGE: Final = 1_000
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 """Maximum size of incomplete frames and open blocks of all clients together."""
 _MOST_DELAYED: Final = 4096
 """While this many replies to a client are delayed, the client is not read."""
 _STEP: Final = 64
 """Number of frames that are decoded at a time."""
+_RECENT: Final = 20
+_NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
 
 
@@ -67,18 +80,39 @@ class TraceOptions(TypedDict, total=False):
     upstream: tuple[str, int] | None
     pace: float | None
     tell: Callable[[Problem], object] | None
+    timeout_s: float | None
     host: str
     port: int
+
+
+class Taken(NamedTuple):
+    """A request that a client made, and how it was answered. number: from 1. connection: the client's, from 1."""
+
+    number: int
+    connection: int
+    type_name: str
+    segments: tuple[str, ...]
+    event_number: int | None
+    outcome: str
+
+    def __str__(self) -> str:
+        about = f" of {', '.join(self.segments)}" if self.segments else ""
+        event = "" if self.event_number is None else f" event {self.event_number}"
+        connection = f"on connection {self.connection}"
+        return f"request {self.number}: {self.type_name}{about}{event} {connection}: {self.outcome}"
 
 
 class TraceServer:
     """Listens and answers clients from a trace.
 
     records: those of the trace. mode: "strict" or "match", as in `Replay`. missing: how to treat a request that the
-    trace does not answer: "error", "close", or "pass" to forward it to the store at `upstream`, (host, port).
-    pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
+    trace does not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to
+    refuse it, and everything after it, with NoSuchSegment. timeout_s: after this time the server fails, too, and closes
+    all connections. pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
     problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
-    queue: clients that have sent more than a slice allows. held_bytes: size of incomplete frames and open blocks.
+    requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
+    queue: clients that have sent more than a slice allows.
+    held_bytes: size of incomplete frames and open blocks.
     """
 
     def __init__(
@@ -90,6 +124,7 @@ class TraceServer:
         upstream: tuple[str, int] | None = None,
         pace: float | None = None,
         tell: Callable[[Problem], object] | None = None,
+        timeout_s: float | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -97,13 +132,20 @@ class TraceServer:
             raise ValueError("upstream goes with missing='pass'")
         if pace is not None and pace <= 0:
             raise ValueError(f"pace must be above 0, not {pace}")
+        if timeout_s is not None and timeout_s <= 0:
+            raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self.replay = Replay(records, mode)
         self.missing = missing
         self.upstream = upstream
         self.pace = pace
         self.tell = tell
+        self.timeout_s = timeout_s
         self.problems: list[Problem] = []
-        self.connections = 0
+        self.failure = ""
+        self._over = asyncio.Event()
+        self._deadline: asyncio.TimerHandle | None = None
+        self.connections = self.requests = 0
+        self.recent: deque[Taken] = deque(maxlen=_RECENT)
         self.queue = FairQueue()
         self.held_bytes = 0
         self._where = (host, port)
@@ -130,6 +172,21 @@ class TraceServer:
         """The requests of the trace that no client has made so far, counted by command."""
         return self.replay.unused()
 
+    @property
+    def open_connections(self) -> list[int]:
+        """The numbers of the clients' open connections."""
+        return sorted(each.number for each in self._open)
+
+    def took(self, connection: int, item: Command | Append, outcome: str) -> None:
+        """Records a request for `recent`."""
+        self.requests += 1
+        event = item.event_number if isinstance(item, Append) else None
+        self.recent.append(Taken(self.requests, connection, type_of(item), segments_of(item), event, outcome))
+
+    def missed(self, most: int = 10) -> list[str]:
+        """The first requests of the trace that no client has made so far: place in the trace, command and fields."""
+        return self.replay.missed(most)
+
     def add(self, found: Problem) -> None:
         """Records a request that the trace does not answer."""
         self._problem_bytes += len(found.frame) + len(found.expected_frame or b"") + _PROBLEM_BYTES
@@ -137,16 +194,37 @@ class TraceServer:
             self.problems.append(found)
         if self.tell is not None:
             self.tell(found)
+        if self.missing == "fail":
+            self._fail(str(found))
+
+    def _fail(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._over.set()
+
+    def _too_late(self) -> None:
+        self._fail(f"the trace was still answering clients after {self.timeout_s:g} s")
+        for each in tuple(self._open):
+            each.abort()
+
+    async def wait_failed(self) -> str:
+        """Waits until the server has failed or was stopped; returns why it failed, or ""."""
+        await self._over.wait()
+        return self.failure
 
     async def start(self) -> None:
         """Listens. Raises AddressInUse, CannotListen."""
         loop, (host, port) = asyncio.get_running_loop(), self._where
         with listening_on(host, port):
             self._server = await loop.create_server(lambda: _Conversation(self), host, port)
+        if self.timeout_s is not None:
+            self._deadline = loop.call_later(self.timeout_s, self._too_late)
 
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called twice."""
         server, self._server = self._server, None
+        self._over.set()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if server is not None:
             await stop_accepting(server)
             gone = [each.end() for each in tuple(self._open)]
@@ -168,7 +246,7 @@ class _Conversation(asyncio.Protocol):
         self._blocks = AppendBlockDecoder()
         self._transport: asyncio.Transport | None = None
         self._expected: deque[Step] | None = None
-        self._number = 0
+        self.number = 0
         self._timers: deque[asyncio.TimerHandle] = deque()
         self._last_at = 0.0
         self._passing: _Passing | None = None
@@ -184,7 +262,7 @@ class _Conversation(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections += 1
-        self._number = self._server.connections
+        self.number = self._server.connections
         self._server._open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -211,10 +289,14 @@ class _Conversation(asyncio.Protocol):
         self._writable.set()
         self._server.queue.add(self)
 
-    async def end(self) -> None:
-        """Closes the connection and waits until it is closed."""
+    def abort(self) -> None:
+        """Breaks the connection."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def end(self) -> None:
+        """Closes the connection and waits until it is closed."""
+        self.abort()
         if self._passing is not None:
             await self._passing.aclose()
         await self._closed
@@ -279,6 +361,10 @@ class _Conversation(asyncio.Protocol):
 
     def _take(self, item: Command | Append) -> None:
         server = self._server
+        if server.failure:
+            self._tell(item, "refused")
+            self._refuse(item)
+            return
         if isinstance(item, SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
         if self._greet(item):
@@ -292,31 +378,54 @@ class _Conversation(asyncio.Protocol):
         if found is not None:
             if isinstance(item, SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
+            self._tell(item, f"answered as request {found.step.number} of the trace")
             self._say(found.replies, found.closes)
             return
-        server.add(self._problem(item))
-        if server.missing == "close":
+        unanswered = self._problem(item)
+        server.add(unanswered)
+        self._tell(item, f"a problem, missing={server.missing!r}")
+        if server.missing == "fail":
+            self._refuse(item)
+        elif server.missing == "close":
             self._close()
         elif server.missing == "pass":
             self._pass().send(item)
         else:
             segment = getattr(item, "segment", "")
-            message = f"{type_of(item)} is not in the trace"
-            request_id = getattr(item, "request_id", 0)
-            self._write(encode(ErrorMessage(request_id, segment, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)))
+            request_id, code = getattr(item, "request_id", 0), ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
+            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence[:_LONGEST_MESSAGE], code)))
+
+    def _tell(self, item: Command | Append, outcome: str) -> None:
+        self._server.took(self.number, item, outcome)
+
+    def _refuse(self, item: Command | Append) -> None:
+        """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""
+        match item:
+            case Hello():
+                self._write(encode(HELLO))
+            case KeepAlive():
+                self._write(encode(item))
+            case SetupAppend():
+                self._write(encode(AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
+            case _:
+                segment = next(iter(segments_of(item)), "")
+                self._write(encode(NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
 
     def _greet(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
         greeting = self._server.replay.greeting(item, self._expected) if self._server.missing != "pass" else None
         if greeting is not None:
+            self._tell(item, "answered without the trace")
             self._say((greeting,), closes=False)
         return greeting is not None
 
     def _problem(self, item: Command | Append) -> Problem:
         replay = self._server.replay
-        if replay.mode == "match":
-            return problem(self._number, item)
-        return problem(self._number, item, self._expected[0] if self._expected else None, replay.ids.names, strict=True)
+        near = replay.near(item) if len(self._server.problems) < _MOST_WITH_NEAR else ()
+        step = self._expected[0] if self._expected else None
+        if step is not None and step.type_name == type_of(item):
+            near = tuple(each for each in near if not each.fields)  # the differences from the expected one are shown
+        return problem(self.number, item, step, replay.ids.names, strict=replay.mode == "strict", near=near)
 
     def _say(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
         pace = self._server.pace
@@ -351,22 +460,39 @@ class _Conversation(asyncio.Protocol):
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable)
+            self._passing = _Passing(self._server.upstream, self._write, self._close, self._writable, self._refused)
         return self._passing
+
+    def _refused(self, item: Command | Append, why: str) -> None:
+        """The other store has refused a request."""
+        self._server.add(problem(self.number, item)._replace(refusal=why))
 
 
 class _Passing:
     """A connection to another store for requests that the trace does not answer; its replies are returned unchanged.
 
-    writable: set while the client reads its replies; otherwise the store is not read.
-    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append.
+    writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
+    that the store refused although the trace had answered it, or that could not be sent, and why.
+    set_ups: SetupAppends that the trace answered; each is sent to the other store before its writer's first append,
+    which waits for the answer. If that is a refusal, it is the answer to the writer's appends.
     """
 
-    def __init__(self, upstream: tuple[str, int], back: Any, closed: Any, writable: asyncio.Event) -> None:
+    def __init__(
+        self,
+        upstream: tuple[str, int],
+        back: Callable[[bytes], object],
+        closed: Callable[[], object],
+        writable: asyncio.Event,
+        refused: Callable[[Command | Append, str], object],
+    ) -> None:
         self._upstream = upstream
         self._back = back
         self._lost = closed
         self._writable = writable
+        self._refused = refused
+        self._last: Command | Append = HELLO
+        self._waiting: dict[UUID, list[Append]] = {}
+        self._refusals: dict[UUID, Any] = {}
         self.set_ups: dict[UUID, SetupAppend] = {}
         self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
@@ -378,9 +504,40 @@ class _Passing:
         if isinstance(item, Hello):
             self._hello_hidden = False
             return  # the connection begins with a Hello anyway; from now on its answer is returned
-        if isinstance(item, Append) and (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
-            self._put(self._protocol.send(set_up, set_up))
+        self._last = item
+        writer = getattr(item, "writer_id", None)
+        if isinstance(item, SetupAppend):
+            self._refusals.pop(item.writer_id, None)
+        elif isinstance(item, Append):
+            if (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
+                self._refusals.pop(item.writer_id, None)
+                self._waiting[item.writer_id] = []
+                self._put(self._protocol.send(set_up, set_up))
+            if writer in self._refusals:
+                self._refuse(item)
+                return
+            if writer in self._waiting:
+                self._waiting[item.writer_id].append(item)
+                self._out_bytes += len(item.data)
+                return
         self._put(frames_of(item))
+
+    def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
+        """The store has answered a set-up that the trace had answered."""
+        waiting = self._waiting.pop(set_up.writer_id, [])
+        self._out_bytes -= sum(len(each.data) for each in waiting)
+        if isinstance(reply, AppendSetup):
+            for each in waiting:
+                self._put(frames_of(each))
+            return
+        host, port = self._upstream
+        self._refused(set_up, f"the store at {host}:{port} answers {reply.type_name} for {set_up.segment}")
+        self._refusals[set_up.writer_id] = reply
+        for each in waiting:
+            self._refuse(each)
+
+    def _refuse(self, item: Append) -> None:
+        self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
 
     def _put(self, data: bytes) -> None:
         self._out_bytes += len(data)
@@ -393,7 +550,11 @@ class _Passing:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self._upstream)
-        except OSError:
+        except OSError as error:
+            host, port = self._upstream
+            self._refused(
+                self._last, f"no connection to the store at {host}:{port}: {str(error) or 'it did not answer'}"
+            )
             self._lost()
             return
         try:
@@ -404,7 +565,9 @@ class _Passing:
                     for command, set_ups in self._protocol.receive(data):
                         if isinstance(command, Hello) and self._hello_hidden:
                             self._hello_hidden = False
-                        elif not (set_ups and isinstance(command, AppendSetup)):
+                        elif set_ups:
+                            self._set_up(set_ups[-1], command)
+                        else:
                             self._back(encode(command))
                     await self._writable.wait()
                 self._lost()

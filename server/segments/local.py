@@ -82,3 +82,5 @@ class _LocalSession(Session):
 
     def reply(self, command: Command) -> None:
         self._replied = command
+
+    reply_with_payload = reply

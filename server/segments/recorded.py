@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segstore.server.controller import SegmentAdmin
-from segstore.wire import GetSegmentAttribute, GetStreamSegmentInfo, encode
+from segstore.wire import GetSegmentAttribute, GetStreamSegmentInfo, ReadSegment, ReadTableEntries, encode
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from segstore.wire import Command
 
 ROLE: Final = "controller"
+_QUERIES: Final = GetStreamSegmentInfo, GetSegmentAttribute, ReadSegment, ReadTableEntries
 
 
 class RecordedSegments(SegmentAdmin):
@@ -49,7 +50,7 @@ class RecordedSegments(SegmentAdmin):
     async def ask(self, segment: str, did: str, request: Command) -> Command:
         reply = await self._segments.ask(segment, did, request)
         recorder = self._recorder()
-        if recorder is None or reply.is_failure or isinstance(request, GetStreamSegmentInfo | GetSegmentAttribute):
+        if recorder is None or reply.is_failure or isinstance(request, _QUERIES):
             return reply
         number = self._connection(recorder, self._segments.owner_of(segment))
         self._count += 1

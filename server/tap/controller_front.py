@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError
 
-from segstore.server.controller.api import Handler, InFlight, listen, new_server, sent_metadata, trailing_of
+from segstore.server.controller.api import Calls, Handler, InFlight, listen, new_server, sent_metadata, trailing_of
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 from segstore.wire.endpoint import Endpoint
@@ -59,10 +59,11 @@ class ControllerFront(Handler):
         controller: Endpoint,
         through: Callable[[Endpoint], Awaitable[Endpoint]],
         published_host: str,
+        calls: Calls | None = None,
     ) -> None:
         self.port = 0
         self.controller = controller
-        self._in_flight = InFlight(server, self)
+        self._in_flight = InFlight(server, self, calls)
         self._channel = channel
         self._through = through
         self._published_host = published_host
@@ -79,12 +80,13 @@ class ControllerFront(Handler):
         published_host: str,
         tls: TlsFiles | None = None,
         trust: bytes | None = None,
+        calls: Calls | None = None,
     ) -> Self:
         """Starts listening and returns the proxy. Raises OSError if it cannot listen there.
 
         through: returns the address to give to clients for a store; its OSError is answered with UNAVAILABLE.
         published_host: the host name of this port for clients. trust: trusted authorities (PEM), b"" for gRPC's own;
-        None to connect to the controller without TLS.
+        None to connect to the controller without TLS. calls: sees all calls.
         """
         if controller.port == port and controller.host in (host, published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
@@ -95,7 +97,7 @@ class ControllerFront(Handler):
         else:
             trusted = grpc.ssl_channel_credentials(trust or None)
             channel = grpc.aio.secure_channel(str(controller), trusted, options=_CHANNEL)
-        self = cls(server, channel, controller, through, published_host)
+        self = cls(server, channel, controller, through, published_host, calls)
         self.port = bound
         await server.start()
         return self
@@ -110,28 +112,47 @@ class ControllerFront(Handler):
         await self._channel.close(None)
 
     def service(self, handler_call_details: Any) -> Any:
-        """Returns the handler of a call of any method. On the wire, a unary call is a stream of one message."""
-        return grpc.stream_stream_rpc_method_handler(self._forwarder(handler_call_details.method))
+        """Returns the handler of a call of any method.
 
-    def _forwarder(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            kept = sent_metadata(context)
-            if method.startswith(_UNARY):
-                # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
-                # might end with gRPC's own failure instead of the status.
-                async for message in requests:
-                    unary: Any = self._channel.unary_unary(method, **_RAW)
-                    call = unary(message, metadata=kept, timeout=context.time_remaining())
-                    try:
-                        await self._answer(method, call, context, one=True)
-                    finally:
-                        call.cancel()
-                    return
-            stream: Any = self._channel.stream_stream(method, **_RAW)
-            call = stream(metadata=kept, timeout=context.time_remaining())
-            sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
+        The methods of the controller are unary. Those of other services may be, which on the wire is a stream of one
+        message.
+        """
+        method = handler_call_details.method
+        if method.startswith(_UNARY):
+            return grpc.unary_unary_rpc_method_handler(self._unary(method))
+        return grpc.stream_stream_rpc_method_handler(self._stream(method))
+
+    def _unary(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(message: bytes, context: Any) -> bytes:
+            # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
+            # might end with gRPC's own failure instead of the status.
+            unary: Any = self._channel.unary_unary(method, **_RAW)
+            call = unary(message, metadata=sent_metadata(context), timeout=context.time_remaining())
+            answers: list[bytes] = []
+
+            async def take() -> None:
+                answers.append(await self._replaced(method, await call))
+
             try:
-                await self._answer(method, call, context, one=False)
+                await self._answer(method, call, context, take)
+            finally:
+                call.cancel()
+            return answers[0]
+
+        return handle
+
+    def _stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+        async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
+            stream: Any = self._channel.stream_stream(method, **_RAW)
+            call = stream(metadata=sent_metadata(context), timeout=context.time_remaining())
+            sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
+
+            async def take() -> None:
+                async for message in call:
+                    await context.write(message)
+
+            try:
+                await self._answer(method, call, context, take)
             finally:
                 call.cancel()  # a no-op if the call has finished
                 sending.cancel()
@@ -139,16 +160,13 @@ class ControllerFront(Handler):
 
         return handle
 
-    async def _answer(self, method: str, call: Any, context: Any, *, one: bool) -> None:
+    async def _answer(self, method: str, call: Any, context: Any, take: Callable[[], Awaitable[None]]) -> None:
+        """Forwards what a call is answered; `take` forwards its messages."""
         try:
             initial = tuple(await call.initial_metadata())
             if initial:
                 await context.send_initial_metadata(initial)
-            if one:
-                await context.write(await self._replaced(method, await call))
-            else:
-                async for message in call:
-                    await context.write(await self._replaced(method, message))
+            await take()
             code, details = await call.code(), await call.details()
             trailing = tuple(await call.trailing_metadata())
         except grpc.aio.AioRpcError as error:

@@ -78,6 +78,8 @@ class Inspection:
     def __init__(self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue) -> None:
         self._link = link
         self._queue = queue
+        self._toxics = faults.toxics
+        self._store = store
         self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True)
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
@@ -93,6 +95,14 @@ class Inspection:
     @property
     def _is_ending(self) -> bool:
         return self._link.state in _ENDING
+
+    def connect(self, client: Side) -> None:
+        """Gives the client's connection its toxics."""
+        self._toxics.connect(client, store=self._store, number=self._lane.number)
+
+    def disconnect(self, client: Side) -> None:
+        """The client's connection is lost."""
+        self._toxics.disconnect(client)
 
     # --- input ------------------------------------------------------------------------------------------------------
 

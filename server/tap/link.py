@@ -114,6 +114,8 @@ class Link:
     def made(self, side: Side) -> None:
         leads_out = self._tap.made(self._door, side)
         if side is self.client:
+            if self._inspection is not None:
+                self._inspection.connect(side)
             self._begin(side)
         if not leads_out:
             self.end(f"the store at {self._door.store} is the tap itself")
@@ -201,6 +203,8 @@ class Link:
     def lost(self, side: Side, exc: Exception | None) -> None:
         """Handles the loss of a socket."""
         self._tap.lost(side)
+        if side is self.client and self._inspection is not None:
+            self._inspection.disconnect(side)
         if self._inspection is None or side is self.client or self._inspection.store_lost(exc):
             self.end_by(side, exc)
         else:

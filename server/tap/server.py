@@ -175,7 +175,9 @@ class TapServer(WithFaults):
             self._own_context = own.server_context(settings.host, settings.port)
 
     async def _start_front(self, controller: Endpoint) -> ControllerFront:
-        from segstore.server.tap.controller_front import ControllerFront  # and gRPC, for who asks for it
+        # Imports gRPC, which a tap without a controller does not need.
+        from segstore.server.controller.api import Calls
+        from segstore.server.tap.controller_front import ControllerFront
 
         settings = self.settings
         return await ControllerFront.start(
@@ -186,6 +188,7 @@ class TapServer(WithFaults):
             published_host=settings.public_host,
             tls=TlsFiles.of(settings.tls_cert, settings.tls_key),
             trust=None if not settings.tls else b"" if settings.ca is None else settings.ca.read_bytes(),
+            calls=Calls(lambda: self.recorder, lambda: self.rules),
         )
 
     async def through(self, store: Endpoint) -> Endpoint:
@@ -224,7 +227,8 @@ class TapServer(WithFaults):
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
         """Stops listening and closes all connections; peers have `drain_s` seconds to read what is in flight.
 
-        Can be called again, even while it runs: each call returns when everything is stopped.
+        Can be called again, even while it runs: each call returns when everything is stopped. Raises
+        FaultFunctionError.
         """
         self.closing = True
         async with self._stopping:
@@ -245,7 +249,7 @@ class TapServer(WithFaults):
             for door in self._doors.values():
                 door.server = None
             if self.rules is not None:
-                self.rules.report()
+                await self.rules.aclose()
 
     async def _until_empty(self, seconds: float) -> None:
         try:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from segstore.server.faults import end_by_reset
+from segstore.server.net import end_by_reset
 from segstore.wire import Hello
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 HIGH_BYTES: Final = 1024 * 1024
 """A side is not read while more than this is buffered for the other one."""
+_FULL: Final = "the other side does not take it"
 _HELLO: Final = Hello.code.to_bytes(4, "big", signed=True)
 
 
@@ -79,6 +80,16 @@ class Side(asyncio.Protocol):
             else:
                 self.write(data)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has too much data to read."""
+        return _FULL in self.other._reasons
+
+    def rewire(self, transport: asyncio.Transport) -> None:
+        """Uses another transport from now on."""
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_BYTES)
+
     def data_received(self, data: bytes) -> None:
         if self._silent:
             self._silent = False
@@ -98,10 +109,10 @@ class Side(asyncio.Protocol):
         self._link.lost(self, exc)
 
     def pause_writing(self) -> None:
-        self.other.hold("the other side does not take it")
+        self.other.hold(_FULL)
 
     def resume_writing(self) -> None:
-        self.other.go_on("the other side does not take it")
+        self.other.go_on(_FULL)
 
     # --- for the link -----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ _ON_BOTH = frozenset(
         "faults/test_faults.py",
         "node/test_runner.py",
         "tap/test_server.py",
+        "toxics/test_toxics.py",
     )
 )
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault

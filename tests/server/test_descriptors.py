@@ -23,13 +23,13 @@ def test_no_shares_overlap_and_files_keep_their_reserve(soft: int, containers: i
     share = divided(soft, containers)
     files = min(soft // 2, 64 + 8 * containers)
     assert min(share) >= 1
-    assert share.stores + share.handshakes + share.controller + share.http + files <= soft
+    assert share.stores + share.handshakes + share.controller + 2 * share.http + files <= soft
     # Above the highest descriptor of a store's socket are only the others' connections and files.
-    assert share.highest + share.controller + share.http + min(files // 2, 16 + 8 * containers) <= soft
+    assert share.highest + share.controller + 2 * share.http + min(files // 2, 16 + 8 * containers) <= soft
 
 
 def test_without_a_limit_there_is_room_for_all() -> None:
     share = divided(resource.RLIM_INFINITY, 4)
     assert share.stores > 1 << 40
     assert share.controller == (1 << 31) - 1
-    assert share.http == 256
+    assert share.http == 128

@@ -15,6 +15,7 @@ from segstore.server.control_api.models import Counts, Health, Served, StoreCoun
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
+from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -71,7 +72,7 @@ def router(controlled: Controlled) -> APIRouter:
         except ModuleNotFoundError as error:
             if error.name != "prometheus_client":
                 raise
-            raise ApiProblem(501, "metrics need prometheus-client: pip install segstore[metrics]", "path") from error
+            raise ApiProblem(501, f"metrics need prometheus-client: {pip_command('metrics')}", "path") from error
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Counters(controlled))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
 """Routes that list, add and remove fault rules while the server runs.
 
-Rules have the format of fault files. A whole fault file, as JSON, replaces all rules atomically.
+Rules have the format of fault files. A whole fault file, as JSON, replaces all rules and toxics atomically.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
 
 
+def faults_of(controlled: Controlled) -> Faults:
+    """The fault rules and toxics. Raises ApiProblem."""
+    if controlled.faults is None:
+        raise ApiProblem(409, "faults are not available: the store was made with watched=False", "path")
+    return controlled.faults
+
+
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1/faults", tags=["faults"])
 
     def faults() -> Faults:
-        if controlled.faults is None:
-            raise ApiProblem(409, "fault rules are not available: the store was made with watched=False", "path")
-        return controlled.faults
+        return faults_of(controlled)
 
     def known(name: str) -> Faults:
         there = faults()
@@ -61,7 +66,7 @@ def router(controlled: Controlled) -> APIRouter:
         except ValueError as error:
             raise ApiProblem(409, str(error), "body") from error
 
-    @made.put("", summary="Replace all rules with a fault file")
+    @made.put("", summary="Replace all rules and toxics with a fault file")
     async def replace_faults(settings: FaultSettings) -> FaultRules:
         there = faults()
         for index, each in enumerate(settings.rules):
@@ -71,6 +76,7 @@ def router(controlled: Controlled) -> APIRouter:
                     422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name"
                 )
         there.clear()
+        there.toxics.clear()
         there.load(settings)
         return state()
 

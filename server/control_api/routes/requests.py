@@ -1,23 +1,34 @@
-"""Route that lists the most recent requests and their outcomes.
-
-At most 10,000 requests are examined, newest first; the store continues to serve meanwhile.
-"""
+"""Routes about the latest requests: a list, one in detail, and the trace of all that is kept."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response, StreamingResponse
 
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.models import LatestRequests, RequestInfo
+from segstore.server.control_api.detail import detail_of
+from segstore.server.control_api.latest import Kept, Latest
+from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.faults import Seen
-from segstore.wire.trace import FilterError
+from segstore.server.traffic import Traffic
+from segstore.wire.trace import FilterError, FixtureHeader, header_line, to_line
+
+_LINES_AT_ONCE = 100
+_NEIGHBOURS = 10
 
 
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
+    latest = None if controlled.traffic is None else Latest(controlled.traffic, controlled.faults)
+
+    def kept() -> Latest:
+        if latest is None:
+            raise ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+        return latest
 
     @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
     async def list_requests(
@@ -27,47 +38,80 @@ def router(controlled: Controlled) -> APIRouter:
         after: Annotated[int, Query(ge=0, description="Only requests with a greater number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of requests.")] = 100,
     ) -> LatestRequests:
-        if controlled.faults is None:
-            raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
-        observer, on_demand = controlled.watch.of(controlled.faults)
+        found = kept()
         try:
-            found = await observer.latest(match, limit=limit, after=after)
+            requests = await found.find(match, limit=limit, after=after)
         except FilterError as error:
             raise ApiProblem(422, f"query.match: {error}", "query.match") from error
+        traffic = found.traffic
         return LatestRequests(
-            last=observer.mark(),
-            forgotten=observer.forgotten,
-            on_demand=on_demand,
-            requests=[_info(each) for each in found],
+            last=traffic.last, forgotten=traffic.first - 1, requests=[info_of(controlled, each) for each in requests]
         )
+
+    @made.get("/requests/{number}", tags=["requests"], summary="A request and its reply in detail")
+    async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
+        found = kept()
+        request, beside = await found.about(number, _NEIGHBOURS)
+        if request is None:
+            raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+        return detail_of(info_of(controlled, request), request, beside, found.traffic)
+
+    @made.get("/trace", tags=["requests"], summary="The latest traffic as a trace", response_class=Response)
+    async def get_trace(
+        form: Annotated[
+            Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")
+        ] = "wtrace",
+    ) -> Response:
+        traffic = kept().traffic
+        name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
+        if form == "jsonl":
+            return StreamingResponse(_lines(traffic), media_type="application/x-ndjson", headers=name)
+        return StreamingResponse(_pieces(traffic.trace()), media_type="application/octet-stream", headers=name)
 
     return made
 
 
-def _info(seen: Seen) -> RequestInfo:
-    latency_ns = seen.latency_ns
+async def _pieces(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for each in pieces:
+        yield each
+
+
+async def _lines(traffic: Traffic) -> AsyncIterator[bytes]:
+    """The lines of a fixture, which are made as they are sent."""
+    last, start_ns = traffic.flush(), traffic.started_ns
+    yield f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode()
+    for done, (_, record) in enumerate(traffic.records(last=last), 1):
+        yield f"{to_line(record, start_ns)}\n".encode()
+        if done % _LINES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
+    latency_ns = kept.latency_ns
+    peer = {} if controlled.traffic is None else controlled.traffic.peers.get(kept.connection, {})
     return RequestInfo(
-        number=seen.number,
-        store=seen.store,
-        connection=seen.connection,
-        type=seen.type_name,
-        segments=[shown(each) for each in seen.segments],
-        request_id=None if seen.request_id is None else str(seen.request_id),
-        writer_id=seen.writer_id,
-        size=seen.size,
-        received_ms=round(seen.received_s * 1000),
-        stage=_stage(seen),
-        reply=seen.reply,
-        failure=seen.failure,
+        number=kept.number,
+        store=_store(controlled, peer.get("store", "")),
+        connection=kept.connection,
+        role=peer.get("role", ""),
+        type=shown(kept.request.name),
+        segments=[shown(each) for each in kept.segments],
+        request_id=None if kept.request_id is None else str(kept.request_id),
+        writer_id=kept.writer_id,
+        size=kept.size,
+        received_ms=kept.request.record.ts_ns // 1_000_000,
+        stage=kept.stage,
+        reply=None if kept.reply is None else shown(kept.reply.outcome),
+        failure=kept.failure,
         latency_ms=None if latency_ns is None else latency_ns / 1e6,
-        faults=[shown(each) for each in seen.faults],
+        faults=[shown(each) for each in kept.faults],
     )
 
 
-def _stage(seen: Seen) -> str:
-    """Returns the last stage that a request has reached."""
-    if seen.replied_s is not None:
-        return "replied"
-    if seen.refused_s is not None:
-        return "refused"
-    return "received" if seen.applied_s is None else "applied"
+def _store(controlled: Controlled, address: str) -> int | None:
+    """The number of the store that listens at an address, which may name the host otherwise than its settings."""
+    port = address.rpartition(":")[2]
+    for each in controlled.stores:
+        if any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
+            return each.number
+    return None

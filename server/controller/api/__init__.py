@@ -1,21 +1,35 @@
-"""The controller's gRPC server: methods, status codes, authentication and permissions."""
+"""The controller's gRPC server: methods, status codes, authentication and permissions, some of it also for REST."""
 
 from segstore.server.controller.api.access import Permission
+from segstore.server.controller.api.answers import answer
 from segstore.server.controller.api.auth import Accounts, Authority
-from segstore.server.controller.api.forwarding import ForwardingServer
-from segstore.server.controller.api.in_flight import Handler, InFlight, sent_metadata, trailing_of
+from segstore.server.controller.api.calls import Calls, sent_metadata
+from segstore.server.controller.api.executing import Executor
+from segstore.server.controller.api.forwarding import ForwardingServer, NotForwarded
+from segstore.server.controller.api.in_flight import Handler, InFlight, trailing_of
+from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.server import ControllerServer, listen, new_server
+from segstore.server.controller.api.service import Caller
 
 __all__ = [
+    "SCOPES",
     "Accounts",
     "Authority",
+    "Caller",
+    "Calls",
     "ControllerServer",
+    "Executor",
     "ForwardingServer",
     "Handler",
     "InFlight",
+    "NotForwarded",
     "Permission",
+    "answer",
     "listen",
     "new_server",
+    "scope_resource",
     "sent_metadata",
+    "stream_resource",
     "trailing_of",
+    "user_resource",
 ]

@@ -113,7 +113,9 @@ _CODES: Final[tuple[tuple[type[errors.ControllerError], StatusCode], ...]] = (
     (errors.PermissionDenied, StatusCode.PERMISSION_DENIED),
     (errors.UnusableEntry, StatusCode.INTERNAL),
     (errors.MemoryFull, StatusCode.RESOURCE_EXHAUSTED),
+    (errors.RequestsTooLarge, StatusCode.RESOURCE_EXHAUSTED),
     (errors.Closed, StatusCode.UNAVAILABLE),
+    (errors.Interrupted, StatusCode.UNAVAILABLE),
     (errors.TooMany, StatusCode.INVALID_ARGUMENT),  # clients do not retry this
     (errors.IllegalState, StatusCode.INTERNAL),
     (errors.InvalidArgument, StatusCode.INTERNAL),

@@ -225,7 +225,9 @@ class Authority:
         if self.allows(principal, resource, permission):
             return
         if principal is None:
-            raise Unauthenticated("the call has no credentials")
+            raise Unauthenticated(
+                "the call has no credentials of the scheme Basic, the only one that this controller accepts"
+            )
         raise PermissionDenied(principal, permission.name, resource)
 
     def token(self, resource: str, permission: Permission) -> str:

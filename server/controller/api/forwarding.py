@@ -12,17 +12,20 @@ network is trusted, because the leader's address comes from a node of ZooKeeper.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, sent_metadata, trailing_of
+from segstore.server.controller.api.calls import Calls, sent_metadata
+from segstore.server.controller.api.in_flight import Handler, InFlight, end_call, trailing_of
 from segstore.server.controller.api.server import bounds, listen, new_server
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 from segstore.wire.endpoint import Endpoint
+
+Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
@@ -33,6 +36,16 @@ _CHANNEL: Final = (
 )
 
 
+class NotForwarded(Exception):
+    """A forwarded call has no answer of the leader. Attributes: code, why, and the trailing metadata for the caller."""
+
+    def __init__(self, code: grpc.StatusCode, why: str, *trailing: Any) -> None:
+        super().__init__(why)
+        self.code = code
+        self.why = why
+        self.trailing = trailing
+
+
 class ForwardingServer(Handler):
     """The controller's port in one process. Created by `start`.
 
@@ -40,16 +53,22 @@ class ForwardingServer(Handler):
     """
 
     def __init__(
-        self, server: grpc.aio.Server, leader: Callable[[], Endpoint | None], tls: TlsFiles | None, trust_network: bool
+        self,
+        server: grpc.aio.Server,
+        leader: Callable[[], Endpoint | None],
+        tls: TlsFiles | None,
+        trust_network: bool,
+        calls: Calls | None = None,
     ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
-        self._in_flight = InFlight(server, self)
+        self._in_flight = InFlight(server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._calls: dict[Any, Endpoint] = {}
+        self._offered: dict[str, Behaviour] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
     @classmethod
@@ -62,51 +81,67 @@ class ForwardingServer(Handler):
         config: ControllerConfig,
         tls: TlsFiles | None = None,
         trust_network: bool = False,
+        calls: Calls | None = None,
     ) -> Self:
-        """Start listening. Raises OSError if it cannot listen there."""
+        """Start listening. calls: sees all calls that arrive here. Raises OSError if it cannot listen there."""
         server = new_server(*bounds(config))
-        self = cls(server, leader, tls, trust_network)
+        self = cls(server, leader, tls, trust_network, calls)
         self.port = await listen(server, host, port, tls)
         await server.start()
         return self
 
+    def offer(self, method: str, behaviour: Behaviour) -> None:
+        """Serve a method, "/service/name", beside the controller's: while this process leads, otherwise forwarded."""
+        self._offered[method] = behaviour
+
     def service(self, handler_call_details: Any) -> Any:
         """Return the handler of a call: the controller's own, or one that forwards it."""
-        if self.local is not None:
-            return self.local.service(handler_call_details)
         method = handler_call_details.method
-        if method not in self._methods:
+        offered = self._offered.get(method)
+        if self.local is not None:
+            if offered is None:
+                return self.local.service(handler_call_details)
+            return grpc.unary_unary_rpc_method_handler(offered)
+        if offered is None and method not in self._methods:
             return None
         return grpc.unary_unary_rpc_method_handler(self._forward(method))
 
-    def _forward(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _forward(self, method: str) -> Behaviour:
         async def handle(request: bytes, context: Any) -> bytes:
-            metadata = sent_metadata(context)
-            leader = self.leader()
-            if leader is None or any(key == _FORWARDED for key, _ in metadata):
-                why = "no process of the cluster leads the controller now"
-                await end_call(context, grpc.StatusCode.UNAVAILABLE, why)
-            kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
-            channel = self._channel(leader)
-            ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
-            call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=context.time_remaining())
-            self._calls[call] = leader
             try:
-                answer: bytes = await call
-                context.set_trailing_metadata(tuple(await call.trailing_metadata()))
-                return answer
-            except asyncio.CancelledError:
-                if call in self._calls:
-                    raise
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.CANCELLED:  # a gRPC server ends calls in flight like this
-                    await end_call(context, error.code(), error.details() or "", *trailing_of(error, channel))
-            finally:
-                self._calls.pop(call, None)
-            why = "the controller's leader shut down before it answered the call"
-            return await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
+                answer, trailing = await self.ask(method, request, sent_metadata(context), context.time_remaining())
+            except NotForwarded as error:
+                await end_call(context, error.code, error.why, *error.trailing)
+            context.set_trailing_metadata(trailing)
+            return answer
 
         return handle
+
+    async def ask(
+        self, method: str, request: bytes, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None
+    ) -> tuple[bytes, tuple[Any, ...]]:
+        """Forward a call; return the leader's answer and its trailing metadata. Raises NotForwarded."""
+        leader = self.leader()
+        if leader is None or any(key == _FORWARDED for key, _ in metadata):
+            raise NotForwarded(grpc.StatusCode.UNAVAILABLE, "no process of the cluster leads the controller now")
+        kept = [each for each in metadata if self._sends_credentials or not each[0].startswith(_CREDENTIALS)]
+        channel = self._channel(leader)
+        ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+        call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
+        self._calls[call] = leader
+        try:
+            answer: bytes = await call
+            return answer, tuple(await call.trailing_metadata())
+        except asyncio.CancelledError:
+            if call in self._calls:
+                raise
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED:  # a gRPC server ends calls in flight like this
+                raise NotForwarded(error.code(), error.details() or "", *trailing_of(error, channel)) from error
+        finally:
+            self._calls.pop(call, None)
+        why = "the controller's leader shut down before it answered the call"
+        raise NotForwarded(grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
     def leader_changed(self) -> None:
         """Answer calls that an earlier leader has not answered with UNAVAILABLE."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from segstore.wire.controller_api import OUTCOME_UNKNOWN
+from segstore.server.controller.api.calls import Calls
+from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
 
 _ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
-_OF_TRANSPORT: Final = ("grpc-", ":")
 _NOT_SENT: Final = "failed to connect to all addresses"
 """gRPC's message for a call that was not sent, for lack of a connection."""
 
@@ -37,22 +37,24 @@ async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tup
 
 async def end_interrupted(context: Any) -> NoReturn:
     """Ends a call that was interrupted by the shutdown of its server."""
-    why = "this controller shut down before it finished the call"
+    why = "this controller was stopped or reset before it finished the call"
     await end_call(context, grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
 
-def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
-    """The metadata of a call that its client has sent, without what the transport adds."""
-    return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
-
-
 class InFlight(Handler):
-    """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started."""
+    """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
 
-    def __init__(self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any]) -> None:
+    calls: sees the unary calls of the controller's API.
+    """
+
+    def __init__(
+        self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any], calls: Calls | None = None
+    ) -> None:
         self._server = server
         self._handler = handler
+        self._calls = calls
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._interrupted: set[asyncio.Task[Any]] = set()
         self._ending = False
         server.add_generic_rpc_handlers((self,))
 
@@ -60,8 +62,13 @@ class InFlight(Handler):
         found: Any = self._handler.service(handler_call_details)
         if found is None:
             return None
-        kind = "stream_stream" if found.unary_unary is None else "unary_unary"
-        return found._replace(**{kind: self._answered(getattr(found, kind))})
+        if found.unary_unary is None:
+            return found._replace(stream_stream=self._answered(found.stream_stream))
+        behaviour, calls = found.unary_unary, self._calls
+        service, _, rpc = handler_call_details.method[1:].partition("/")
+        if calls is None or service != SERVICE:
+            return found._replace(unary_unary=self._answered(behaviour))
+        return found._replace(unary_unary=calls.recorded(rpc, self._answered(calls.ruled(rpc, behaviour))))
 
     def _answered(self, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(request: Any, context: Any) -> Any:
@@ -71,14 +78,21 @@ class InFlight(Handler):
             try:
                 return await behaviour(request, context)
             except asyncio.CancelledError:
-                if not self._ending:
+                if not self._ending and task not in self._interrupted:
                     raise
                 task.uncancel()
                 await end_interrupted(context)
             finally:
                 self._tasks.discard(task)
+                self._interrupted.discard(task)
 
         return handle
+
+    def interrupt(self) -> None:
+        """Cancels the calls in flight, which are answered as those of a server that stops."""
+        for task in self._tasks:
+            self._interrupted.add(task)
+            task.cancel()
 
     async def stop(self, grace_s: float) -> None:
         """Stops the server: accepts no more calls, and interrupts those not finished within `grace_s` seconds.

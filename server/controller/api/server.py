@@ -12,7 +12,8 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 import grpc
@@ -20,13 +21,13 @@ from google.protobuf.message import DecodeError, Message
 
 from segstore.server.controller.api.answers import answer
 from segstore.server.controller.api.auth import Authority
+from segstore.server.controller.api.calls import Calls
+from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.in_flight import InFlight, end_call, end_interrupted
-from segstore.server.controller.api.service import Caller, Served, serve
+from segstore.server.controller.api.service import Caller, serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import Closed, ControllerError
-from segstore.server.controller.pace import CALLER, units_of
-from segstore.server.controller.shares import Shares
+from segstore.server.controller.errors import ControllerError, Interrupted
 from segstore.server.descriptors import shares
 from segstore.server.durable import JournalFailed
 from segstore.server.net import AddressInUse, CannotListen, TlsFiles
@@ -46,27 +47,12 @@ _OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
 )
 
-_ENDING_S: Final = 1.0
-"""How long interrupted calls may wait until their changes are durable."""
-
-_CALL_UNITS: Final = 12
-"""Cost for gRPC and asyncio to accept a call, in units of the controller's pace."""
-_WORKS_MAX: Final = 128
-"""Maximum number of calls executed at a time; others wait."""
-_HELD_MAX_BYTES: Final = 128 << 20
-"""Maximum total size of the requests in flight."""
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including those whose request has not arrived: gRPC needs 20 KB for
 each. It refuses others, and more than 1,000 at once."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
-
-_GROWING: Final = {
-    *("createScope", "createStream", "updateStream", "scale", "createKeyValueTable", "createTransaction"),
-    *("createReaderGroup", "updateReaderGroup", "updateSubscriberStreamCut", "noteTimestampFromWriter"),
-}
-"""Methods that are refused when memory is full."""
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """Names of a response's enum field."""
@@ -114,23 +100,26 @@ def _taken(host: str, port: int) -> bool:
 class ControllerServer:
     """A served controller. Created by `start`, or by `behind` without a socket of its own.
 
-    `handlers` are the gRPC handlers of its methods.
+    `executor` executes its calls; `handlers` are the gRPC handlers of its methods.
     """
 
     def __init__(
-        self, controller: Controller, authority: Authority, settled: Callable[[], Awaitable[None]] | None
+        self,
+        controller: Controller,
+        authority: Authority,
+        servers: Callable[[], Sequence[Endpoint]] | None,
+        settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        self._controller = controller
-        self._authority = authority
+        self.executor = Executor(
+            controller, authority, serve(controller, servers or (lambda: (self._endpoint,))), settled
+        )
+        self.handlers = grpc.method_handlers_generic_handler(
+            SERVICE,
+            {name: grpc.unary_unary_rpc_method_handler(self._handler(name, each)) for name, each in METHODS.items()},
+        )
         self._in_flight: InFlight | None = None
-        self._settled = settled
         self._keeper: asyncio.Task[None] | None = None
-        self._work: set[asyncio.Task[bytes]] = set()
-        self._works = Shares(_WORKS_MAX)
-        self._held = Shares(_HELD_MAX_BYTES)
-        self._closed = False
         self._endpoint = Endpoint("", 0)
-        self.handlers: grpc.GenericRpcHandler[Any, Any] | None = None
 
     @classmethod
     async def start(
@@ -144,6 +133,7 @@ class ControllerServer:
         published_host: str | None = None,
         servers: Callable[[], Sequence[Endpoint]] | None = None,
         settled: Callable[[], Awaitable[None]] | None = None,
+        calls: Calls | None = None,
     ) -> Self:
         """Start listening and serve a controller, which is not closed with the server; port 0 picks a free one.
 
@@ -151,14 +141,13 @@ class ControllerServer:
         published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. servers:
         returns the addresses of all controllers of the cluster for clients; None: this one. settled: returns when all
         changes are durable; calls are answered only then, with UNAVAILABLE if it raises `JournalFailed`. None: no
-        durability.
+        durability. calls: sees all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), settled)
-        self.handlers = self._handlers(serve(controller, servers or (lambda: (self._endpoint,))))
-        self._in_flight = InFlight(server, self.handlers)
+        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), servers, settled)
+        self._in_flight = InFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
         await server.start()
@@ -174,8 +163,7 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]],
     ) -> Self:
         """Serve calls passed to `handlers`, without a socket; arguments as for `start`."""
-        self = cls(controller, authority, settled)
-        self.handlers = self._handlers(serve(controller, servers))
+        self = cls(controller, authority, servers, settled)
         self._keeper = asyncio.create_task(self._keep(), name="controller")
         return self
 
@@ -196,15 +184,26 @@ class ControllerServer:
             await asyncio.gather(keeper, return_exceptions=True)
         if self._in_flight is not None:
             await self._in_flight.stop(grace_s)
-        self._closed = True
-        if left := tuple(self._work):
-            for each in left:
-                each.cancel()
-            _, pending = await asyncio.wait(left, timeout=_ENDING_S)
-            for each in pending:  # they wait for their changes to become durable
-                each.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-        await self._authority.aclose()
+        await self.executor.aclose()
+
+    async def settled(self) -> None:
+        """Return when all changes are durable. Raises JournalFailed."""
+        await self.executor.settled()
+
+    async def interrupt(self) -> None:
+        """Cancel the work of calls in flight and of timers; these callers get UNAVAILABLE, as when the server stops."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        if self._in_flight is not None:
+            self._in_flight.interrupt()
+        keeper.cancel()
+        try:
+            await asyncio.gather(keeper, return_exceptions=True)
+            await self.executor.interrupt()
+        finally:
+            if self._keeper is keeper:  # not closed meanwhile
+                self._keeper = asyncio.create_task(self._keep(), name=keeper.get_name())
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,25 +212,19 @@ class ControllerServer:
         await self.aclose()
 
     async def _keep(self) -> None:
+        controller = self.executor.controller
         while True:
-            due_ms = self._controller.next_due_ms()
-            wait_s = None if due_ms is None else max(due_ms - self._controller.now_ms(), 0) / 1000
+            due_ms = controller.next_due_ms()
+            wait_s = None if due_ms is None else max(due_ms - controller.now_ms(), 0) / 1000
             try:
                 async with asyncio.timeout(wait_s):
-                    await self._controller.wait_for_timer()
+                    await controller.wait_for_timer()
             except TimeoutError:
-                await self._controller.run_due()
+                await controller.run_due()
 
-    def _handlers(self, served: Mapping[str, Served]) -> grpc.GenericRpcHandler[Any, Any]:
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method, served.get(name)))
-                for name, method in METHODS.items()
-            },
-        )
+    def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        serve_one = self.executor.served.get(name)
 
-    def _handler(self, name: str, method: Method, serve_one: Served | None) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def unimplemented(asked: bytes, context: Any) -> bytes:
             await end_call(
                 context,
@@ -242,67 +235,26 @@ class ControllerServer:
         if serve_one is None:
             return unimplemented
 
-        settled = self._settled
-
-        pace = self._controller.pace
-
         async def perform(request: Message, caller: Caller) -> bytes:
-            try:
-                response: Message | None = await serve_one(request, caller)
-            finally:  # a refusal reveals state, too
-                if settled is not None:
-                    await settled()
+            response: Message | None = await serve_one(request, caller)
             response = _with_status(method.response, "SUCCESS") if response is None else response
             data = response.SerializeToString()
-            pace.charge(units_of(len(data)))
+            self.executor.charge(len(data))
             return data
 
-        async def begin(asked: bytes, authorization: str | None) -> asyncio.Task[bytes]:
-            """Starts the work of a call once its peer's share allows it. A cancelled wait leaves nothing behind."""
-            caller, peer = Caller(self._authority, await self._authority.principal(authorization)), CALLER.get()
-            await self._works.take(peer)
-            try:
-                await pace.take(units_of(len(asked)))
-                if self._closed:
-                    raise Closed
-                if name in _GROWING:
-                    self._controller.check_memory(len(asked))
-                work = asyncio.create_task(
-                    perform(method.request.FromString(asked), caller), name=f"{name} of a controller"
-                )
-            except BaseException:
-                self._works.give_back(peer)
-                raise
-            self._work.add(work)
-            work.add_done_callback(self._work.discard)
-            work.add_done_callback(lambda _: self._works.give_back(peer))
-            return work
+        def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
+            return partial(perform, method.request.FromString(asked), caller)
 
         async def handle(asked: bytes, context: Any) -> bytes:
-            peer, size, work = context.peer(), len(asked), None
-            CALLER.set(peer)
-            pace.charge(_CALL_UNITS)
-            if not self._held.try_take(peer, size):
-                await end_call(
-                    context,
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    "the requests in flight on this connection are too large together",
-                )
+            execution = self.executor.execute(name, context.peer(), asked, _authorization(context), prepare)
+            del asked  # it may be large, and is not needed any more
             try:
-                work = await begin(asked, _authorization(context))
-                del asked  # it may be large, and is not needed any more
-                # As in Pravega, started work is completed even if the caller disconnects.
-                return await asyncio.shield(work)
+                return await execution
             except DecodeError:
                 await end_call(
                     context, grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}"
                 )
-            except asyncio.CancelledError:
-                if work is None:
-                    raise
-                if not work.cancelled():
-                    work.add_done_callback(_abandoned)
-                    raise
+            except Interrupted:
                 await end_interrupted(context)
             except JournalFailed as error:
                 await end_call(context, grpc.StatusCode.UNAVAILABLE, str(error), OUTCOME_UNKNOWN)
@@ -312,18 +264,8 @@ class ControllerServer:
                 if value is not None:
                     return _with_status(method.response, value).SerializeToString()
                 await end_call(context, code, error.message)
-            finally:
-                self._held.give_back(peer, size)
-                del work  # which has the error, whose traceback has this frame
 
         return handle
-
-
-def _abandoned(work: asyncio.Task[bytes]) -> None:
-    """Retrieves the error of a work whose caller has gone, and logs it if it is an unexpected one."""
-    error = None if work.cancelled() else work.exception()
-    if error is not None and not isinstance(error, ControllerError | JournalFailed):
-        _log.error("unexpected error in %s, whose caller has gone: %.200r", work.get_name(), error)
 
 
 def _authorization(context: Any) -> str | None:

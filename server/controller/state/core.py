@@ -82,6 +82,16 @@ class Core:
         self._order = 0
         self._once: set[tuple[Due, str, str]] = set()
 
+    def replace(self, state: State) -> None:
+        """Replace the state's contents, which then belong to this object, and cancel all timers. Not journaled."""
+        account = self.memory.account
+        self.memory.release()
+        for name in State.__struct_fields__:
+            setattr(self.state, name, getattr(state, name))
+        self.memory = StateMemory(account, self.state)
+        self._timers.clear()
+        self._once.clear()
+
     def check_segments(self, what: str, count: int) -> None:
         """Raise `TooMany` for more segments than a stream or a table may have."""
         if count > self.config.max_segments:

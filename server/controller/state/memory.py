@@ -27,7 +27,7 @@ class StateMemory:
     """Charges `account` for `state`, including its initial contents."""
 
     def __init__(self, account: MemoryAccount, state: State) -> None:
-        self._account = account
+        self.account = account
         self._state = state
         self._charged: dict[tuple[str, str, str], int] = {}
         self._measured_again_at: dict[tuple[str, str, str], int] = {}
@@ -38,13 +38,17 @@ class StateMemory:
                 for name in getattr(held, kind):
                     self._charge((kind, scope, name), 0)
         for name in state.numbers:
-            self._account.charge(name_bytes(name))
+            self.account.charge(name_bytes(name))
         self._numbers = len(state.numbers)
+
+    def release(self) -> None:
+        """Release everything that is charged: the state is about to be replaced."""
+        self.account.charge(-sum(self._charged.values()) - sum(map(name_bytes, self._state.numbers)))
 
     def check(self, request_bytes: int) -> None:
         """Raise `MemoryFull` for a request that would make the state grow beyond the limit."""
         try:
-            self._account.check(_THING_BYTES + _FACTOR * request_bytes)
+            self.account.check(_THING_BYTES + _FACTOR * request_bytes)
         except StoreFull as error:
             raise MemoryFull(error.used, error.limit) from error
 
@@ -62,7 +66,7 @@ class StateMemory:
         self._charge(key, _FACTOR * len(op.encode(operation)))
         if len(self._state.numbers) > self._numbers:
             self._numbers += 1
-            self._account.charge(name_bytes("/".join(key[1:])))
+            self.account.charge(name_bytes("/".join(key[1:])))
 
     def _charge(self, key: tuple[str, str, str], size: int) -> None:
         """Charge `size` more for an object, or its measured size, or release all if it was deleted."""
@@ -72,7 +76,7 @@ class StateMemory:
         before = self._charged.pop(key, 0)
         if thing is None:
             self._measured_again_at.pop(key, None)
-            self._account.charge(-before)
+            self.account.charge(-before)
             return
         now = before + size
         if now >= self._measured_again_at.get(key, 0):
@@ -80,4 +84,4 @@ class StateMemory:
             now = _THING_BYTES + _FACTOR * (len(encoded) + len(name))
             self._measured_again_at[key] = 2 * now + _SLACK_BYTES
         self._charged[key] = now
-        self._account.charge(now - before)
+        self.account.charge(now - before)

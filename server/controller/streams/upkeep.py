@@ -28,6 +28,10 @@ class Upkeep:
         self._scaling = scaling
         self._watches: dict[str, dict[int, Watch]] = {}
 
+    def clear(self) -> None:
+        """Forget the measured rates of all streams."""
+        self._watches.clear()
+
     def watch(self, scope: str, stream: str) -> None:
         """Set the timers that a stream's configuration requires. Call it when the configuration may have changed."""
         found = self._find(scope, stream)

@@ -58,6 +58,10 @@ class Watermarks:
         self._streams = streams
         self._behind_since: dict[str, dict[str, int]] = {}
 
+    def clear(self) -> None:
+        """Forget since when writers have been behind."""
+        self._behind_since.clear()
+
     async def run(self, scope: str, stream: str) -> None:
         """Write a watermark if one is due; set a timer for the next one while there are active writers."""
         found = self._core.state.find_stream(scope, stream)

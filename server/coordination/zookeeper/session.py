@@ -28,6 +28,7 @@ from pydantic import SecretStr
 from segstore.server.coordination import errors
 from segstore.server.coordination.types import CoordinationSession, Node, SessionState
 from segstore.server.coordination.zookeeper.kazoo_line import KazooLine
+from segstore.wire.extras import pip_command
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class ZooKeeperSession(CoordinationSession):
             from kazoo.retry import KazooRetry
             from kazoo.security import CREATOR_ALL_ACL
         except ModuleNotFoundError as error:
-            raise errors.Unreachable("ZooKeeper needs kazoo: pip install 'segstore[zookeeper]'") from error
+            raise errors.Unreachable(f"ZooKeeper needs kazoo: {pip_command('zookeeper')}") from error
         handler = SequentialThreadingHandler()
         self._line = KazooLine(handler)
         pause = {"delay": _FIRST_RETRY_S, "max_delay": _LAST_RETRY_S, "sleep_func": self._line.sleep}

@@ -23,11 +23,15 @@ from segstore.server.connection import Connection, ConnectionHub
 from segstore.server.durable import Gate
 from segstore.server.fair_queue import SLICE_S, FairQueue
 from segstore.server.faults import Faults, Observer
-from segstore.wire import Buffer, Command, FrameDecoder, encode
+from segstore.wire import Buffer, Command, FrameDecoder, GetStreamSegmentInfo, KeepAlive, encode
 from segstore.wire.trace import Direction
-from tests.server.support import HELLO, SEGMENT, FakeClock, make_service
+from tests.server.support import HELLO, SEGMENT, FakeClock, append, create, make_service, set_up
 from tests.server.test_recording import Notes
 
+PONG = KeepAlive()
+INFO = GetStreamSegmentInfo(1, SEGMENT, "")
+PART = encode(PONG)[:5]
+WAITING_READ_BYTES = 1024
 PEER, STORE = ("10.0.0.1", 5000), ("10.0.0.2", 12345)
 
 
@@ -349,3 +353,19 @@ def idle(room: Room, **facts: Any) -> Line:
 def exists(room: Room) -> bool:
     """Whether `create` was executed."""
     return room.service.has_segment(SEGMENT)
+
+
+def filled(room: Room, size: int) -> Line:
+    """A segment with `size` bytes, and the connection that has written them."""
+    line = room.connect()
+    line.send(create(), set_up(), append(1, bytes(size)))
+    if room.hub.gate is not None:
+        room.disk.commit()
+    assert len(line.answers()) == 3
+    return line
+
+
+def account(room: Room, line: Line) -> int:
+    """What is held for the only peer that anything is held for."""
+    assert line.connection.held_bytes == room.hub.outstanding_bytes
+    return room.hub.outstanding_bytes

@@ -11,10 +11,11 @@ import httpx
 
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
+from segstore.server.control_api import Controlled, make_app
 from segstore.wire import Hello
 from tests.server.support import Peer
 
-__all__ = ["asking", "client_of", "peer_of", "raw", "refusal"]
+__all__ = ["alone", "asking", "asking_cluster", "client_of", "done", "peer_of", "raw", "refusal"]
 
 
 def client_of(mock: MockSegmentStore | MockCluster) -> httpx.AsyncClient:
@@ -29,8 +30,28 @@ async def asking(**settings: Any) -> AsyncIterator[tuple[MockSegmentStore, httpx
         yield mock, http
 
 
+def alone(controlled: Controlled) -> httpx.AsyncClient:
+    """A client of an application that has no listener and no guard."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(make_app(controlled)), base_url="http://localhost")
+
+
 @asynccontextmanager
-async def peer_of(mock: MockSegmentStore) -> AsyncIterator[Peer]:
+async def asking_cluster(**settings: Any) -> AsyncIterator[tuple[MockCluster, httpx.AsyncClient]]:
+    """Stores with a controller, and a client of their control API."""
+    async with MockCluster(http_port=0, **settings) as mock, client_of(mock) as http:
+        yield mock, http
+
+
+async def done(http: httpx.AsyncClient, method: str, path: str, body: Any = None, **params: Any) -> Any:
+    """What a request that succeeds is answered."""
+    given = {} if body is None else {"json": body}
+    answer = await http.request(method, path, params=params, **given)
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
+
+
+@asynccontextmanager
+async def peer_of(mock: MockSegmentStore | MockCluster) -> AsyncIterator[Peer]:
     """A peer that has said Hello."""
     peer = await Peer.connect(mock)
     try:

@@ -7,7 +7,6 @@ import hashlib
 import re
 from pathlib import Path
 
-import httpx
 import pytest
 
 from segstore.server import MockSegmentStore
@@ -201,19 +200,3 @@ async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
         await page.press("Enter", "\r")
         await page.until(f"{row}.cells[1].textContent === '{1 - giver}'")
         assert mock.owner_of(segment) == 1 - giver
-
-
-async def test_requests_are_not_recorded_while_no_page_is_open() -> None:
-    async with MockSegmentStore() as mock, httpx.AsyncClient(trust_env=False) as http:
-        mock.faults.observer = None  # as `serve` has it
-        controlled = Controlled([mock.server], mock.faults)
-        controlled.watch.forget_s = 0.01
-        api = ControlApi(controlled, "127.0.0.1", 0)
-        await api.start()
-        try:
-            assert api.address is not None
-            told = (await http.get(f"http://127.0.0.1:{api.address[1]}/v1/requests")).json()
-            assert told["on_demand"] is True
-        finally:
-            await api.stop()
-        assert mock.faults.observer is None

@@ -1,15 +1,24 @@
-"""The latest requests over HTTP, where they are kept always and where only while somebody asks."""
+"""The latest requests over HTTP: the list, the detail of one, and the trace of all."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.clock import LoopClock
-from segstore.server.control_api.routes import Watch
-from segstore.server.faults import Faults, Observer
-from tests.server.control_api.support import asking, peer_of, refusal
-from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
+from segstore.server.cluster import ClusterSettings, MockCluster
+from segstore.server.control_api import Controlled
+from segstore.traces import TraceFile
+from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, ReadSegment, SetupAppend
+from segstore.wire.trace import RecordKind
+from tests.server.control_api.support import alone, asking, client_of, peer_of, refusal
+from tests.server.support import SEGMENT, WRITER, append, create, set_up
+
+
+def event(data: bytes) -> bytes:
+    return bytes(4) + len(data).to_bytes(4, "big") + data
 
 
 async def test_requests_come_newest_first_with_what_has_become_of_them() -> None:
@@ -18,15 +27,20 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         mock.faults.add("type = APPEND_BLOCK_END", do="hold", name="held")
         peer.send(append(2))
         await mock.faults.wait_held("held")
-        told = (await http.get("/v1/requests")).json()
-        assert (told["last"], told["forgotten"], told["on_demand"]) == (5, 0, False)
-        assert [each["number"] for each in told["requests"]] == [5, 4, 3, 2, 1]
-        held, stored = told["requests"][:2]
+        answer = (await http.get("/v1/requests")).json()
+        assert (answer["last"], answer["forgotten"]) == (10, 0)  # with four replies and the opening of the connection
+        numbers = [each["number"] for each in answer["requests"]]
+        assert numbers == sorted(numbers, reverse=True)
+        held, stored, *_, hello = answer["requests"]
         assert (held["type"], held["stage"], held["faults"]) == ("APPEND_BLOCK_END", "received", ["held: hold"])
+        assert (held["reply"], held["latency_ms"]) == (None, None)
         assert (stored["stage"], stored["reply"], stored["failure"]) == ("replied", "DATA_APPENDED", False)
         assert (stored["segments"], stored["writer_id"], stored["request_id"]) == ([SEGMENT], str(WRITER), "3")
+        assert stored["faults"] == []
         assert stored["latency_ms"] >= 0
-        assert stored["connection"] == (await http.get("/v1/connections")).json()["connections"][0]["number"]
+        assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
+        (connection,) = (await http.get("/v1/connections")).json()["connections"]
+        assert stored["connection"] == connection["number"]
 
 
 async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> None:
@@ -36,55 +50,121 @@ async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> No
         async def numbers(**query: str | int) -> list[int]:
             return [each["number"] for each in (await http.get("/v1/requests", params=query)).json()["requests"]]
 
-        assert await numbers(match="type = CREATE_SEGMENT") == [3, 2]
-        assert await numbers(match="failure") == [3]
-        assert await numbers(after=2) == [3]
-        assert await numbers(limit=1) == [3]
+        first, second = sorted(await numbers(match="type = CREATE_SEGMENT"))
+        assert await numbers(match="failure") == [second]
+        assert await numbers(after=first) == [second]
+        assert await numbers(limit=1) == [second]
+        assert await numbers(match="latency > 1h") == []
         status, said, where = refusal(await http.get("/v1/requests", params={"match": "type ="}))
         assert (status, where) == (422, "query.match")
         assert "column 7" in said
 
 
+async def test_more_records_are_examined_until_enough_requests_match() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up())
+        for number in range(1, 1001):
+            peer.send(append(number))
+        await peer.ask(append(1001))
+        found = (await http.get("/v1/requests", params={"match": "type = SETUP_APPEND"})).json()["requests"]
+        assert [each["reply"] for each in found] == ["APPEND_SETUP"]
+
+
 async def test_a_name_that_utf8_cannot_encode_is_listed_escaped() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create())
-        mock.requests()[-1].segments = ("odd \ud800",)
-        assert (await http.get("/v1/requests")).json()["requests"][0]["segments"] == ["odd \\ud800"]
+        await peer.ask(CreateSegment(1, "odd \ud800", 0, 0, "", 0))
+        found = (await http.get("/v1/requests")).json()["requests"][0]
+        assert found["segments"] == ["odd \\ud800"]
+        detail = (await http.get(f"/v1/requests/{found['number']}")).json()
+        assert "odd \\ud800" in [each["value"] for each in detail["frames"][0]["fields"]]
 
 
-async def test_an_unwatched_store_raises_an_error_that_explains_it() -> None:
-    async with asking(watched=False) as (_, http):
+async def test_requests_are_kept_from_the_start_whether_or_not_faults_are_possible() -> None:
+    async with MockSegmentStore(http_port=0, watched=False) as mock:
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+        async with client_of(mock) as http:
+            found = (await http.get("/v1/requests")).json()["requests"]
+    assert [each["type"] for each in found] == ["CREATE_SEGMENT", "HELLO"]
+
+
+async def test_a_server_that_keeps_no_requests_raises_an_error_that_explains_it() -> None:
+    assert ClusterSettings(http_port=0, history_bytes=0).make_traffic() is None
+    async with alone(Controlled([])) as http:
         status, said, _ = refusal(await http.get("/v1/requests"))
-        assert status == 409
-        assert "watched=False" in said
+        assert (status, "history_bytes" in said) == (409, True)
 
 
-async def test_requests_are_recorded_on_demand_from_the_first_query_until_queries_stop() -> None:
-    async with MockSegmentStore() as mock, peer_of(mock) as peer:
-        mock.faults.observer = None
-        watch = Watch()
-        observer, on_demand = watch.of(mock.faults)
-        assert on_demand
-        assert observer.requests() == []
+# --- in detail ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_append_in_detail_has_its_fields_its_events_its_timeline_and_its_neighbours() -> None:
+    events = event(b'{"table": 7}') + event(b"text") + event(b"\xff\x00")
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up())
+        block, end = AppendBlock(WRITER, events), AppendBlockEnd(WRITER, len(events), b"", 3, 3, 9)
+        peer.send(block)
+        await peer.ask(end)
+        mock.faults.add("type = READ_SEGMENT", do="WrongHost", name="lost")
+        await peer.ask(ReadSegment(SEGMENT, 0, 100, "secret", 10))
+        refused, stored = (await http.get("/v1/requests", params={"limit": 2})).json()["requests"]
+        found = (await http.get(f"/v1/requests/{stored['number']}")).json()
+        lost = (await http.get(f"/v1/requests/{refused['number']}")).json()
+    assert [(each["part"], each["type"]) for each in found["frames"]] == [
+        ("request", "APPEND_BLOCK"),
+        ("request", "APPEND_BLOCK_END"),
+        ("reply", "DATA_APPENDED"),
+    ]
+    fields = {each["name"]: each["value"] for each in found["frames"][1]["fields"]}
+    assert (fields["num_events"], fields["last_event_number"]) == ("3", "3")
+    assert bytes.fromhex(found["frames"][2]["hex"])[:4] == bytes((0, 0, 0, 7))
+    assert [(each["kind"], each["form"], each["text"]) for each in found["payload"]] == [
+        ("event", "json", '{\n  "table": 7\n}'),
+        ("event", "text", "text"),
+        ("event", "hex", "ff00"),
+    ]
+    assert [each["what"] for each in found["timeline"]][-3:] == ["received", "applied", "replied with DATA_APPENDED"]
+    beside = found["neighbours"]
+    assert [each["type"] for each in beside if each["itself"]] == ["APPEND_BLOCK_END"]
+    assert "WRONG_HOST" in [each["type"] for each in beside]
+    assert [json.loads(line)["type"] for line in found["fixture"]] == [each["type"] for each in found["frames"]]
+
+    assert [each["what"] for each in lost["timeline"]] == [
+        "received",
+        "fault lost: error WRONG_HOST",
+        "refused",
+        "replied with WRONG_HOST",
+    ]
+    assert "secret" not in json.dumps(lost)
+    assert "******" in [each["value"] for each in lost["frames"][0]["fields"]]
+
+
+async def test_a_request_that_was_discarded_or_is_none_is_not_found() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
-        assert [each.type_name for each in observer.requests()] == ["CREATE_SEGMENT"]
-        watch.forget_s = 0.01
-        assert watch.of(mock.faults) == (observer, True)
-        await until(lambda: mock.faults.observer is None)
-        await peer.ask(create())
-        assert len(observer.requests()) == 1
-        assert watch.of(mock.faults)[0] is not observer
-        watch.close()
-        watch.close()
+        for number in (1, 5, 77, 10**30):  # an opening, a reply, none
+            status, _, where = refusal(await http.get(f"/v1/requests/{number}"))
+            assert (status, where) == (404, "path.number")
 
 
-@pytest.mark.parametrize("closed", ["before", "after"])
-async def test_an_observer_that_was_there_stays(closed: str) -> None:
-    kept = Observer()
-    faults = Faults(LoopClock(), observer=kept)
-    watch = Watch()
-    if closed == "before":
-        watch.close()
-    assert watch.of(faults) == (kept, False)
-    watch.close()
-    assert faults.observer is kept
+@pytest.mark.parametrize("form", ["wtrace", "jsonl"])
+async def test_what_is_kept_is_downloaded_as_a_trace(tmp_path: Path, form: str) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), SetupAppend(2, WRITER, SEGMENT, "secret"))
+        answer = await http.get("/v1/trace", params={"form": form})
+        assert f'filename="segstore.{form}"' in answer.headers["content-disposition"]
+    file = tmp_path / f"it.{form}"
+    file.write_bytes(answer.content)
+    with TraceFile(file) as trace:
+        records = list(trace.records())
+    assert [each.kind for each in records] == [RecordKind.OPEN, *[RecordKind.FRAME] * 6]
+    assert b"secret" not in answer.content
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_a_cluster_keeps_the_requests_of_all_its_stores_also_of_one_that_is_restarted() -> None:
+    async with MockCluster(stores=2, containers=2, http_port=0) as mock, client_of(mock) as http:
+        await mock.stop_store(1)
+        await mock.start_store(1)
+        assert {each.hub.recorder for each in mock.stores} == {mock.traffic}
+        assert (await http.get("/v1/requests")).status_code == 200

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server import MockSegmentStore
+from segstore.server.control_api import Controlled
 from segstore.server.control_api.first import First
+from segstore.server.faults import FaultRequest
 from segstore.wire import WIRE_VERSION, SegmentCreated, SetupAppend
-from tests.server.control_api.support import asking, peer_of, refusal
+from tests.server.control_api.support import alone, asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
 
@@ -170,7 +172,7 @@ async def test_of_many_writers_the_first_are_listed_and_all_are_counted() -> Non
 
 
 async def test_connections_without_numbers_are_listed_and_cannot_be_closed() -> None:
-    async with asking(watched=False) as (mock, http), peer_of(mock):
+    async with MockSegmentStore(watched=False) as mock, peer_of(mock), alone(Controlled([mock.server])) as http:
         (found,) = (await get(http, "/v1/connections"))["connections"]
         assert found["number"] is None
         (connection,) = mock.server.hub.connections
@@ -211,6 +213,41 @@ async def test_no_more_names_are_kept_than_there_is_room_for() -> None:
         mock._control_api.controlled.names.max_names = 1
         await http.post("/v1/writers", json={"name": "a"})
         assert refusal(await http.post("/v1/writers", json={"name": "b"}))[::2] == (409, "body.name")
+
+
+async def test_a_rule_with_a_function_is_listed_by_its_name_and_cannot_be_added() -> None:
+    async with asking() as (mock, http):
+
+        @mock.fault("type = HELLO")
+        def greeted(request: FaultRequest) -> None:
+            """Decides nothing: the request is executed."""
+
+        (rule,) = (await get(http, "/v1/faults"))["rules"]
+        assert (rule["name"], rule["rule"]["do"]) == ("greeted", [{"call": "greeted"}])
+        assert refusal(await http.post("/v1/faults", json={"do": {"call": "greeted"}}))[::2] == (422, "body.do[0]")
+        assert "#/components/schemas/Call" not in (await http.get("/v1/openapi.json")).text
+
+
+async def test_toxics_are_added_listed_and_removed() -> None:
+    async with asking() as (mock, http):
+        async with peer_of(mock) as peer:
+            made = await http.post("/v1/toxics", json={"type": "timeout", "timeout": 0, "stream": "upstream"})
+            assert (made.status_code, made.json()) == (201, {"name": "timeout_upstream"})
+            assert refusal(await http.post("/v1/toxics", json={"type": "timeout", "timeout": 5, "stream": "upstream"}))[
+                ::2
+            ] == (409, "body.name")
+            (toxic,) = (await get(http, "/v1/toxics"))["toxics"]
+            assert (toxic["toxic"]["timeout"], toxic["connections"]) == (0, 1)
+            assert (await http.delete("/v1/toxics/timeout_upstream")).status_code == 204
+            assert await peer.closed() == b""
+        assert refusal(await http.delete("/v1/toxics/timeout_upstream"))[::2] == (404, "path.name")
+        await http.post("/v1/toxics", json={"type": "latency"})
+        assert (await http.delete("/v1/toxics")).status_code == 204
+        toxics = [{"type": "slicer", "average_size": 5}, {"type": "down", "toxicity": 0}]
+        assert (await http.put("/v1/faults", json={"toxics": toxics})).status_code == 200
+        assert [each.name for each in mock.faults.toxics.tallies()] == ["slicer_downstream", "down"]
+        assert (await http.put("/v1/faults", json={})).status_code == 200
+        assert mock.faults.toxics.tallies() == []
 
 
 async def test_rules_of_faults_are_added_fire_and_are_taken_out() -> None:
@@ -294,6 +331,13 @@ JSON = {"content-type": "application/json"}
         ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
         ("POST", "/v1/faults", b'{"do": "ok", "skip": 1e999}', 422, "body.skip"),
         ("POST", "/v1/faults", b'{"do": {"error": "WrongHost", "fields": {"correct_host": "\\ud800"}}}', 422, "body"),
+        ("POST", "/v1/toxics", b"[]", 422, "body"),
+        ("POST", "/v1/toxics", b'{"type": "latencie"}', 422, "body"),
+        ("POST", "/v1/toxics", b'{"type": "latency", "latency": -1}', 422, "body.latency"),
+        ("POST", "/v1/toxics", b'{"type": "latency", "latncy": 1}', 422, "body.latncy"),
+        ("POST", "/v1/toxics", b'{"type": "bandwidth", "rate": NaN}', 422, "body.rate"),
+        ("POST", "/v1/toxics", b'{"type": "latency", "name": "\\ud800"}', 422, "body.name"),
+        ("PUT", "/v1/faults", b'{"toxics": [{"type": "slicer"}]}', 422, "body.toxics[0].average_size"),
         ("PUT", "/v1/faults", b'{"rules": [' + b",".join([b'{"do":"ok"}'] * 1_001) + b"]}", 422, "body.rules"),
         ("POST", "/v1/writers", b'{"name": ""}', 422, "body.name"),
         ("POST", "/v1/writers", b'{"name": "a", "more": 1}', 422, "body.more"),

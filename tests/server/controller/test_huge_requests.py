@@ -278,17 +278,17 @@ async def test_calls_beyond_what_is_worked_on_for_a_peer_wait_and_cost_nothing_w
     await call("createScope", m.ScopeInfo(scope="a"))
     gate = Gate(world)
     pending = [asyncio.create_task(call.status("createStream", stream_config(f"s{at}"))) for at in range(60)]
-    await until(lambda: gate.asked > 0 and len(server._held._taken) == 1)
+    await until(lambda: gate.asked > 0 and len(server.executor._held._taken) == 1)
     assert await other.status("checkScopeExists", m.ScopeInfo(scope="a")) == "OK"
-    begun = len(server._work)
+    begun = len(server.executor._work)
     assert 0 < begun < 20
     await given_up(pending)
-    await until(lambda: not server._held._taken)
-    assert len(server._work) == begun, "what has begun is finished, and no more begins"
+    await until(lambda: not server.executor._held._taken)
+    assert len(server.executor._work) == begun, "what has begun is finished, and no more begins"
     gate.open.set()
-    await until(lambda: not server._work)
+    await until(lambda: not server.executor._work)
     assert len(world.controller.state.scopes["a"].streams) == begun
-    assert not server._works._taken
+    assert not server.executor._works._taken
     assert await call.status("createStream", stream_config("last")) == "SUCCESS"
 
 
@@ -305,7 +305,7 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = [group(f"g{at}", startingStreamCuts=[cut(ENTRIES - 1, 2**60)]) for at in range(10)]
-    monkeypatch.setattr("segstore.server.controller.api.server._HELD_MAX_BYTES", 10 * large[0].ByteSize())
+    monkeypatch.setattr("segstore.server.controller.api.executing._HELD_MAX_BYTES", 10 * large[0].ByteSize())
     async with (
         await ControllerServer.start(world.controller) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
@@ -343,9 +343,9 @@ async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_i
     pending = asyncio.create_task(call.status("createStream", stream_config("s")))
     await until(lambda: gate.asked)
     await given_up([pending])
-    await until(lambda: not server._held._taken)
+    await until(lambda: not server.executor._held._taken)
     gate.open.set()
-    await until(lambda: not server._work)
+    await until(lambda: not server.executor._work)
     gc.collect()
     assert [message[:73] for message in caplog.messages] == [each[:73] for each in logged]
     assert all(len(message) < 400 for message in caplog.messages)
@@ -354,7 +354,7 @@ async def test_an_error_of_a_call_that_was_given_up_is_logged_once_and_shortly_i
 async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore.server.controller.api.server._ENDING_S", 0.01)
+    monkeypatch.setattr("segstore.server.controller.api.executing._ENDING_S", 0.01)
     world.controller.scopes.create("a")
     gate, waits = Gate(world), asyncio.Event()
 
@@ -368,5 +368,5 @@ async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_
         await until(lambda: gate.asked)
         await server.aclose(grace_s=0)
         assert waits.is_set()
-        assert server._work == set()
+        assert server.executor._work == set()
         assert await pending in ("UNAVAILABLE", "CANCELLED")

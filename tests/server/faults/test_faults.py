@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -70,6 +71,20 @@ async def test_a_connection_can_end_in_the_middle_of_a_reply(kind: HostName) -> 
         whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
         assert await peer.closed() == whole[:11]
         assert stored(mock) == 4
+
+
+async def test_a_reset_in_place_of_the_reply_to_a_read_that_has_waited_is_felt_as_one(
+    kind: HostName, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as reader:
+        mock.faults.add("type = READ_SEGMENT", do={"close": "after", "reset": True})
+        assert len(await reader.ask(HELLO)) == 1
+        reader.send(read(0))
+        await mock.wait_for("type = READ_SEGMENT", stage="received")
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        with pytest.raises(ConnectionResetError):
+            await reader.reader.read(1)
+    assert "Exception" not in caplog.text
 
 
 async def test_a_reset_is_felt_as_one(kind: HostName) -> None:
@@ -410,9 +425,19 @@ async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName)
 
 
 async def test_a_wait_for_held_traffic_that_times_out_names_the_count(kind: HostName) -> None:
-    async with hosted(kind) as mock:
-        with pytest.raises(TimeoutError, match=r"'x' held 0 and not 1 within 0\.01 s"):
+    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
+        mock.faults.add('type = CREATE_SEGMENT and segment ~ "shop/*"', do="hold", name="x")
+        await peer.ask(HELLO, create())
+        with pytest.raises(TimeoutError) as caught:
             await mock.faults.wait_held("x", timeout_s=0.01)
+        said, near = str(caught.value).splitlines()
+        assert said == "'x' held 0 and not 1 within 0.01 s; it has matched 0 and fired 0 times"
+        assert near.startswith(
+            f"  near: request 2: CREATE_SEGMENT of {SEGMENT} on connection 1: SEGMENT_CREATED after "
+        )
+        assert near.endswith(' ms: not segment ~ "shop/*"')
+        with pytest.raises(NoSuchRule, match="no rule has the name 'y'; there are 'x'"):
+            await mock.faults.wait_held("y")
 
 
 # --- rules on replies -------------------------------------------------------------------------------------------
@@ -499,15 +524,10 @@ async def test_a_rule_that_matched_nothing_is_reported_when_the_store_stops(
     async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = MERGE_SEGMENTS", do="close", name="never")
         mock.faults.add("type = HELLO", nth=2, do="close", name="idle")
-        mock.faults.add("type = DataAppended", do="drop", name="mistaken")
         await peer.ask(HELLO)
     said = [each.message for each in caplog.records if each.name == "segstore.server.faults.faults"]
     assert said == [
         "fault 'never' has matched nothing: name 'never', match 'type = MERGE_SEGMENTS'",
-        (
-            "fault 'mistaken' has matched nothing: name 'mistaken', match 'type = DataAppended'"
-            "; DATA_APPENDED is a reply, and replies are matched with on: reply"
-        ),
         "fault 'idle' has matched, but never fired: name 'idle', match 'type = HELLO', nth (2,)",
     ]
 
@@ -615,14 +635,37 @@ async def test_a_wait_for_a_number_of_held_ends_with_that_number() -> None:
         await faults.wait_held("held", 3, timeout_s=0)
 
 
-def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_a_hint_at_replies() -> None:
-    faults = Faults(FakeClock())
-    faults.add("type = DataAppended", do="close", name="never", nth=3)
+def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_nearest_requests() -> None:
+    faults = Faults(FakeClock(), observer=Observer())
+    faults.add("type = HELLO and connection = 2", do="close", name="never", nth=3)
     faults.add("type = HELLO", do="close", nth=2, name="once")
+    faults.add("type = HELLO", do="close", store=1, name="elsewhere")
     seen = request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0)
+    assert faults.observer is not None
+    faults.observer.add(seen)
     assert faults.decide(seen) is None
-    never, once = faults.unmatched()
-    assert never.startswith("fault 'never' has matched nothing: name 'never', match 'type = DataAppended', nth ")
-    assert never.endswith("; DATA_APPENDED is a reply, and replies are matched with on: reply")
-    assert once.startswith("fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth ")
-    assert "reply" not in once
+    never, elsewhere, once = (each.splitlines() for each in faults.unmatched())
+    assert never == [
+        "fault 'never' has matched nothing: name 'never', match 'type = HELLO and connection = 2', nth (3,)",
+        "  near: request 1: HELLO on connection 1: no reply: not connection = 2",
+    ]
+    assert elsewhere[1:] == ["  near: request 1: HELLO on connection 1: no reply: not store = 1"]
+    assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
+
+
+@pytest.mark.parametrize(
+    ("match", "on", "said"),
+    [
+        ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),
+        ("failure or type = AppendBlock", "request", "type = APPEND_BLOCK: no request has this type"),
+        ("type = DataAppended", "request", "it is a reply and no request has this type; .* with on: reply"),
+        ("type = APPEND_BLOCK_END", "reply", "it is a request and no reply has this type"),
+    ],
+)
+def test_a_type_that_nothing_has_is_refused_when_the_rule_is_added(match: str, on: Any, said: str) -> None:
+    faults = Faults(FakeClock())
+    with pytest.raises(ValueError, match=said):
+        faults.add(match, do="close", on=on)
+    assert faults.rules == []
+    for each in ("type = HELLO", "type = KEEP_ALIVE", "type != EVENT", "type ~ 'APPEND*'"):
+        faults.add(each, do="close", on=on)

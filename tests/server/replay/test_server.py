@@ -17,12 +17,14 @@ from segstore.server.replay import server as replay
 from segstore.server.replay.problem import problem
 from segstore.traces import drive
 from segstore.wire import (
+    AppendSetup,
     DataAppended,
     DeleteSegment,
     ErrorMessage,
     GetStreamSegmentInfo,
     Hello,
     KeepAlive,
+    NoSuchSegment,
     SegmentCreated,
     SegmentDeleted,
     SegmentRead,
@@ -92,7 +94,9 @@ async def test_a_request_is_answered_once_and_what_is_not_in_the_trace_with_an_e
         assert first == SegmentCreated(1, SEGMENT)
         assert isinstance(second, ErrorMessage)
         assert second.request_id == 2
-        assert [str(each) for each in server.problems] == ["connection 1: CREATE_SEGMENT is not in the trace"]
+        assert str(second.message) == "connection 1: CREATE_SEGMENT was answered before"
+        same = "same: request 2 of the trace (connection 1), answered before"
+        assert [str(each) for each in server.problems] == [f"{second.message}\n  {same}"]
 
 
 async def test_in_strict_mode_a_request_that_differs_is_named_with_its_fields(recorded: list[Record]) -> None:
@@ -152,7 +156,10 @@ async def test_the_writer_id_is_shown_if_the_writer_is_paired_with_another(recor
 async def test_in_strict_mode_a_request_out_of_order_is_a_problem(recorded: list[Record]) -> None:
     async with TraceServer(recorded) as server, await Peer.connect(server) as peer:  # type: ignore[arg-type]
         await peer.ask(HELLO, KeepAlive())
-        assert str(server.problems[0]) == "connection 1: KEEP_ALIVE came where CREATE_SEGMENT comes in the trace"
+        assert str(server.problems[0]).splitlines() == [
+            "connection 1: KEEP_ALIVE came where CREATE_SEGMENT comes in the trace",
+            "  same: request 7 of the trace (connection 1)",
+        ]
 
 
 async def test_what_the_trace_does_not_answer_can_be_forwarded(recorded: list[Record]) -> None:
@@ -171,6 +178,79 @@ async def test_what_the_trace_does_not_answer_can_be_forwarded(recorded: list[Re
             assert len(server.problems) == 2
 
 
+async def test_a_set_up_that_the_other_store_refuses_is_a_problem_and_the_answer_to_the_appends(
+    recorded: list[Record],
+) -> None:
+    async with (
+        MockSegmentStore() as mock,
+        TraceServer(recorded, mode="match", missing="pass", upstream=(mock.host, mock.port)) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+    ):
+        await peer.ask(HELLO, set_up(writer_id=WRITER))
+        replies = await peer.ask(*(append(number, b"unknown", WRITER, 90 + number) for number in (7, 8)))
+        assert replies == [NoSuchSegment(97, SEGMENT, "", -1), NoSuchSegment(98, SEGMENT, "", -1)]
+        assert await peer.ask(append(9, b"unknown", WRITER, 99)) == [NoSuchSegment(99, SEGMENT, "", -1)]
+        (found,) = (each for each in server.problems if each.refusal)
+        refusal = f"the store at {mock.host}:{mock.port} answers NO_SUCH_SEGMENT for {SEGMENT}"
+        assert str(found) == f"connection 1: SETUP_APPEND was forwarded: {refusal}"
+        assert len(mock.requests("type = SETUP_APPEND")) == 1
+        assert mock.requests("type = APPEND_BLOCK_END") == []
+
+
+async def test_appends_wait_for_the_set_up_at_the_other_store_in_order(recorded: list[Record]) -> None:
+    async with MockSegmentStore() as mock, await Peer.connect(mock) as helper:
+        await helper.ask(HELLO, create())
+        mock.faults.add("type = SETUP_APPEND", do="hold after", name="slow")
+        async with (
+            TraceServer(recorded, mode="match", missing="pass", upstream=(mock.host, mock.port)) as server,
+            await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+        ):
+            await peer.ask(HELLO, set_up(writer_id=WRITER))
+            peer.send(*(append(number, b"late%d" % number, WRITER, number) for number in (7, 8)))
+            await mock.faults.wait_held("slow")
+            assert mock.requests("type = APPEND_BLOCK_END") == []
+            mock.faults.release("slow")
+            await mock.wait_for("type = APPEND_BLOCK_END", count=2)
+            assert mock.segments[SEGMENT].read_bytes(0, 10) == b"late7late8"
+
+
+async def test_after_the_first_problem_a_failed_server_refuses_everything_with_what_ends_clients(
+    recorded: list[Record],
+) -> None:
+    async with (
+        TraceServer(recorded, mode="match", missing="fail") as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+    ):
+        failed = asyncio.create_task(server.wait_failed())
+        await peer.ask(HELLO, set_up(writer_id=WRITER))
+        assert server.failure == ""
+        assert await peer.ask(append(1, b"other", WRITER, 88)) == [NoSuchSegment(88, SEGMENT, "", -1)]
+        assert await failed == str(server.problems[0])
+        assert await peer.ask(create(request_id=5)) == [NoSuchSegment(5, SEGMENT, "", -1)], "though it is in the trace"
+        async with await Peer.connect(server) as other:  # type: ignore[arg-type]  # as above
+            assert await other.ask(HELLO, KeepAlive()) == [Hello(17, 5), KeepAlive()]
+            (again,) = await other.ask(set_up(writer_id=OTHER_WRITER))
+            assert isinstance(again, AppendSetup)
+            assert await other.ask(append(1, b"event1", OTHER_WRITER, 7)) == [NoSuchSegment(7, SEGMENT, "", -1)]
+        assert len(server.problems) == 1
+
+
+async def test_after_its_deadline_a_server_closes_its_connections_and_has_failed(recorded: list[Record]) -> None:
+    async with (
+        TraceServer(recorded, mode="match", timeout_s=0.02) as server,
+        await Peer.connect(server) as peer,  # type: ignore[arg-type]  # host and port are all it needs
+    ):
+        await until(lambda: server.failure)
+        assert await server.wait_failed() == "the trace was still answering clients after 0.02 s"
+        assert await peer.closed() == b""
+        async with await Peer.connect(server) as other:  # type: ignore[arg-type]  # as above
+            assert await other.ask(HELLO, create(request_id=5)) == [Hello(17, 5), NoSuchSegment(5, SEGMENT, "", -1)]
+    assert server.problems == []
+    async with TraceServer(recorded, timeout_s=60) as stopped:
+        waiting = asyncio.create_task(stopped.wait_failed())
+    assert await waiting == ""
+
+
 async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[Record]) -> None:
     async with MockSegmentStore() as mock:
         gone = (mock.host, mock.port)
@@ -180,6 +260,9 @@ async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[
     ):
         peer.send(DeleteSegment(9, SEGMENT, ""))
         assert await peer.closed() == b""
+        missing, refused = server.problems
+        assert (missing.refusal, refused.request) == ("", "DELETE_SEGMENT")
+        assert refused.refusal.startswith(f"no connection to the store at {gone[0]}:{gone[1]}: ")
 
 
 async def test_replies_of_another_store_are_read_no_faster_than_by_the_client(recorded: list[Record]) -> None:
@@ -420,6 +503,8 @@ async def test_settings_that_do_not_go_together_are_refused() -> None:
         TraceServer([], missing="pass")
     with pytest.raises(ValueError, match="pace must be above 0"):
         TraceServer([], pace=0)
+    with pytest.raises(ValueError, match="timeout_s must be above 0"):
+        TraceServer([], timeout_s=0)
 
 
 async def test_a_connection_number_that_comes_again_is_another_connection() -> None:

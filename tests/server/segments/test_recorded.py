@@ -10,6 +10,7 @@ from uuid import UUID
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ScalingPolicy
+from segstore.server.recording import WITH_ROLE
 from segstore.server.replay import of_clients, read_script
 from segstore.server.segments import LocalSegments, RecordedSegments
 from segstore.traces import FileRecorder, TraceFile, drive, report
@@ -95,7 +96,7 @@ async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_i
             await segments.create_segment(name, PLAIN, 0)
     recorder.close()
     records = recorded(path)
-    assert {each.connection for each in records} == {1, 2}
+    assert {each.connection for each in records} == {WITH_ROLE + 1, WITH_ROLE + 2}
     assert list(of_clients(records)) == []
 
 

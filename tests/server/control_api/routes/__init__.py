@@ -1,7 +1,6 @@
 """Tests of `server/control_api/routes`. Modules whose tests have another name:
 
-about, faults, streams: server/control_api/test_resources
+about, faults, streams, toxics: server/control_api/test_resources
 containers: server/control_api/test_containers
 requests: server/control_api/test_requests
-watch: server/control_api/test_page
 """

@@ -50,7 +50,7 @@ async def test_a_user_is_known_by_a_plain_or_a_hashed_password(stored: str) -> N
 async def test_without_credentials_a_caller_is_not_known(header: str | None) -> None:
     known = authority("anna:secret")
     assert await known.principal(header) is None
-    with pytest.raises(Unauthenticated):
+    with pytest.raises(Unauthenticated, match="no credentials of the scheme Basic, the only one"):
         known.check(None, "prn::/", Permission.READ)
 
 

@@ -94,7 +94,7 @@ async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outco
         await served.in_flight.stop(0)
         error = await error_of(answer)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    assert error.details() == "this controller shut down before it finished the call"
+    assert error.details() == "this controller was stopped or reset before it finished the call"
     assert OUTCOME_UNKNOWN in tuple(error.trailing_metadata())
     assert slow.ended == ["cancelled"]
 

@@ -1,0 +1,203 @@
+"""Describes one request in detail: its frames byte by byte, its payload, its timeline and its neighbours.
+
+Everything is bounded: a frame shows its first bytes and fields, a payload its first events, and each event its start.
+Delegation tokens are not kept, so none can be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.server.control_api.models import Frame, FrameField, Moment, Neighbour, Payload, RequestDetail, RequestInfo
+from segstore.server.control_api.problems import shown
+from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead
+from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
+from segstore.wire.commands import SetupAppend
+from segstore.wire.inspect import describe, readable
+from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack_data
+
+if TYPE_CHECKING:
+    from segstore.server.control_api.latest import Kept
+    from segstore.server.traffic import Traffic
+    from segstore.wire import Buffer, Command
+
+_FRAME_BYTES: Final = 64 * 1024
+_SHOWN_BYTES: Final = 2 * 1024
+_MOST_FIELDS: Final = 400
+_VALUE_CHARACTERS: Final = 400
+_MOST_EVENTS: Final = 50
+_EVENT_BYTES: Final = 4 * 1024
+_MOST_NESTED: Final = 100
+"""An event with more objects or lists is shown as text: indenting deep ones takes long."""
+_FIXTURE_BYTES: Final = 128 * 1024
+_HEADER: Final = struct.Struct(">ii")
+
+
+def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]], traffic: Traffic) -> RequestDetail:
+    """The detail of a request whose `info` is known, with the records beside it."""
+    frames = [("request", each) for each in (kept.block, kept.request) if each is not None]
+    if kept.reply is not None:
+        frames.append(("reply", kept.reply))
+    size = sum(each.size for _, each in frames)
+    fixture = [to_line(each.record, traffic.started_ns) for _, each in frames] if size <= _FIXTURE_BYTES else []
+    return RequestDetail(
+        **info.model_dump(),
+        peer=shown(traffic.peers.get(kept.connection, {}).get("peer", "")),
+        frames=[_frame(part, each) for part, each in frames],
+        payload=list(_payload(kept)),
+        timeline=_timeline(kept),
+        neighbours=[_neighbour(number, each, number == kept.number) for number, each in beside],
+        fixture=fixture,
+    )
+
+
+def _frame(part: str, exchange: Exchange) -> Frame:
+    data = exchange.record.data
+    if exchange.record.kind is RecordKind.CALL:  # its message is shown as the payload
+        return Frame(part=part, type=shown(exchange.name), size=len(data), hex="", fields=[], left_out=0, error="")
+    described = describe(data[:_FRAME_BYTES], unknown="keep")
+    spans = [span for span in described.spans if span.length or span.note]
+    whole = len(data) <= _FRAME_BYTES
+    return Frame(
+        part=part,
+        type=exchange.name,
+        size=len(data),
+        hex=data[:_SHOWN_BYTES].hex(),
+        fields=[
+            FrameField(
+                offset=span.offset,
+                length=span.length,
+                name=span.field,
+                value=_value(span.value),
+                note=span.note,
+                kind=span.kind,
+            )
+            for span in spans[:_MOST_FIELDS]
+        ],
+        left_out=max(0, len(spans) - _MOST_FIELDS),
+        error="" if described.error is None or not whole else shown(str(described.error)),
+    )
+
+
+def _value(value: Any) -> str:
+    """A field's value as text: the start of a long one."""
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return shown(text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}… ({len(text):,} characters)")
+
+
+# --- payloads -----------------------------------------------------------------------------------------------------
+
+
+def _payload(kept: Kept) -> Iterator[Payload]:
+    for part, each in (("request", kept.request), ("reply", kept.reply)):
+        if each is not None and each.call is not None and (fields := each.call.fields) is not None:
+            message = json.dumps(fields).encode()
+            yield _shown(message, 0, len(message), part, "message")
+    data = _appended(kept)
+    if data is not None:
+        yield from payloads(data, "request")
+    reply = None if kept.reply is None else kept.reply.command
+    if isinstance(reply, SegmentRead):
+        yield from payloads(reply.data, "reply")
+
+
+def _appended(kept: Kept) -> Buffer | None:
+    """The bytes that a request appends to its segment, as far as they are known; None for others."""
+    command: Any = kept.command
+    if isinstance(command, ConditionalAppend):
+        data = command.event.data
+        return _HEADER.pack(0, len(data)) + bytes(data)
+    if isinstance(command, ConditionalBlockEnd):
+        return command.data
+    if not isinstance(command, AppendBlockEnd):
+        return None
+    if kept.block is None:
+        return command.data
+    decoder = AppendBlockDecoder()
+    segment = kept.segments[0] if kept.segments else ""
+    found: Command | Append | None = None
+    try:
+        for each in (SetupAppend(0, command.writer_id, segment, ""), kept.block.command, command):
+            if isinstance(each, SetupAppend | AppendBlock | AppendBlockEnd):
+                found = decoder.feed(each)
+    except AppendViolation:
+        return None  # the store has refused it too
+    return found.data if isinstance(found, Append) else None
+
+
+def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
+    """Splits bytes of a segment into events. Yields the first ones; what forms no whole event is one payload."""
+    at, events, end = 0, 0, len(data)
+    while end - at >= _HEADER.size and events < _MOST_EVENTS:
+        kind, length = _HEADER.unpack_from(data, at)
+        stop = at + _HEADER.size + length
+        if kind != 0 or length < 0 or stop > end:
+            break
+        yield _shown(data, at + _HEADER.size, stop, part, "event")
+        at, events = stop, events + 1
+    if at < end:
+        yield _shown(data, at, end, part, "more" if events == _MOST_EVENTS else "bytes")
+
+
+def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
+    head = bytes(memoryview(data)[start : min(stop, start + _EVENT_BYTES)])
+    form, text = _text(head, whole=stop - start == len(head))
+    return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text)
+
+
+def _text(data: bytes, *, whole: bool) -> tuple[str, str]:
+    """The form and the text of bytes: JSON or other text if they are UTF-8 without control characters, else hex."""
+    text = readable(data, whole=whole)
+    if text is None:
+        return "hex", data.hex()
+    if whole and text[:1] in ("{", "[") and max(map(text.count, "{[")) <= _MOST_NESTED:
+        try:
+            pretty = shown(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+        except (ValueError, RecursionError):
+            return "text", text
+        return ("json", pretty) if len(pretty) <= 8 * _EVENT_BYTES else ("text", text)
+    return "text", text
+
+
+# --- timeline and neighbours --------------------------------------------------------------------------------------
+
+
+def _timeline(kept: Kept) -> list[Moment]:
+    received_ns = kept.request.record.ts_ns
+    moments: list[tuple[float, str]] = []
+    if kept.block is not None and kept.block.record.ts_ns != received_ns:
+        moments.append((kept.block.record.ts_ns / 1e6, "events received"))
+    moments.append((received_ns / 1e6, "received"))
+    seen = kept.seen
+    if seen is not None and seen.applied_s is not None:
+        moments.append((max(seen.applied_s * 1e3, received_ns / 1e6), "applied"))
+    if seen is not None and seen.refused_s is not None:
+        moments.append((max(seen.refused_s * 1e3, received_ns / 1e6), "refused"))
+    if kept.reply is not None:
+        moments.append((kept.reply.record.ts_ns / 1e6, f"replied with {shown(kept.reply.outcome)}"))
+    moments.sort(key=lambda each: each[0])
+    timeline = [Moment(at_ms=at, what=what) for at, what in moments]
+    after = 1 + next(index for index, each in enumerate(timeline) if each.what == "received")
+    timeline[after:after] = [Moment(at_ms=None, what=f"fault {shown(each)}") for each in kept.faults]
+    if kept.reply is None:
+        timeline.append(Moment(at_ms=None, what="no reply so far"))
+    return timeline
+
+
+def _neighbour(number: int, exchange: Exchange, is_itself: bool) -> Neighbour:
+    record = exchange.record
+    is_request = record.direction is Direction.REQUEST and record.kind not in (RecordKind.OPEN, RecordKind.CLOSE)
+    facts = unpack_data(record.data) or {} if record.kind in (RecordKind.OPEN, RecordKind.CLOSE) else {}
+    return Neighbour(
+        number=number,
+        at_ms=record.ts_ns / 1e6,
+        direction=record.direction.name.lower(),
+        type=shown(exchange.name),
+        size=exchange.size,
+        about=shown(", ".join(exchange.segments) or ", ".join(f"{name} {value}" for name, value in facts.items())),
+        opens=is_request and not isinstance(exchange.command, AppendBlock),
+        itself=is_itself,
+    )

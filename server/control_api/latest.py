@@ -1,0 +1,269 @@
+"""The latest requests: pairs the records of the kept traffic, newest first, and describes one in detail.
+
+Requests are read from the traffic when they are asked for. A query examines the newest records first, four times as
+many whenever these were too few, and at most `_MOST_RECORDS`. The number of a request is that of its record. An append
+is one request, that of its AppendBlockEnd; the frame of its events comes along.
+
+Invariants: the store continues to serve while a query runs, and queries run one at a time. What fault rules have done
+is known as long as their log has it; when a request was applied, only where a mock observes requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire import AppendBlock, AppendBlockEnd
+from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from segstore.server.faults import Faults, Seen
+    from segstore.server.traffic import Traffic
+    from segstore.wire import Command
+    from segstore.wire.trace import Call, Filter, Record
+
+_AT_ONCE: Final = 200
+"""Records that are decoded in one loop iteration."""
+_FIRST_LOOK: Final = 512
+_MOST_RECORDS: Final = 30_000
+_MOST_DECISIONS: Final = 2_000
+_AROUND: Final = 2_000
+"""Records on each side of a request among which its reply and its neighbours are looked for."""
+
+_Key = tuple[int, int | str | None, int]
+
+
+class Kept:
+    """A request and its reply: a subject of filters, as `segstore.server.faults.Seen` is.
+
+    Attributes:
+        number: of the record.
+        request: its frame.
+        block: the frame with the events of an append; None for others, or if it was discarded.
+        reply: the first reply; None if there is none yet.
+        time_ns: since the start of the traffic.
+        faults: actions of the fault rules that fired.
+        seen: what a mock has observed about it.
+    """
+
+    def __init__(self, number: int, request: Exchange, block: Exchange | None, time_ns: int) -> None:
+        self.number = number
+        self.request = request
+        self.block = block
+        self.reply: Exchange | None = None
+        self.time_ns = time_ns
+        self.faults: tuple[str, ...] = ()
+        self.seen: Seen | None = None
+
+    @property
+    def command(self) -> Command | None:
+        return self.request.command
+
+    @property
+    def kind(self) -> str:
+        return self.request.kind
+
+    @property
+    def call(self) -> Call | None:
+        """The controller call that it is, with the outcome of its answer."""
+        call, answer = self.request.call, None if self.reply is None else self.reply.call
+        if call is None or answer is None:
+            return call
+        ended = answer._replace()
+        ended.streams = call.streams  # the answer's message names none
+        return ended
+
+    @property
+    def type_name(self) -> str | None:
+        return self.request.type_name
+
+    @property
+    def code(self) -> int | None:
+        return self.request.code
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        return self.request.segments
+
+    @property
+    def request_id(self) -> int | None:
+        return self.request.request_id
+
+    @property
+    def writer_id(self) -> UUID | None:
+        return self.request.writer_id
+
+    @property
+    def connection(self) -> int:
+        return self.request.connection
+
+    @property
+    def direction(self) -> Direction:
+        return self.request.direction
+
+    @property
+    def malformed(self) -> bool:
+        return self.request.malformed
+
+    @property
+    def size(self) -> int:
+        return self.request.size + (0 if self.block is None else self.block.size)
+
+    @property
+    def failure(self) -> bool:
+        return self.reply is not None and self.reply.failure
+
+    @property
+    def latency_ns(self) -> int | None:
+        return None if self.reply is None else self.reply.record.ts_ns - self.request.record.ts_ns
+
+    @property
+    def key(self) -> _Key:
+        """The connection, the request id or the type, and the event number: as decisions of fault rules have them."""
+        number = getattr(self.command, "last_event_number", getattr(self.command, "event_number", -1))
+        return _key(self.connection, self.request_id, self.request.name, number)
+
+    @property
+    def stage(self) -> str:
+        """The last stage that it is known to have reached."""
+        if self.reply is not None:
+            return "replied"
+        if self.seen is not None and self.seen.refused_s is not None:
+            return "refused"
+        return "applied" if self.seen is not None and self.seen.applied_s is not None else "received"
+
+
+class Pairing:
+    """Makes requests of records, which it takes in order."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.requests: deque[Kept] = deque()
+        self._started_ns = traffic.started_ns
+        self._exchanges = Exchanges(writers=traffic.writers)
+        self._blocks: dict[int, Exchange] = {}
+        self._waiting: dict[int, Kept] = {}
+
+    def see(self, number: int, record: Record) -> Exchange:
+        seen = self._exchanges.see(record)
+        if record.kind not in (RecordKind.FRAME, RecordKind.BYTES, RecordKind.CALL):
+            return seen
+        if record.direction is Direction.REPLY:
+            for each in seen.answers:
+                request = self._waiting.pop(id(each), None)
+                if request is not None:
+                    request.reply = seen
+        elif isinstance(seen.command, AppendBlock):
+            self._blocks[record.connection] = seen
+        else:
+            block = self._blocks.pop(record.connection, None) if isinstance(seen.command, AppendBlockEnd) else None
+            request = Kept(number, seen, block, record.ts_ns - self._started_ns)
+            self._waiting[id(seen)] = request
+            self.requests.append(request)
+        return seen
+
+
+class Latest:
+    """The latest requests of the kept traffic. faults: of the same stores, if there are any."""
+
+    def __init__(self, traffic: Traffic, faults: Faults | None) -> None:
+        self.traffic = traffic
+        self._faults = faults
+        self._looking = asyncio.Lock()
+        self._asked: tuple[Any, ...] = ()
+        self._found: list[Kept] = []
+
+    async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
+        """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
+
+        Raises FilterError.
+        """
+        holds = parse_filter(match) if match.strip() else None
+        async with self._looking:
+            last = self.traffic.flush()
+            decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())
+            asked = (last, decided, match, limit, after)
+            observed = self._faults is not None and self._faults.observer is not None
+            if asked != self._asked or observed:
+                self._found = await self._find(holds, limit, after, last)
+                self._asked = asked
+            return self._found
+
+    async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[Kept]:
+        lowest = max(self.traffic.first, after + 1, last + 1 - _MOST_RECORDS)
+        size = max(_FIRST_LOOK, 8 * limit)
+        while True:
+            first = max(lowest, last + 1 - size)
+            pairing = Pairing(self.traffic)
+            for done, (number, record) in enumerate(self.traffic.records(first, last), 1):
+                pairing.see(number, record)
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            found = await _matching(pairing.requests, holds, limit)
+            if len(found) == limit or first == lowest:
+                self._add_known(found)
+                return found
+            size *= 4
+
+    async def about(self, number: int, around: int) -> tuple[Kept | None, list[tuple[int, Exchange]]]:
+        """Returns a request with its reply, and the records around it on its connection: at most `around` on each side.
+
+        None if the record is discarded, or is not that of a request.
+        """
+        async with self._looking:
+            last = self.traffic.flush()
+            wanted = next((record for each, record in self.traffic.records(number, number) if each == number), None)
+            if wanted is None:
+                return None, []
+            pairing, found = Pairing(self.traffic), None
+            before, behind = deque[tuple[int, Exchange]](maxlen=around), list[tuple[int, Exchange]]()
+            records = self.traffic.records(max(1, number - _AROUND), min(last, number + _AROUND))
+            for done, (each, record) in enumerate(records, 1):
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if record.connection != wanted.connection:
+                    continue
+                seen = pairing.see(each, record)
+                if each == number:
+                    found = pairing.requests[-1] if pairing.requests else None
+                elif each < number:
+                    before.append((each, seen))
+                elif len(behind) < around:
+                    behind.append((each, seen))
+            if found is None or found.number != number:
+                return None, []
+            self._add_known([found])
+            return found, [*before, (number, found.request), *behind]
+
+    def _add_known(self, requests: list[Kept]) -> None:
+        """Adds what the fault rules have done to requests, and what a mock has observed about them."""
+        faults = self._faults
+        if faults is None or not requests:
+            return
+        by_key = {each.key: each for each in requests}
+        for seen in () if faults.observer is None else faults.observer.requests():
+            if kept := by_key.get(_key(seen.connection, seen.request_id, seen.type_name, seen.event_number)):
+                kept.seen = seen
+        for each in faults.decisions[-_MOST_DECISIONS:]:
+            if kept := by_key.get(_key(each.connection, each.request_id, each.type_name, each.event_number)):
+                kept.faults = (*kept.faults, f"{each.rule}: {each.action}")
+
+
+def _key(connection: int, request_id: int | None, type_name: str | None, event_number: int) -> _Key:
+    return connection, type_name if request_id is None else request_id, event_number
+
+
+async def _matching(requests: deque[Kept], holds: Filter | None, limit: int) -> list[Kept]:
+    """Returns the last requests that match, newest first. Examines one slice per loop iteration."""
+    slice_length = max(1, MOST_TERMS // (1 if holds is None else holds.terms))
+    found: list[Kept] = []
+    for looked_at, each in enumerate(reversed(requests), 1):
+        if holds is None or holds(each):
+            found.append(each)
+            if len(found) == limit:
+                break
+        if looked_at % slice_length == 0:
+            await asyncio.sleep(0)
+    return found

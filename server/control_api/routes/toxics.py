@@ -1,0 +1,48 @@
+"""Routes that list, add and remove toxics while the server runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import ActiveToxic, ActiveToxics, Added
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.routes.faults import faults_of
+from segstore.server.toxics import NoSuchToxic, Toxic
+
+_Name = Annotated[str, Path(description="The name of a toxic.")]
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1/toxics", tags=["faults"])
+
+    @made.get("", summary="Toxics and the connections that have them")
+    async def list_toxics() -> ActiveToxics:
+        tallies = faults_of(controlled).toxics.tallies()
+        return ActiveToxics(toxics=[ActiveToxic(**msgspec.structs.asdict(each)) for each in tallies])
+
+    @made.post("", summary="Add a toxic", status_code=201)
+    async def add_toxic(toxic: Toxic) -> Added:
+        there = faults_of(controlled).toxics
+        try:
+            return Added(name=there.add(toxic))
+        except ValueError as error:
+            raise ApiProblem(409, str(error), "body.name") from error
+
+    @made.delete("", summary="Remove all toxics", status_code=204)
+    async def clear_toxics() -> Response:
+        faults_of(controlled).toxics.clear()
+        return Response(status_code=204)
+
+    @made.delete("/{name:path}", summary="Remove a toxic", status_code=204)
+    async def remove_toxic(name: _Name) -> Response:
+        try:
+            faults_of(controlled).toxics.clear(name)
+        except NoSuchToxic as error:
+            raise ApiProblem(404, f"there is no toxic {name[:200]!r}", "path.name") from error
+        return Response(status_code=204)
+
+    return made

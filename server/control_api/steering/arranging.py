@@ -1,0 +1,190 @@
+"""Routes that create, change and delete scopes, streams, transactions and key-value tables.
+
+They call the controller in this process, as its gRPC methods do, so streams are the same for all clients. Fault rules
+and the request log see only clients, not the controller's own requests. One request that arranges data is executed at a
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.steering import models as m
+from segstore.server.control_api.steering.position import parse_position
+from segstore.server.controller import Controller, ScalingPolicy, StreamConfig, TableConfig
+from segstore.server.controller.state import history
+
+_NO_CONTROLLER = "there is no controller in this process: streams and tables are the controller's"
+
+
+def controller_of(controlled: Controlled) -> Controller:
+    """Returns the controller. Raises ApiProblem if there is none."""
+    controller = controlled.controller()
+    if controller is None:
+        raise ApiProblem(409, _NO_CONTROLLER, "path")
+    return controller
+
+
+@asynccontextmanager
+async def arranging(controlled: Controlled) -> AsyncIterator[Controller]:
+    """Enters the only request that changes data, and waits at its end until the changes are durable."""
+    async with controlled.one_at_a_time:
+        yield controller_of(controlled)
+        await controlled.settled()
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+    _scopes(made, controlled)
+    _streams(made, controlled)
+    _transactions(made, controlled)
+    _tables(made, controlled)
+    return made
+
+
+def _scopes(made: APIRouter, controlled: Controlled) -> None:
+    @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
+    async def list_scopes(after: Annotated[str, Query(max_length=255)] = "") -> m.Scopes:
+        names, token = await controller_of(controlled).scopes.names(after)
+        return m.Scopes(scopes=names, next=token if names else None)
+
+    @made.put("/scopes/{scope}", tags=["scopes"], summary="Create a scope, unless it exists", status_code=204)
+    async def create_scope(scope: m.Scope) -> Response:
+        async with arranging(controlled) as controller:
+            if not controller.scopes.exists(scope):
+                controller.scopes.create(scope)
+        return Response(status_code=204)
+
+    @made.delete("/scopes/{scope}", tags=["scopes"], summary="Delete a scope", status_code=204)
+    async def delete_scope(
+        scope: m.Scope, recursive: Annotated[bool, Query(description="Whether to delete what is in it, too.")] = False
+    ) -> Response:
+        async with arranging(controlled) as controller:
+            controller.state.scope(scope)
+            if recursive:
+                await controller.scopes.delete_recursively(scope)
+            else:
+                controller.scopes.delete(scope)
+        return Response(status_code=204)
+
+
+def _streams(made: APIRouter, controlled: Controlled) -> None:
+    path = "/streams/{scope}/{stream}"
+
+    @made.put(path, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
+    async def create_stream(
+        scope: m.Scope, stream: m.Stream, settings: m.StreamSettings | None = None
+    ) -> m.StreamState:
+        config = StreamConfig(ScalingPolicy(min_segments=(settings or m.StreamSettings()).segments))
+        async with arranging(controlled) as controller:
+            if not controller.scopes.exists(scope):
+                controller.scopes.create(scope)
+            await controller.create_stream(scope, stream, config)
+            return _state(controller, scope, stream)
+
+    @made.delete(path, tags=["streams"], summary="Delete a sealed stream", status_code=204)
+    async def delete_stream(scope: m.Scope, stream: m.Stream) -> Response:
+        async with arranging(controlled) as controller:
+            await controller.streams.delete(scope, stream)
+        return Response(status_code=204)
+
+    @made.post(f"{path}/seal", tags=["streams"], summary="Seal a stream")
+    async def seal_stream(scope: m.Scope, stream: m.Stream) -> m.StreamState:
+        async with arranging(controlled) as controller:
+            await controller.streams.seal(scope, stream)
+            return _state(controller, scope, stream)
+
+    @made.post(f"{path}/scale", tags=["streams"], summary="Replace segments of a stream by others")
+    async def scale_stream(scope: m.Scope, stream: m.Stream, to: m.ScaleTo) -> m.StreamState:
+        async with arranging(controlled) as controller:
+            found = controller.streams.get(scope, stream)
+            sealed, ranges = to.seal or [each.id for each in found.current.segments], to.ranges
+            if ranges is None:
+                ranges = history.equal_ranges(to.segments or 1)
+            controller.scaling.check_size(len(sealed), len(ranges))
+            await controller.scaling.start(scope, stream, sealed, sorted(ranges))
+            return _state(controller, scope, stream)
+
+    @made.post(f"{path}/truncate", tags=["streams"], summary="Remove the events before a position")
+    async def truncate_stream(scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamState:
+        cut = parse_position(at.position, "body.position")
+        async with arranging(controlled) as controller:
+            await controller.streams.truncate(scope, stream, cut)
+            return _state(controller, scope, stream)
+
+
+def _state(controller: Controller, scope: str, stream: str) -> m.StreamState:
+    found = controller.streams.get(scope, stream)
+    segments = () if found.sealed else found.current.segments
+    return m.StreamState(
+        scope=scope,
+        stream=stream,
+        sealed=found.sealed,
+        epoch=found.current.number,
+        segments=[
+            m.OpenSegment(id=each.id, name=found.segment_name(each), low=each.start, high=each.end) for each in segments
+        ],
+    )
+
+
+def _transactions(made: APIRouter, controlled: Controlled) -> None:
+    path = "/streams/{scope}/{stream}/transactions"
+    one = f"{path}/{{transaction}}"
+
+    @made.post(path, tags=["transactions"], summary="Begin a transaction", status_code=201)
+    async def begin_transaction(
+        scope: m.Scope, stream: m.Stream, settings: m.NewTransaction | None = None
+    ) -> m.TransactionState:
+        lease_ms = (settings or m.NewTransaction()).lease_ms
+        async with arranging(controlled) as controller:
+            identifier, _ = await controller.transactions.open(scope, stream, lease_ms)
+            return _transaction(controller, scope, stream, identifier)
+
+    @made.get(one, tags=["transactions"], summary="The status of a transaction")
+    async def get_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
+        return _transaction(controller_of(controlled), scope, stream, transaction)
+
+    @made.post(f"{one}/commit", tags=["transactions"], summary="Commit a transaction")
+    async def commit_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
+        async with arranging(controlled) as controller:
+            await controller.transactions.commit(scope, stream, transaction)
+            return _transaction(controller, scope, stream, transaction)
+
+    @made.post(f"{one}/abort", tags=["transactions"], summary="Abort a transaction")
+    async def abort_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
+        async with arranging(controlled) as controller:
+            await controller.transactions.abort(scope, stream, transaction)
+            return _transaction(controller, scope, stream, transaction)
+
+
+def _transaction(controller: Controller, scope: str, stream: str, identifier: UUID) -> m.TransactionState:
+    status = controller.transactions.status(scope, stream, identifier)
+    if status is None:
+        raise ApiProblem(404, f"stream {scope}/{stream} has no transaction {identifier}", "path.transaction")
+    return m.TransactionState(id=identifier, status=status.value)
+
+
+def _tables(made: APIRouter, controlled: Controlled) -> None:
+    path = "/tables/{scope}/{table}"
+
+    @made.put(path, tags=["tables"], summary="Create a key-value table, and its scope if needed", status_code=204)
+    async def create_table(scope: m.Scope, table: m.Table, settings: m.TableSettings) -> Response:
+        config = TableConfig(settings.partitions, settings.primary_key_bytes, settings.secondary_key_bytes)
+        async with arranging(controlled) as controller:
+            if not controller.scopes.exists(scope):
+                controller.scopes.create(scope)
+            await controller.tables.create(scope, table, config)
+        return Response(status_code=204)
+
+    @made.delete(path, tags=["tables"], summary="Delete a key-value table", status_code=204)
+    async def delete_table(scope: m.Scope, table: m.Table) -> Response:
+        async with arranging(controlled) as controller:
+            await controller.tables.delete(scope, table)
+        return Response(status_code=204)

@@ -1,0 +1,147 @@
+"""Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
+
+They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start; another
+server from the first `POST /v1/requests/keep` on, and refuses to wait or verify before, because it would count only
+what came since. Invariants: a wait ends by its deadline, before the listener's; at most `_MOST_WAITS` wait at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
+from segstore.server.faults import Faults, NotSeen, Observer, Seen, Stage, StageName
+from segstore.wire.trace import FilterError
+
+_MOST_WAITS: Final = 64
+_MOST_KEPT: Final = 1_000_000
+_SHOWN: Final = 5
+_Match = Annotated[str, Query(max_length=1_000, description='A filter: `type = APPEND_BLOCK_END and segment ~ "s/*"`.')]
+_Stage = Annotated[StageName, Query(description="The stage that the requests must have reached.")]
+_Since = Annotated[int, Query(ge=0, description="Only requests with a greater number count.")]
+_Timeout = Annotated[float, Query(gt=0, le=50, description="Seconds to wait.")]
+_Count = Annotated[int | None, Query(ge=0)]
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+    waiting = 0
+
+    def faults() -> Faults:
+        if controlled.faults is None:
+            raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
+        return controlled.faults
+
+    def kept() -> Observer:
+        there = faults()
+        observer = there.observer
+        if observer is None:
+            raise ApiProblem(409, "requests are not kept here yet: POST /v1/requests/keep before the test", "path")
+        return observer
+
+    @contextmanager
+    def one_wait() -> Iterator[None]:
+        nonlocal waiting
+        if waiting >= _MOST_WAITS:
+            raise ApiProblem(409, f"{_MOST_WAITS} requests wait already, as many as may", "path")
+        waiting += 1
+        try:
+            yield
+        finally:
+            waiting -= 1
+
+    @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on, until the server stops")
+    async def keep_requests() -> Kept:
+        there = faults()
+        if there.observer is None:
+            there.observer = Observer()
+        return Kept(last=there.observer.mark())
+
+    @made.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
+    async def forget_requests() -> Response:
+        observer = faults().observer
+        if observer is not None:
+            observer.clear()
+        return Response(status_code=204)
+
+    @made.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")
+    async def wait_for_requests(
+        match: _Match = "",
+        count: Annotated[int, Query(ge=1, le=_MOST_KEPT, description="Number of requests to wait for.")] = 1,
+        stage: _Stage = "applied",
+        timeout_s: _Timeout = 5.0,
+        since: _Since = 0,
+    ) -> Matched:
+        with one_wait():
+            try:
+                found = await kept().wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+            except FilterError as error:
+                raise _bad_filter(error) from error
+            except ValueError as error:  # a type that no request has
+                raise ApiProblem(422, f"query.match: {error}", "query.match") from error
+            except NotSeen as error:
+                raise ApiProblem(409, shown(f"{error}{_latest(list(kept().requests()))}"), "query.match") from error
+        return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
+
+    @made.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
+    async def verify_requests(
+        match: _Match = "",
+        stage: _Stage = "received",
+        since: _Since = 0,
+        exactly: _Count = None,
+        at_least: _Count = None,
+        at_most: _Count = None,
+    ) -> Verified:
+        bounds = {"exactly": exactly, "at least": at_least, "at most": at_most}
+        expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
+        if not expected:
+            raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
+        observer = kept()
+        try:
+            found = await observer.latest(match, limit=_MOST_KEPT, after=since, look_at=_MOST_KEPT)
+        except FilterError as error:
+            raise _bad_filter(error) from error
+        count = sum(each.reached(Stage(stage)) for each in found)
+        low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
+        if count < low or any(count > each for each in high):
+            what = f"requests with {match}" if match else "requests"
+            known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
+            said = f"{count} {what} were {stage}, not {' and '.join(expected)}{known}"
+            raise ApiProblem(409, shown(said + _latest(list(observer.requests()))), "query")
+        return Verified(count=count)
+
+    @made.post("/faults/{name:path}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
+    async def wait_held(
+        name: Annotated[str, Path(description="The name of a rule.")],
+        count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,
+        timeout_s: _Timeout = 5.0,
+    ) -> Held:
+        there = faults()
+        if name not in there.rules:
+            raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+        with one_wait():
+            try:
+                await there.wait_held(name, count, timeout_s)
+            except TimeoutError as error:
+                raise ApiProblem(409, shown(str(error)), "path.name") from error
+        return Held(held=there.held(name))
+
+    return made
+
+
+def _bad_filter(error: FilterError) -> ApiProblem:
+    return ApiProblem(422, f"query.match: {error}", "query.match")
+
+
+def _latest(requests: Sequence[Seen]) -> str:
+    """The last requests, newest first, for a message."""
+    if not requests:
+        return "; no requests came"
+    some = [f"{each.number} {each.type_name} {' '.join(each.segments)[:100]}" for each in requests[: -_SHOWN - 1 : -1]]
+    return f"; the latest requests: {', '.join(each.strip() for each in some)}"

@@ -1,0 +1,371 @@
+"""Routes that write and read events of streams and transactions, and entries of key-value tables.
+
+Events go into segments by their routing keys, as those of Pravega's clients do, through the session that the controller
+has with the owning store; so they are appended as a client's are, and wake its readers. Those that one request writes
+to a segment are one append.
+
+A page of events is read from a position, a stream cut. A segment is read to its end before its successors, so events of
+one routing key keep their order. Invariants: a page has at most `limit` events and about 1 MiB; so a request takes
+bounded memory whatever the stream has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.steering import models as m
+from segstore.server.control_api.steering.arranging import arranging, controller_of
+from segstore.server.control_api.steering.content import ENCODER, Content, Form, shown_as
+from segstore.server.control_api.steering.position import parse_position, position_text
+from segstore.server.controller import Controller, SegmentAdmin
+from segstore.server.controller.state import Segment, Table
+from segstore.wire.hashing import position_of, position_of_key
+
+WRITER: Final = UUID("5e657365-0000-4000-8000-68747470617a")
+"""The writer id of events written here."""
+
+_PAGE_BYTES: Final = 1 << 20
+_MOST_EVENT_BYTES: Final = 8 << 20
+_MOST_ROUNDS: Final = 50
+"""How often an append to a sealed segment is tried again, every `_ROUND_S`, while its successors are made."""
+_ROUND_S: Final = 0.02
+_HEADER: Final = struct.Struct(">ii")
+_AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
+_As = Annotated[Form, Query(alias="as", description="How to show contents; others are shown as text or Base64.")]
+_Limit = Annotated[int, Query(ge=1, le=1_000)]
+_ENTRIES: Final = "/tables/{scope}/{table}/entries"
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+    _stream_events(made, controlled)
+    _table_entries(made, controlled)
+    return made
+
+
+def _json(value: Any) -> Response:
+    return Response(ENCODER.encode(value), media_type="application/json")
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+def _stream_events(made: APIRouter, controlled: Controlled) -> None:
+    path = "/streams/{scope}/{stream}"
+
+    @made.post(f"{path}/events", tags=["events"], summary="Write events", status_code=201)
+    async def write_events(scope: m.Scope, stream: m.Stream, given: m.NewEvents) -> m.WrittenEvents:
+        events = _framed(given)
+        written: dict[int, m.WrittenEvent] = {}
+        rounds = 0
+        async with arranging(controlled) as controller:
+            while len(written) < len(events):  # again only for those whose segment was sealed meanwhile
+                if rounds == _MOST_ROUNDS:
+                    raise ApiProblem(
+                        409, f"a segment of stream {scope}/{stream} is sealed, and has no successor", "path"
+                    )
+                await asyncio.sleep(_ROUND_S if rounds else 0)
+                found = controller.streams.get(scope, stream)
+                if found.sealed:
+                    raise ApiProblem(409, f"stream {scope}/{stream} is sealed", "path.stream")
+                targets = {each: found.segment_name(each) for each in await controller.streams.current(scope, stream)}
+                left = {index: each for index, each in enumerate(events) if index not in written}
+                more = await _append(controller.segments, targets, left)
+                rounds = 0 if more else rounds + 1
+                written |= more
+        return m.WrittenEvents(events=[written[index] for index in range(len(events))])
+
+    @made.post(
+        f"{path}/transactions/{{transaction}}/events",
+        tags=["transactions"],
+        summary="Write events into a transaction",
+        status_code=201,
+    )
+    async def write_transaction(
+        scope: m.Scope, stream: m.Stream, transaction: m.Transaction, given: m.NewEvents
+    ) -> m.WrittenEvents:
+        events = _framed(given)
+        async with arranging(controlled) as controller:
+            status = controller.transactions.status(scope, stream, transaction)
+            if status is None or status.value != "OPEN":
+                what = "not there" if status is None else status.value
+                raise ApiProblem(
+                    404 if status is None else 409, f"transaction {transaction} is {what}", "path.transaction"
+                )
+            targets = dict(controller.streams.get(scope, stream).transaction_segments(transaction))
+            written = await _append(controller.segments, targets, dict(enumerate(events)))
+        if len(written) < len(events):
+            raise ApiProblem(409, f"transaction {transaction} has ended", "path.transaction")
+        return m.WrittenEvents(events=[written[index] for index in range(len(events))])
+
+    @made.get(f"{path}/events", tags=["events"], summary="Read events from a position", response_model=m.EventPage)
+    async def read_events(
+        scope: m.Scope,
+        stream: m.Stream,
+        start: Annotated[
+            str, Query(alias="from", max_length=32_768, description="`next` of a page; the beginning if it is empty.")
+        ] = "",
+        limit: _Limit = 100,
+        form: _As = "text",
+    ) -> Response:
+        controller = controller_of(controlled)
+        cut = parse_position(start, "query.from") if start else await controller.streams.head(scope, stream)
+        if not controller.streams.is_cut_valid(scope, stream, cut):
+            raise ApiProblem(422, f"query.from: this is no position of stream {scope}/{stream}", "query.from")
+        page = _Page(controller, scope, stream, cut, limit)
+        await page.read()
+        events = [
+            {"segment": segment, "offset": offset, "size": len(data), **shown_as(data, form)}
+            for segment, offset, data in page.events
+        ]
+        return _json({"events": events, "next": position_text(page.cut), "at_end": page.at_end})
+
+
+def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:
+    """Returns routing key and framed event for each."""
+    events = []
+    for index, each in enumerate(given.events):
+        data = each.data(f"body.events[{index}]")
+        events.append((each.routing_key, _HEADER.pack(0, len(data)) + data))
+    return events
+
+
+def _at(segments: Sequence[Segment], position: float) -> Segment:
+    """Returns the segment of a position. The segments are sorted by key."""
+    return segments[bisect_right([each.start for each in segments], position) - 1]
+
+
+async def _append(
+    admin: SegmentAdmin, targets: Mapping[Segment, str], events: Mapping[int, tuple[str, bytes]]
+) -> dict[int, m.WrittenEvent]:
+    """Appends events to the segments of their keys. Returns where; those of sealed segments are left out."""
+    segments = sorted(targets, key=lambda each: each.start)
+    by_segment: dict[Segment, list[int]] = {}
+    for index, (key, _) in events.items():
+        by_segment.setdefault(_at(segments, position_of(key)), []).append(index)
+    written = {}
+    for segment, indexes in by_segment.items():
+        name = targets[segment]
+        offset = await admin.append_events(name, WRITER, [events[index][1] for index in indexes])
+        if offset is None:
+            continue
+        for index in indexes:
+            written[index] = m.WrittenEvent(segment=name, offset=offset)
+            offset += len(events[index][1])
+    return written
+
+
+class _Page:
+    """Reads a page of events. Attributes: cut (where the next page begins), at_end, events (segment, offset, data)."""
+
+    def __init__(self, controller: Controller, scope: str, stream: str, cut: Mapping[int, int], limit: int) -> None:
+        self.cut = dict(cut)
+        self.at_end = False
+        self.events: list[tuple[str, int, bytes]] = []
+        self._controller = controller
+        self._admin = controller.segments
+        self._scope = scope
+        self._stream = stream
+        self._limit = limit
+        self._bytes = 0
+
+    def _is_full(self) -> bool:
+        return len(self.events) >= self._limit or self._bytes >= _PAGE_BYTES
+
+    async def read(self) -> None:
+        """Reads until the page is full or no segment of the cut has more."""
+        found = self._controller.streams.get(self._scope, self._stream)
+        while True:
+            ended = set()
+            for identifier in sorted(self.cut):
+                if await self._read_segment(identifier, found.segment_name(found.segment(identifier))):
+                    ended.add(identifier)
+                if self._is_full():
+                    return
+            if not await self._go_on(ended):
+                self.at_end = True
+                return
+
+    async def _read_segment(self, identifier: int, name: str) -> bool:
+        """Reads events of one segment; returns whether it was sealed and read to its end."""
+        info = await self._admin.segment_info(name)
+        at = max(self.cut[identifier], info.start_offset)
+        while at < info.write_offset and not self._is_full():
+            data = await self._admin.read_segment(name, at, min(info.write_offset - at, _PAGE_BYTES))
+            done = 0
+            for offset, event in _events_in(data, at, name):
+                self.events.append((name, offset, event))
+                self._bytes += len(event)
+                done = offset + _HEADER.size + len(event) - at
+                if self._is_full():
+                    break
+            at += done or await self._read_large(name, at, data, info.write_offset)
+        self.cut[identifier] = at
+        return info.is_sealed and at >= info.write_offset
+
+    async def _read_large(self, name: str, at: int, data: bytes, end: int) -> int:
+        """Reads an event that is larger than a page; returns its size with the header."""
+        size = _HEADER.size + _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else end - at + 1
+        if at + size > end:
+            raise ApiProblem(409, f"{name} holds no whole event at offset {at}", "path.stream")
+        if size > _MOST_EVENT_BYTES:
+            why = f"the event at offset {at} of {name} has {size} bytes; up to {_MOST_EVENT_BYTES} are shown here"
+            raise ApiProblem(409, why, "path.stream")
+        self.events.append((name, at, (await self._admin.read_segment(name, at, size))[_HEADER.size :]))
+        self._bytes += size
+        return size
+
+    async def _go_on(self, ended: set[int]) -> bool:
+        """Replaces ended segments of the cut by their successors; returns whether there were any.
+
+        A segment stays until all predecessors of its successors have ended, so that the cut covers each key once.
+        """
+        streams = self._controller.streams
+        following = {each: await streams.following(self._scope, self._stream, each) for each in sorted(ended)}
+        leaving = {each for each, successors in following.items() if successors}
+        while waiting := {each for each in leaving if not _all(following[each].values(), leaving)}:
+            leaving -= waiting
+        for each in leaving:
+            del self.cut[each]
+            self.cut |= {successor.id: 0 for successor in following[each]}
+        return bool(leaving)
+
+
+def _all(groups: Iterable[Iterable[int]], members: set[int]) -> bool:
+    return all(each in members for group in groups for each in group)
+
+
+def _events_in(data: bytes, base: int, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the offset and the content of each whole event. Raises ApiProblem for other bytes."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        kind, length = _HEADER.unpack_from(data, at)
+        if kind or length < 0:
+            raise ApiProblem(409, f"{name} holds no event at offset {base + at}", "path.stream")
+        end = at + _HEADER.size + length
+        if end > len(data):
+            return
+        yield base + at, data[at + _HEADER.size : end]
+        at = end
+
+
+# --- entries of tables ------------------------------------------------------------------------------------------------
+
+
+def _table_entries(made: APIRouter, controlled: Controlled) -> None:
+    @made.post(_ENTRIES, tags=["tables"], summary="Write entries", status_code=204)
+    async def write_entries(scope: m.Scope, table: m.Table, given: m.NewEntries) -> Response:
+        async with arranging(controlled) as controller:
+            found = controller.state.table(scope, table)
+            by_segment: dict[str, dict[bytes, bytes]] = {}
+            for index, each in enumerate(given.entries):
+                where = f"body.entries[{index}]"
+                key, value = _key(found, each.key, f"{where}.key"), each.value.data(f"{where}.value")
+                by_segment.setdefault(_partition(found, key), {})[key] = value
+            for segment, entries in by_segment.items():
+                await controller.segments.update_table(segment, entries)
+        return Response(status_code=204)
+
+    @made.delete(_ENTRIES, tags=["tables"], summary="Remove an entry", status_code=204)
+    async def remove_entry(
+        scope: m.Scope, table: m.Table, key: Annotated[str, Query(max_length=12_000, description="Text in UTF-8.")]
+    ) -> Response:
+        async with arranging(controlled) as controller:
+            found = controller.state.table(scope, table)
+            data = _key(found, Content(text=key), "query.key")
+            await controller.segments.remove_keys(_partition(found, data), [data])
+        return Response(status_code=204)
+
+    @made.get(_ENTRIES, tags=["tables"], summary="Read entries", response_model=m.EntryPage)
+    async def read_entries(
+        scope: m.Scope,
+        table: m.Table,
+        key: Annotated[str | None, Query(max_length=12_000, description="Only the entry of this key.")] = None,
+        after: Annotated[str, Query(max_length=12_100, description="`next` of the previous page.")] = "",
+        limit: _Limit = 100,
+        form: _As = "text",
+    ) -> Response:
+        controller = controller_of(controlled)
+        found = controller.state.table(scope, table)
+        following: str | None = None
+        if key is not None:
+            data = _key(found, Content(text=key), "query.key")
+            entries = await controller.segments.read_table(_partition(found, data), 1, data, data)
+        else:
+            entries, following = await _entries(controller.segments, found, after, limit)
+        shown = [
+            {
+                "key": shown_as(bytes(each.key.data), "text"),
+                "value": shown_as(bytes(each.value.data), form),
+                "version": each.key.key_version,
+            }
+            for each in entries
+        ]
+        return _json({"entries": shown, "next": following})
+
+
+def _key(table: Table, given: Content, where: str) -> bytes:
+    data = given.data(where)
+    wanted = table.config.primary_key_bytes + table.config.secondary_key_bytes
+    if len(data) != wanted:
+        why = f"{where}: a key of table {table.scope}/{table.name} has {wanted} bytes, not {len(data)}"
+        raise ApiProblem(422, why, where)
+    return data
+
+
+def _partition(table: Table, key: bytes) -> str:
+    position = position_of_key(key[: table.config.primary_key_bytes])
+    return table.segment_name(_at(table.epoch.segments, position))
+
+
+async def _entries(admin: SegmentAdmin, table: Table, after: str, limit: int) -> tuple[list[Any], str | None]:
+    """Returns a page of entries, and the text that names its end; None if there are no more."""
+    number, first = 0, b""
+    if after:
+        number, first = _after(after)
+    entries: list[Any] = []
+    partitions = table.epoch.segments
+    size = 0
+    while number < len(partitions):
+        some = await admin.read_table(table.segment_name(partitions[number]), limit - len(entries), first)
+        for each in some:
+            entries.append(each)
+            size += len(each.value.data)
+            if len(entries) == limit or size >= _PAGE_BYTES:
+                following = _next_key(bytes(each.key.data))
+                if following:
+                    return entries, f"{number}:{base64.urlsafe_b64encode(following).decode()}"
+                return entries, f"{number + 1}:"
+        if some and (following := _next_key(bytes(some[-1].key.data))):
+            first = following
+        else:
+            number, first = number + 1, b""
+    return entries, None
+
+
+def _after(text: str) -> tuple[int, bytes]:
+    try:
+        if not _AFTER.fullmatch(text):
+            raise ValueError
+        number, _, key = text.partition(":")
+        return int(number), base64.urlsafe_b64decode(key)
+    except (ValueError, binascii.Error) as error:
+        raise ApiProblem(422, "query.after: this is not `next` of a page of entries", "query.after") from error
+
+
+def _next_key(key: bytes) -> bytes:
+    """Returns the key after one of the same length; b"" after the last."""
+    number = int.from_bytes(key) + 1
+    return b"" if number >> 8 * len(key) else number.to_bytes(len(key))

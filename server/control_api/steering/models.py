@@ -1,0 +1,230 @@
+"""Request and response models of the steering routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from segstore.server.control_api.steering.content import Content
+
+MOST_EVENTS = 10_000
+MOST_SEGMENTS = 1_000
+
+Scope = Annotated[str, Path(max_length=255, description="The name of a scope.")]
+Stream = Annotated[str, Path(max_length=255, description="The name of a stream.")]
+Table = Annotated[str, Path(max_length=255, description="The name of a key-value table.")]
+Transaction = Annotated[UUID, Path(description="The id of a transaction.")]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Scopes(BaseModel):
+    """Names of scopes, sorted."""
+
+    scopes: list[str]
+    next: str | None = Field(description="`after` for the next page; null if this one is empty.")
+
+
+class StreamSettings(_Given):
+    """Settings of a new stream."""
+
+    segments: int = Field(default=1, ge=1, le=MOST_SEGMENTS, strict=True, description="Number of its segments.")
+
+
+class OpenSegment(BaseModel):
+    """A segment that takes writes."""
+
+    id: int
+    name: str = Field(description="Its full name in the segment store.")
+    low: float = Field(description="The lowest position of the routing keys that it takes.")
+    high: float = Field(description="The position after the highest one.")
+
+
+class StreamState(BaseModel):
+    """A stream after a change."""
+
+    scope: str
+    stream: str
+    sealed: bool
+    epoch: int = Field(description="The number of the current epoch, which grows with each scale.")
+    segments: list[OpenSegment] = Field(description="The segments that take writes, by key.")
+
+
+class ScaleTo(_Given):
+    """New segments: either a number, for equal ranges of all keys, or the segments to seal and the new ranges."""
+
+    segments: int | None = Field(default=None, ge=1, le=MOST_SEGMENTS, strict=True)
+    seal: list[int] | None = Field(
+        default=None, min_length=1, max_length=MOST_SEGMENTS, description="Ids of open segments."
+    )
+    ranges: list[tuple[float, float]] | None = Field(default=None, min_length=1, max_length=MOST_SEGMENTS)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        listed = self.seal is not None and self.ranges is not None
+        if (self.segments is None) is not listed or (self.seal is None) is not (self.ranges is None):
+            raise ValueError("either segments is needed, or seal and ranges")
+        return self
+
+
+class TruncateAt(_Given):
+    """A position in the stream; events before it are removed."""
+
+    position: str = Field(max_length=32_768, description="`next` of a page of events.")
+
+
+class NewEvent(Content):
+    """An event to write."""
+
+    routing_key: str = Field(default="", max_length=4_096, description='Decides the segment; "" if omitted.')
+
+
+class NewEvents(_Given):
+    """Events to write, in order."""
+
+    events: list[NewEvent] = Field(
+        min_length=1,
+        max_length=MOST_EVENTS,
+        examples=[[{"json": {"order": 1}, "routing_key": "customer-7"}, {"text": "hello"}]],
+    )
+
+
+class WrittenEvent(BaseModel):
+    """Where an event was written."""
+
+    segment: str
+    offset: int
+
+
+class WrittenEvents(BaseModel):
+    """Where the events were written, in the order given."""
+
+    events: list[WrittenEvent]
+
+
+class StoredEvent(WrittenEvent):
+    """An event, with its content in one of three forms."""
+
+    size: int = Field(description="Its bytes, without the header.")
+    text: str | None = None
+    value: Any = Field(default=None, alias="json")
+    base64: str | None = None
+
+
+class EventPage(BaseModel):
+    """Events of a stream. Those of one routing key are in order, also over several pages and scales."""
+
+    events: list[StoredEvent]
+    next: str = Field(description="The position after the last event: `from` of the next page.")
+    at_end: bool = Field(description="Whether there are no more events now.")
+
+
+class NewTransaction(_Given):
+    """Settings of a new transaction."""
+
+    lease_ms: int = Field(default=30_000, ge=1, strict=True, description="It is aborted if it is open for longer.")
+
+
+class TransactionState(BaseModel):
+    """A transaction."""
+
+    id: UUID
+    status: Literal["OPEN", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED"]
+
+
+class TableSettings(_Given):
+    """Settings of a new key-value table."""
+
+    partitions: int = Field(default=1, ge=1, le=MOST_SEGMENTS, strict=True)
+    primary_key_bytes: int = Field(ge=1, strict=True, description="Length of every primary key.")
+    secondary_key_bytes: int = Field(default=0, ge=0, strict=True, description="Length of every secondary key.")
+
+
+class NewEntry(_Given):
+    """A table entry to write. The key is the primary key, followed by the secondary key if the table has one."""
+
+    key: Content
+    value: Content
+
+
+class NewEntries(_Given):
+    """Table entries to write. Those of one partition are written together."""
+
+    entries: list[NewEntry] = Field(
+        min_length=1, max_length=MOST_EVENTS, examples=[[{"key": {"text": "k1"}, "value": {"json": {"count": 1}}}]]
+    )
+
+
+class Shown(BaseModel):
+    """Bytes in one of three forms."""
+
+    text: str | None = None
+    value: Any = Field(default=None, alias="json")
+    base64: str | None = None
+
+
+class StoredEntry(BaseModel):
+    """A table entry."""
+
+    key: Shown
+    value: Shown
+    version: int = Field(description="It changes with each update.")
+
+
+class EntryPage(BaseModel):
+    """Entries of a table, by partition and then by key."""
+
+    entries: list[StoredEntry]
+    next: str | None = Field(description="`after` for the next page; null on the last one.")
+
+
+class NewSnapshot(BaseModel):
+    """A snapshot of all data."""
+
+    name: str
+    segments: int = Field(description="Number of segments, including indexes.")
+    size: int = Field(description="Its bytes in memory.")
+    taken_ms: int = Field(description="When it was taken, in ms since 1970.")
+
+
+class SnapshotList(BaseModel):
+    """The snapshots."""
+
+    snapshots: list[NewSnapshot]
+
+
+class Restored(BaseModel):
+    """What a restore or a reset has closed."""
+
+    connections: int = Field(description="Number of connections that were cut.")
+
+
+class Kept(BaseModel):
+    """The log of requests."""
+
+    last: int = Field(description="The number of the last request so far: `since` of a test that begins now.")
+
+
+class Matched(BaseModel):
+    """The last of the requests that were waited for."""
+
+    number: int
+    type: str
+    segments: list[str]
+
+
+class Verified(BaseModel):
+    """The verified number."""
+
+    count: int = Field(description="Number of requests that matched and have reached the stage.")
+
+
+class Held(BaseModel):
+    """What a rule holds."""
+
+    held: int = Field(description="Number of requests and replies it holds now.")

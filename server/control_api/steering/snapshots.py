@@ -1,0 +1,54 @@
+"""Routes that take and restore snapshots of all data, and reset the server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
+from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
+
+_Name = Annotated[str, Path(min_length=1, max_length=100, description="The name of a snapshot.")]
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1", tags=["snapshots"])
+
+    def snapshots() -> Snapshots:
+        if controlled.snapshots is None:
+            raise ApiProblem(409, NO_SNAPSHOTS, "path")
+        return controlled.snapshots
+
+    @made.get("/snapshots", summary="Snapshots")
+    async def list_snapshots() -> SnapshotList:
+        there = [] if controlled.snapshots is None else controlled.snapshots.infos()
+        return SnapshotList(snapshots=[_described(each) for each in there])
+
+    @made.put("/snapshots/{name}", summary="Take a snapshot of all data, and replace one of this name")
+    async def take_snapshot(name: _Name) -> NewSnapshot:
+        async with controlled.one_at_a_time:
+            return _described(await snapshots().take(name))
+
+    @made.delete("/snapshots/{name}", summary="Delete a snapshot", status_code=204)
+    async def delete_snapshot(name: _Name) -> Response:
+        snapshots().delete(name)
+        return Response(status_code=204)
+
+    @made.post("/snapshots/{name}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
+    async def restore_snapshot(name: _Name) -> Restored:
+        async with controlled.one_at_a_time:
+            return Restored(connections=await snapshots().restore(name))
+
+    @made.post("/reset", summary="Remove all data and fault rules; cuts all connections")
+    async def reset() -> Restored:
+        async with controlled.one_at_a_time:
+            return Restored(connections=await snapshots().reset())
+
+    return made
+
+
+def _described(info: SnapshotInfo) -> NewSnapshot:
+    return NewSnapshot(name=shown(info.name), segments=info.segments, size=info.size, taken_ms=info.taken_ms)

@@ -1,0 +1,201 @@
+"""Applies fault rules to controller calls, and observes and records them.
+
+A server of the controller's API passes each unary call through `Calls`. A rule is about calls if its filter names `rpc`
+or `status`, and about frames otherwise.
+
+Invariants: a call is recorded with its request when it arrives, and with what the caller is answered, also if that was
+cancelled; without rules, observer and recorder a call passes at once. A call that a rule drops is not answered: it ends
+with the caller's deadline, or with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from segstore.server.faults import Answer, Drop, FaultWaits, Seen, Status
+from segstore.wire.trace import CONTROLLER, Call, Direction, redacted_call
+
+if TYPE_CHECKING:
+    from segstore.server.faults import Action, Faults, Plan, Wait
+    from segstore.server.recording import Recorder
+
+Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
+_OF_TRANSPORT: Final = ("grpc-", ":")
+
+
+def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
+    """The metadata of a call that its client has sent, without what the transport adds."""
+    return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
+
+
+def _nothing() -> None:
+    return None
+
+
+class Calls:
+    """Sees the calls of one server. recorder, faults: return what records a call, and the rules; None for none."""
+
+    def __init__(
+        self, recorder: Callable[[], Recorder | None] = _nothing, faults: Callable[[], Faults | None] = _nothing
+    ) -> None:
+        self._recorder = recorder
+        self._faults = faults
+        self._number = 0
+
+    def recorded(self, rpc: str, behaviour: Behaviour) -> Behaviour:
+        """Returns `behaviour`, recorded as the caller sees it."""
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            recorder = self._recorder()
+            if recorder is None:
+                return await behaviour(request, context)
+            self._number += 1
+            number, message = self._number, b""
+            given = _texts(sent_metadata(context))
+            recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
+            status = "UNKNOWN"
+            try:
+                message = await behaviour(request, context)
+                status = "OK"
+                return message
+            except asyncio.CancelledError:
+                status = "CANCELLED"
+                raise
+            except grpc.aio.AbortError:
+                status = _name(context.code())
+                raise
+            finally:
+                details = context.details()
+                trailing = _texts(context.trailing_metadata() or ())
+                said = details.decode() if isinstance(details, bytes) else details or ""
+                recorder.called(Direction.REPLY, Call(number, rpc, message, trailing, "", status, said))
+
+        return handle
+
+    def ruled(self, rpc: str, behaviour: Behaviour) -> Behaviour:
+        """Returns `behaviour` with the rules applied to it, and observed."""
+
+        async def handle(request: bytes, context: Any) -> bytes:
+            faults = self._faults()
+            if faults is None:
+                return await behaviour(request, context)
+            return await _Ruled(faults, rpc, context).serve(request, behaviour)
+
+        return handle
+
+
+class _Ruled:
+    """One call under rules."""
+
+    def __init__(self, faults: Faults, rpc: str, context: Any) -> None:
+        self._faults = faults
+        self._rpc = rpc
+        self._context = context
+
+    async def serve(self, request: bytes, behaviour: Behaviour) -> bytes:
+        faults, observer = self._faults, self._faults.observer
+        given = Call(faults.next_request(), self._rpc, request, peer=self._context.peer())
+        seen = self._seen(given, len(request))
+        if observer is not None:
+            observer.add(seen)
+        plan = faults.decide(seen)
+        await self._wait(None if plan is None else plan.before)
+        action, name = (None, "") if plan is None else (plan.action, plan.rule)
+        try:
+            if isinstance(action, Drop) and action.drop == "request":
+                await asyncio.Event().wait()
+            if isinstance(action, Status | Answer) and action.at == "before":
+                answer = await self._replaced(action, name, b"")
+            else:
+                answer = await self._replied(request, behaviour, seen, plan)
+        except grpc.aio.AbortError:
+            if observer is not None:
+                observer.executed(seen, faults.clock.now_s(), _name(self._context.code()), failure=True)
+                observer.replied(seen, faults.clock.now_s())
+            raise
+        if observer is not None:
+            outcome = Call(seen.number, self._rpc, answer, status="OK").outcome
+            observer.executed(seen, faults.clock.now_s(), outcome, failure=outcome != "OK")
+            observer.replied(seen, faults.clock.now_s())
+        return answer
+
+    async def _replied(self, request: bytes, behaviour: Behaviour, seen: Seen, plan: Plan | None) -> bytes:
+        """Executes the call; then the actions of its rule, and of the rule that matches its answer."""
+        answer = await behaviour(request, self._context)
+        if plan is not None:
+            await self._wait(plan.after)
+            answer = await self._changed(plan.action, plan.rule, answer)
+        if self._faults.looks_at_replies:
+            reply = self._seen(Call(seen.number, self._rpc, answer, status="OK"), len(answer), direction=1)
+            found = self._faults.decide(reply)
+            if found is not None:
+                seen.faults = (*seen.faults, *reply.faults)
+                await self._wait(found.after)
+                answer = await self._changed(found.action, found.rule, answer)
+        return answer
+
+    async def _changed(self, action: Action | None, name: str, answer: bytes) -> bytes:
+        if isinstance(action, Drop):
+            await asyncio.Event().wait()
+        return await self._replaced(action, name, answer) if isinstance(action, Status | Answer) else answer
+
+    async def _replaced(self, action: Status | Answer, name: str, answer: bytes) -> bytes:
+        if isinstance(action, Status):
+            await self._context.abort(grpc.StatusCode[action.status], action.details or f"fault rule {name!r}")
+            raise AssertionError("abort raises")
+        try:
+            return action.message(self._rpc, answer)
+        except ValueError as error:
+            await self._context.abort(grpc.StatusCode.INTERNAL, f"fault rule {name!r}: {error}")
+            raise AssertionError("abort raises") from error
+
+    async def _wait(self, wait: Wait | None) -> None:
+        if not wait:
+            return
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits = FaultWaits(self._faults)
+        try:
+            waits.add(wait, lambda: None if over.done() else over.set_result(None))
+            await over
+        finally:
+            waits.clear()
+
+    def _seen(self, call: Call, size: int, direction: int = 0) -> Seen:
+        faults = self._faults
+        call = redacted_call(call)
+        return Seen(
+            call.number,
+            0,
+            CONTROLLER,
+            call.rpc,
+            None,
+            (),
+            None,
+            None,
+            size,
+            faults.clock.now_s(),
+            faults.started_s,
+            direction=direction,
+            failure=call.outcome not in ("", "OK"),
+            call=call,
+        )
+
+
+def _texts(metadata: Any) -> dict[str, str]:
+    """Metadata as texts: binary values in hex, values of a repeated key joined."""
+    found: dict[str, str] = {}
+    for key, value in metadata:
+        text = value.hex() if isinstance(value, bytes) else str(value)
+        found[key] = f"{found[key]}, {text}" if key in found else text
+    return found
+
+
+def _name(code: Any) -> str:
+    """The name of a status, which grpc.aio gives as a number or a value of its enum."""
+    if isinstance(code, grpc.StatusCode):
+        return code.name
+    return next((each.name for each in grpc.StatusCode if each.value[0] == code), "UNKNOWN")

@@ -1,0 +1,218 @@
+"""Functions as fault actions: what they are given, how they run, and what becomes of their errors.
+
+    @mock.fault("type = APPEND_BLOCK_END", nth=3)
+    async def third_append(request):
+        await moved.wait()
+        request.answer("WrongHost")
+
+A function runs on the thread and loop of the server, between two steps of it, so it must not block. While a coroutine
+runs, its request is held, as by the action `hold`, and with it the requests behind it on the connection.
+
+Invariants: a function decides with ordinary actions, which `segstore.server.faults.lane` applies; a function that fails
+closes the request's connection, before the request is executed, and its error is logged, kept in `errors` and raised
+when the server stops; when a connection is lost, its coroutines are cancelled; after `aclose` none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pydantic import ValidationError
+
+from segstore.server.config import first_error
+from segstore.server.faults.rules import Action, Close, Drop, Error
+from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalBlockEnd, encode
+from segstore.wire.blocks import Append
+from segstore.wire.printable import printable
+
+if TYPE_CHECKING:
+    from segstore.server.faults.faults import Waiting
+    from segstore.server.faults.observe import Seen
+    from segstore.wire import Command
+
+log = logging.getLogger(__name__)
+
+
+class FaultFunctionError(RuntimeError):
+    """A function of a fault rule has failed; the cause is its error. Attributes: rule, seen (the request)."""
+
+    def __init__(self, rule: str, seen: Seen, cause: BaseException) -> None:
+        what = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        super().__init__(
+            printable(f"the function of fault {rule!r} failed at request {seen.number}, {seen.type_name}: {what}", 600)
+        )
+        self.rule = rule
+        self.seen = seen
+        self.__cause__ = cause
+
+
+class FaultRequest:
+    """A request that a rule has given to a function, which decides what happens to it; by default it is executed.
+
+    Of several decisions the last counts. Call the methods on the server's thread; `release` on any.
+
+    Attributes:
+        rule: the rule's name.
+        seen: facts about the request, as in `requests()`.
+        command: the request: a command, or an `Append`; its payloads are `bytes`. It changes with `change`.
+    """
+
+    def __init__(self, rule: str, seen: Seen, command: Command | Append) -> None:
+        self.rule = rule
+        self.seen = seen
+        self.command = command
+        self._action: Action | None = None
+        self._changed = False
+        self._is_held = False
+        self._waiting: Waiting | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def proceed(self) -> None:
+        """The request is executed; this is the default."""
+        self._action = None
+
+    def answer(self, reply: Command | str, **fields: Any) -> None:
+        """The request is answered, not executed.
+
+        reply: a command, or the name of one, whose fields are taken from the request unless given, as in the action
+        `error`. Raises ValueError for what is no reply.
+        """
+        if isinstance(reply, str):
+            name = reply
+        else:
+            name, fields = reply.type_name, {**reply.to_dict(), **fields}
+        try:
+            self._action = Error(error=name, fields=fields)
+        except ValidationError as error:
+            raise ValueError(first_error(error)["msg"].removeprefix("Value error, ")) from error
+
+    def change(self, **fields: Any) -> None:
+        """Changes fields of the request before it is executed.
+
+        Raises TypeError for an unknown field, WireError for a value that cannot be sent, and ValueError for the segment
+        of an append, which is that of its writer.
+        """
+        if isinstance(self.command, Append) and "segment" in fields:
+            raise ValueError("the segment of an append is that of its writer, and cannot be changed")
+        changed = msgspec.structs.replace(self.command, **fields)
+        frames_of(changed)
+        self.command, self._changed = changed, True
+
+    def drop(self) -> None:
+        """The request is neither executed nor answered."""
+        self._action = Drop(drop="request")
+
+    def close(self, *, reset: bool = False) -> None:
+        """The connection is closed, or reset, before the request is executed."""
+        self._action = Close(close="before", reset=reset)
+
+    def hold(self) -> None:
+        """Holds the request, once the function has returned, until `release`, or `faults.release` of the rule."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Ends `hold`. May be called on any thread, also before the function has returned."""
+        self._loop.call_soon_threadsafe(self._release)
+
+    def _release(self) -> None:
+        self._is_held = False
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.release()
+
+    # --- for the lane -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the request waits for `release`."""
+        return self._is_held
+
+    def waits(self, waiting: Waiting | None) -> None:
+        """The hold has begun."""
+        self._waiting = waiting
+
+    @property
+    def decided(self) -> Action | None:
+        """What is done in place of the execution; None for the execution."""
+        return self._action
+
+    def frames(self, raw: bytes) -> bytes:
+        """The request as it is forwarded. raw: as it came, maybe empty."""
+        return frames_of(self.command) if raw and self._changed else raw
+
+    def failed(self) -> None:
+        """The function has failed."""
+        self.close()
+        self._is_held = False
+
+
+Function = Callable[[FaultRequest], Awaitable[object] | None]
+
+
+class Functions:
+    """The functions of a server's rules that run. errors: of those that have failed, oldest first."""
+
+    def __init__(self) -> None:
+        self.errors: list[FaultFunctionError] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reported = 0
+
+    def start(self, function: Function, request: FaultRequest) -> asyncio.Task[None] | None:
+        """Calls a function; returns its task if it is a coroutine, None if it has returned."""
+        try:
+            found = function(request)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 — a test's own, such as that of pytest.fail
+            self._failed(request, error)
+            return None
+        if not inspect.isawaitable(found):
+            return None
+        task = asyncio.get_running_loop().create_task(self._run(found, request), name=f"segstore {request.rule}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if inspect.iscoroutine(found):
+            coroutine = found
+            task.add_done_callback(lambda _: coroutine.close())  # it was never started if the task was cancelled before
+        return task
+
+    async def _run(self, waiting: Awaitable[object], request: FaultRequest) -> None:
+        try:
+            await waiting
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            request.failed()
+            raise
+        except BaseException as error:  # noqa: BLE001 — as above
+            self._failed(request, error)
+
+    def _failed(self, request: FaultRequest, cause: BaseException) -> None:
+        request.failed()
+        error = FaultFunctionError(request.rule, request.seen, cause)
+        self.errors.append(error)
+        log.error("%s", error, exc_info=cause)
+
+    async def aclose(self) -> None:
+        """Cancels the functions that run. Raises the first error, unless an earlier call has: FaultFunctionError."""
+        tasks = tuple(self._tasks)
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        reported, self._reported = self._reported, len(self.errors)
+        if reported < len(self.errors):
+            raise self.errors[reported]
+
+
+def frames_of(command: Command | Append) -> bytes:
+    """The frames of a request. Raises WireError for a value that cannot be sent."""
+    if not isinstance(command, Append):
+        return encode(command)
+    writer, number, data = command.writer_id, command.event_number, bytes(command.data)
+    if command.expected_offset is not None:
+        return encode(ConditionalBlockEnd(writer, number, command.expected_offset, data, command.request_id))
+    end = AppendBlockEnd(writer, len(data), b"", command.event_count, number, command.request_id)
+    return encode(AppendBlock(writer, data)) + encode(end)

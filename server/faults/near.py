@@ -1,0 +1,96 @@
+"""Near misses: the requests that come nearest to a filter that none matched, and why they do not match.
+
+Pure. Invariants: at most `MOST_LOOKED_AT` requests, the latest, are examined; a request counts as near if it matches,
+or if a part of a conjunction matches it. A type that no request or reply has is a mistake, which `check_types` names.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from segstore.wire import COMMANDS
+from segstore.wire.printable import printable
+from segstore.wire.schema import Unknown
+
+if TYPE_CHECKING:
+    from segstore.server.faults.observe import Seen
+    from segstore.wire.trace import Filter
+
+MOST_LOOKED_AT: Final = 1_000
+_MOST_NEAR: Final = 3
+_LONGEST: Final = 300
+_APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if it has a condition"
+_PARTS_OF_APPENDS: Final = frozenset({"APPEND_BLOCK", "CONDITIONAL_BLOCK_END", "EVENT", "PARTIAL_EVENT", "PADDING"})
+_REPLIES: Final = frozenset(each.type_name for each in COMMANDS.values() if each.is_reply)
+_BOTH: Final = frozenset({"HELLO", "KEEP_ALIVE", Unknown.type_name})
+
+
+def check_types(match: Filter, *, replies: bool = False) -> None:
+    """Raises ValueError if a filter of requests, or of replies, names a type that none of them has."""
+    for name in sorted(match.types - _BOTH):
+        if name in _PARTS_OF_APPENDS:
+            raise ValueError(f"type = {name}: no {'reply' if replies else 'request'} has this type; {_APPENDS}")
+        if name in _REPLIES and not replies:
+            raise ValueError(
+                f"type = {name}: it is a reply and no request has this type; name the request's type; "
+                "a fault rule matches replies with on: reply"
+            )
+        if name not in _REPLIES and replies:
+            raise ValueError(f"type = {name}: it is a request and no reply has this type; without on: reply it matches")
+
+
+def line_of(seen: Seen) -> str:
+    """A request as one line: number, type, segments, position, connection, and what became of it."""
+    said = [f"request {seen.number}: {seen.type_name}"]
+    if seen.segments:
+        said.append(f"of {', '.join(seen.segments)}")
+    if seen.call is not None and seen.call.streams:
+        said.append(f"of {', '.join('/'.join(filter(None, each)) for each in seen.call.streams)}")
+    if seen.event_number >= 0:
+        first = seen.event_number - seen.event_count + 1
+        said.append(f"events {first} to {seen.event_number}" if seen.event_count > 1 else f"event {seen.event_number}")
+    if seen.offset >= 0:
+        said.append(f"offset {seen.offset}")
+    if seen.call is None:
+        said.append(f"on connection {seen.connection}" + (f" of store {seen.store}" if seen.store else ""))
+    return printable(f"{' '.join(said)}: {outcome_of(seen)}", _LONGEST)
+
+
+def outcome_of(seen: Seen) -> str:
+    """What became of a request: its reply and the time to it, or how far it came; then the rules that fired."""
+    if seen.reply is None:
+        outcome = "applied, no reply" if seen.applied_s is not None else "no reply"
+    elif seen.latency_ns is None:
+        outcome = f"{seen.reply}, not sent"
+    else:
+        outcome = f"{seen.reply} after {seen.latency_ns / 1e6:.1f} ms"
+    return "; ".join([outcome, *seen.faults])
+
+
+def near_misses(
+    seen: Iterable[Seen], match: Filter | None, *, missing: str = "", store: int | None = None
+) -> Iterator[str]:
+    """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
+
+    seen: the latest first. missing: said of a request that matches. store: of a rule that is about one store.
+    """
+    parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
+    wanted = 1 if len(parts) > 1 else 0
+    near: list[tuple[int, int, str]] = []
+    for at, each in enumerate(islice(seen, MOST_LOOKED_AT)):
+        if (each.call is not None) != about_calls:
+            continue
+        failing = [text for text, holds in parts if not holds(each)]
+        if len(parts) - len(failing) < wanted or (failing and not wanted):
+            continue
+        if store is not None and each.store != store:
+            failing.append(f"store = {store}")
+        if not failing and not missing:
+            continue
+        why = f"not {', not '.join(failing)}" if failing else missing
+        near.append((len(failing), at, f"near: {line_of(each)}: {why}"))
+    for _, _, line in heapq.nsmallest(_MOST_NEAR, near):
+        yield printable(line, 2 * _LONGEST)

@@ -1,0 +1,233 @@
+"""Named snapshots of a server in memory, and its reset, so that tests of one server can start from the same state.
+
+    await mock.snapshot("two streams")
+    ...
+    await mock.restore("two streams")
+
+A snapshot has the segments with their attributes and tables, the names that are used up, and the controller's state. To
+restore one is like a restart of the server with that state: all connections to the stores are cut, controller calls in
+flight get UNAVAILABLE, fault rules are removed, and recorded requests and the counts of writers are discarded. Ports
+stay. To reset is to restore an empty state.
+
+Invariants: a snapshot is taken, and restored, between two steps of the server, so no request sees a half-restored
+state; its bytes are charged to the server's memory. Refused: servers with a data directory, whose journal such a change
+would contradict; a container that none of the stores owns at the moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from segstore.server.durable import Image, copy_of, restore
+from segstore.server.store import Container, MemoryAccount
+
+if TYPE_CHECKING:
+    from segstore.server.controller import Controller, ControllerServer
+    from segstore.server.faults import Faults
+    from segstore.server.node.runner import SegmentStoreServer
+
+NO_SNAPSHOTS: Final = "snapshots and reset are for servers in memory, and this one has a data directory"
+MOST_SNAPSHOTS: Final = 100
+_LONGEST_NAME: Final = 100
+_CLOSING_S: Final = 10.0
+_LOOK_S: Final = 0.001
+
+
+class SnapshotRefused(RuntimeError):
+    """A snapshot cannot be taken or restored; the text is one sentence."""
+
+
+class NoSuchSnapshot(LookupError):
+    """Attributes: name, names (those that exist)."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        there = f"there are {', '.join(map(repr, names[:10]))}" if names else "there are none"
+        super().__init__(f"there is no snapshot {name[:_LONGEST_NAME]!r}; {there}")
+        self.name = name
+        self.names = names
+
+
+class SnapshotInfo(NamedTuple):
+    """Facts about a snapshot. size: its bytes. taken_ms: Unix milliseconds."""
+
+    name: str
+    segments: int
+    size: int
+    taken_ms: int
+
+
+class _Snapshot(NamedTuple):
+    info: SnapshotInfo
+    containers: Mapping[int, Image]
+    controller: bytes
+
+
+def _nothing() -> None:
+    return None
+
+
+class Snapshots:
+    """The snapshots of the stores of one process and their controller.
+
+    stores: all stores of the cluster. memory: the account that snapshots are charged to. faults: their fault rules.
+    controller, served: return the current controller and its server, if any. changed: called when the controller's
+    state was replaced.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[SegmentStoreServer],
+        memory: MemoryAccount,
+        faults: Faults | None,
+        *,
+        controller: Callable[[], Controller | None] = _nothing,
+        served: Callable[[], ControllerServer | None] = _nothing,
+        changed: Callable[[], None] = _nothing,
+    ) -> None:
+        self._stores = stores
+        self._memory = memory
+        self._faults = faults
+        self._controller = controller
+        self._served = served
+        self._changed = changed
+        self._snapshots: dict[str, _Snapshot] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    def infos(self) -> list[SnapshotInfo]:
+        """Facts about the snapshots, in the order in which they were first taken."""
+        return [each.info for each in self._snapshots.values()]
+
+    async def take(self, name: str) -> SnapshotInfo:
+        """Takes a snapshot, and replaces one of this name. Raises SnapshotRefused; StoreFull if memory is full."""
+        if not 1 <= len(name) <= _LONGEST_NAME:
+            raise SnapshotRefused(f"the name of a snapshot has 1 to {_LONGEST_NAME} characters, not {len(name)}")
+        async with self._one_at_a_time:
+            if name not in self._snapshots and len(self._snapshots) == MOST_SNAPSHOTS:
+                raise SnapshotRefused(f"there are {MOST_SNAPSHOTS} snapshots, as many as are allowed: delete one")
+            return self._take(name)
+
+    def _take(self, name: str) -> SnapshotInfo:
+        containers = self._containers()
+        self._memory.check(sum(each.length - each.start_offset for one in containers for each in one.segments.values()))
+        images = {each.container_id: copy_of(each) for each in containers}
+        controller = self._controller()
+        state = b"" if controller is None else controller.image()
+        self.delete(name, missing_ok=True)
+        segments = [segment for each in images.values() for segment in each.segments]
+        size = len(state) + sum(len(extent.data) for each in segments for extent in each.extents)
+        info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
+        self._snapshots[name] = _Snapshot(info, images, state)
+        self._memory.charge(size)
+        return info
+
+    def delete(self, name: str, *, missing_ok: bool = False) -> None:
+        """Deletes a snapshot. Raises NoSuchSnapshot, unless `missing_ok`."""
+        found = self._snapshots.pop(name, None)
+        if found is not None:
+            self._memory.charge(-found.info.size)
+        elif not missing_ok:
+            raise NoSuchSnapshot(name, tuple(self._snapshots))
+
+    async def restore(self, name: str) -> int:
+        """Restores a snapshot, which stays; returns the number of connections that were cut.
+
+        Raises NoSuchSnapshot; SnapshotRefused, and changes nothing but the connections.
+        """
+        found = self._snapshots.get(name)
+        if found is None:
+            raise NoSuchSnapshot(name, tuple(self._snapshots))
+        return await self._replace(found.containers, found.controller)
+
+    async def reset(self) -> int:
+        """Restores an empty state; returns the number of connections that were cut. Raises SnapshotRefused."""
+        return await self._replace({}, b"")
+
+    async def _replace(self, images: Mapping[int, Image], state: bytes) -> int:
+        async with self._one_at_a_time:
+            self._containers()
+            cut = self._cut()
+            await self._all_closed()
+            await self._interrupt()
+            # Nothing waits from here on. Connections that came meanwhile have asked of the old state.
+            cut += self._cut()
+            for container in self._containers():
+                container.clear()
+                image = images.get(container.container_id)
+                if image is not None:
+                    restore(container, image, {})
+                    container.recovered()
+            controller = self._controller()
+            if controller is not None:
+                controller.restore(state)
+                self._changed()
+            for store in self._stores:
+                if store.service.writer_counts is not None:
+                    store.service.writer_counts.clear()
+            if self._faults is not None:
+                self._faults.clear()
+                self._faults.toxics.clear()
+                if self._faults.observer is not None:
+                    self._faults.observer.clear()
+            return cut
+
+    def _containers(self) -> list[Container]:
+        """All containers of the cluster. Raises SnapshotRefused if one has no owner."""
+        found = {number: each for store in self._stores for number, each in store.store.containers.items()}
+        settings = self._stores[0].settings
+        wanted = range(settings.containers) if len(self._stores) > 1 or settings.own is None else settings.own
+        missing = [number for number in wanted if number not in found]
+        if missing:
+            raise SnapshotRefused(f"container {missing[0]} has no owner at the moment: try again")
+        return list(found.values())
+
+    def _cut(self) -> int:
+        connections = [each for store in self._stores for each in store.hub.connections]
+        for each in connections:
+            each.abort()
+        return len(connections)
+
+    async def _all_closed(self) -> None:
+        """Waits until the connections that were cut have ended, with all that belongs to them."""
+        ending = [(store.hub.connections, each) for store in self._stores for each in store.hub.connections]
+        try:
+            async with asyncio.timeout(_CLOSING_S):
+                for connections, each in ending:
+                    while each in connections:  # noqa: ASYNC110 — connections have no event for it
+                        await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            raise SnapshotRefused(f"a connection did not end within {_CLOSING_S:g} s") from error
+
+    async def _interrupt(self) -> None:
+        served = self._served()
+        if served is not None:
+            await served.interrupt()
+
+
+class WithSnapshots:
+    """A server that can be snapshotted. snapshots: None if it has a data directory."""
+
+    snapshots: Snapshots | None = None
+
+    @property
+    def _snapshots(self) -> Snapshots:
+        if self.snapshots is None:
+            raise SnapshotRefused(NO_SNAPSHOTS)
+        return self.snapshots
+
+    async def snapshot(self, name: str) -> None:
+        """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused, StoreFull."""
+        await self._snapshots.take(name)
+
+    async def restore(self, name: str) -> None:
+        """Restores a snapshot, cuts all connections and removes fault rules and recorded requests.
+
+        Raises NoSuchSnapshot, SnapshotRefused.
+        """
+        await self._snapshots.restore(name)
+
+    async def reset(self) -> None:
+        """As `restore`, to an empty server. Raises SnapshotRefused."""
+        await self._snapshots.reset()

@@ -1,0 +1,288 @@
+"""Near misses: the requests of a trace that resemble one that it does not answer, and the fields in which they differ.
+
+Pure. Invariants: delegation tokens are never shown; at most `_MOST_COMPARED` requests are compared with one. Appends of
+one writer are compared event by event, by event number, so it does not matter how events are batched.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from segstore.server.replay.script import Step, key_of, type_of
+from segstore.wire import Command
+from segstore.wire.blocks import Append
+from segstore.wire.inspect import describe
+from segstore.wire.printable import printable
+from segstore.wire.protocol import frames_of
+from segstore.wire.trace import FieldDifference, compare_frames
+
+if TYPE_CHECKING:
+    from segstore.server.replay.matching import Ids
+
+_MOST_NEAR: Final = 3
+_MOST_COMPARED: Final = 2_000
+_MOST_ALIKE: Final = 256
+"""Bytes or characters of a field that are compared at either end, to find the nearest request."""
+_AS_NEAR: Final = 0.5
+"""How much less alike than the nearest request another may be to be listed."""
+_FIELDS_SHOWN: Final = 4
+_BEFORE: Final = 24
+_SHOWN: Final = 72
+"""Characters of a payload that are shown: as many as `_BEFORE` before the first difference, and the rest after it."""
+_EVENT_HEADER_BYTES: Final = 8
+_document: Final = msgspec.json.Decoder().decode
+
+
+class NearMiss(NamedTuple):
+    """A request of the trace like one that it does not answer.
+
+    number: its place in the trace, from 1. connection: from 1, in the order of their first requests. used: whether it
+    was answered. fields: the differing fields; none if the requests are the same. text: the differences in words.
+    """
+
+    number: int
+    connection: int
+    request: str
+    used: bool
+    fields: tuple[FieldDifference, ...]
+    text: str
+
+    def __str__(self) -> str:
+        place = f"request {self.number} of the trace (connection {self.connection})"
+        answered = ", answered before" if self.used else ""
+        return f"near: {place}{answered}: {self.text}" if self.fields else f"same: {place}{answered}"
+
+
+def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tuple[NearMiss, ...]:
+    """The requests of a trace that are nearest to one: the same one if it is there, else at most three.
+
+    steps: those of its type.
+    """
+    live = getattr(item, "writer_id", None)
+    kin = [each for each in steps if ids.fits(getattr(each.item, "writer_id", None), live)]
+    key = key_of(item, ids.names)
+    same = next((each for each in kin if each.key == key), None)
+    if same is not None:
+        return (_near(item, same, ()),)
+    by_event = _near_appends(item, kin, ids.names) if isinstance(item, Append) else ()
+    if by_event:
+        return by_event
+    compared = islice(sorted(kin or steps, key=lambda each: each.used > 0), _MOST_COMPARED)
+    scored = [(_likeness(key, each.key), each) for each in compared]
+    nearest = heapq.nsmallest(_MOST_NEAR, scored, key=lambda each: (-each[0], each[1].used, each[1].number))
+    found = [each for score, each in nearest if score >= nearest[0][0] - _AS_NEAR]
+    return tuple(_near(item, each, differing(item, each.item, ids.names)) for each in found)
+
+
+def _near(item: Command | Append, step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
+    text = in_words(fields, frames_of(item), frames_of(step.item))
+    return NearMiss(step.number, step.connection, step.type_name, step.used > 0, fields, text)
+
+
+def _likeness(mine: Sequence[Any], its: Sequence[Any]) -> float:
+    """How alike two requests of one type are: the sum over their fields, from 0 to 1 each."""
+    return sum(map(_alike, mine, its))
+
+
+def _alike(mine: Any, its: Any) -> float:
+    if mine == its:
+        return 1.0
+    if type(mine) is type(its) and isinstance(mine, str | bytes) and mine and its:
+        ends = _common(mine, its), _common(mine[::-1], its[::-1])
+        return min(sum(ends), len(mine), len(its)) / max(len(mine), len(its), 1)
+    if isinstance(mine, int) and isinstance(its, int):
+        return 0.5 / (1 + abs(mine - its))
+    return 0.0
+
+
+def _common(mine: Any, its: Any, most: int = _MOST_ALIKE) -> int:
+    """The length of the common start of two texts."""
+    pairs = enumerate(zip(mine[:most], its[:most], strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(mine), len(its), most))
+
+
+# --- appends --------------------------------------------------------------------------------------------------------
+
+
+def _events(item: Append) -> dict[int, bytes]:
+    """The events of an append by number; none if its data is not as many events as it says."""
+    data, found, at = bytes(item.data), [], 0
+    while at < len(data):
+        kind, length = (int.from_bytes(data[at + add : at + add + 4], "big", signed=True) for add in (0, 4))
+        start = at + _EVENT_HEADER_BYTES
+        at = start + length
+        if kind or length < 0 or at > len(data):
+            return {}
+        found.append(data[start:at])
+    first = item.event_number - item.event_count + 1
+    return dict(enumerate(found, first)) if len(found) == item.event_count else {}
+
+
+def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) -> tuple[NearMiss, ...]:
+    """The appends of the trace that have the same event numbers of the same writer; none if there are none."""
+    mine, segment = _events(item), names.get(item.segment, item.segment)
+    its: dict[int, tuple[bytes, Step]] = {}
+    last: tuple[Step, int] | None = None
+    for step in steps:
+        wanted = step.item
+        if not isinstance(wanted, Append) or wanted.segment != segment or wanted.expected_offset is not None:
+            continue
+        last = step, wanted.event_number
+        if wanted.event_number - wanted.event_count < item.event_number and wanted.event_number >= min(mine, default=0):
+            its.update({number: (event, step) for number, event in _events(wanted).items()})
+    if not mine or item.expected_offset is not None or last is None:
+        return ()
+    if not its:
+        end, number = last
+        text = f"the trace has events of this writer up to number {number}, and not {_range(mine)}"
+        fields = (FieldDifference("event_number", item.event_number, number, secret=False),)
+        return (NearMiss(end.number, end.connection, end.type_name, end.used > 0, fields, text),)
+    differences: dict[Step, list[FieldDifference]] = {}
+    step = next(iter(its.values()))[1]
+    for index, (number, event) in enumerate(mine.items()):
+        there, step = its.get(number, (None, step))
+        if there != event:
+            its_event = None if there is None else there.hex()
+            found = FieldDifference(f"data[{index}]", event.hex(), its_event, secret=False)
+            differences.setdefault(step, []).append(found)
+    if differences:
+        return tuple(_near(item, each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
+    # The same events, in appends that were answered, or that a client has to make as they are.
+    steps = dict.fromkeys(step for number, (_, step) in its.items() if number in mine)
+    if all(each.used for each in steps):
+        return (_near(item, step, ()),)
+    return tuple(_near(item, each, differing(item, each.item, names)) for each in islice(steps, _MOST_NEAR))
+
+
+def _range(numbers: Iterable[int]) -> str:
+    first, *rest = numbers
+    return f"{first} to {rest[-1]}" if rest else str(first)
+
+
+# --- differences ----------------------------------------------------------------------------------------------------
+
+
+def differing(item: Any, wanted: Any, names: dict[str, str]) -> tuple[FieldDifference, ...]:
+    """The fields in which a request differs from one of the trace. names: of transient segments, translated."""
+    found = compare_frames(frames_of(item), frames_of(wanted))
+    if isinstance(item, Append):  # fields outside the block
+        known = {each.field for each in found}
+        for name in ("event_count", "event_number", "segment"):
+            mine, its = getattr(item, name), getattr(wanted, name)
+            if mine != its and name not in known:
+                found = (FieldDifference(name, mine, its, secret=False), *found)
+    differing = tuple(
+        each
+        for each in found
+        if each.field not in ("request_id", "writer_id")
+        and not (isinstance(each.left, str) and each.left in names and names[each.left] == each.right)
+    )
+    # If nothing else differs, the writer is already paired with another one of the trace.
+    return differing or tuple(each for each in found if each.field == "writer_id")
+
+
+def in_words(fields: Iterable[FieldDifference], mine: bytes, its: bytes) -> str:
+    """Differing fields as text, the first ones only; payloads as JSON, text or hex, shortened around the difference.
+
+    mine, its: the frames of both requests.
+    """
+    payloads = {span.field for frame in (mine, its) for span in describe(frame).spans if span.kind == "data"}
+    said: list[str] = []
+    for each in fields:
+        if each.secret:
+            continue
+        if each.field in payloads:
+            said += _payloads_differ(each)
+        else:
+            said.append(f"{each.field} is {each.left!r} and not {each.right!r}")
+    text = ", ".join(said[:_FIELDS_SHOWN])
+    return text if len(said) <= _FIELDS_SHOWN else f"{text}, and {len(said) - _FIELDS_SHOWN} more"
+
+
+def _payloads_differ(each: FieldDifference) -> Iterator[str]:
+    mine, its = (bytes.fromhex(side or "") for side in (each.left, each.right))
+    if each.left is None or each.right is None:
+        (text,) = _excerpts(mine if each.right is None else its)
+        yield f"{each.field} is {text}, and not in the trace" if each.right is None else f"{each.field} lacks {text}"
+        return
+    found = list(islice(_documents_differ(each.field, mine, its), _MOST_COMPARED))
+    if found:
+        yield from found
+    else:
+        yield "{} is {} and not {}".format(each.field, *_excerpts(mine, its))
+
+
+def _documents_differ(field: str, mine: bytes, its: bytes) -> Iterator[str]:
+    """The differences of two JSON documents, by path; none if one is no object or array."""
+    try:
+        pending: list[tuple[str, Any, Any]] = [(field, _document(mine), _document(its))]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if not all(isinstance(each, dict | list) for each in pending[0][1:]):
+        return
+    missing = object()
+    while pending:
+        path, one, other = pending.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            keys = reversed([*one, *(key for key in other if key not in one)])
+            pending += [
+                (f"{path}.{printable(key, 40)}", one.get(key, missing), other.get(key, missing)) for key in keys
+            ]
+        elif isinstance(one, list) and isinstance(other, list):
+            both = range(max(len(one), len(other)) - 1, -1, -1)
+            sides = [one + [missing] * len(other), other + [missing] * len(one)]
+            pending += [(f"{path}[{at}]", sides[0][at], sides[1][at]) for at in both]
+        elif other is missing:
+            yield f"{path} is {_json(one)}, and not in the trace"
+        elif one is missing:
+            yield f"{path} lacks {_json(other)}"
+        elif type(one) is not type(other) or one != other:
+            yield f"{path} is {_json(one)} and not {_json(other)}"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
+    return printable(json.dumps(value, ensure_ascii=False), _SHOWN)
+
+
+def _excerpts(*payloads: bytes) -> list[str]:
+    """Payloads as text if all are, else in hex; two of them around the first difference."""
+    texts: list[Any] = list(payloads)
+    with suppress(UnicodeDecodeError):
+        decoded = [each.decode() for each in payloads]
+        if all(map(str.isprintable, decoded)):
+            texts = decoded
+    start = max(0, _common(texts[0], texts[-1], max(map(len, texts))) - _BEFORE) if len(texts) > 1 else 0
+    return [_excerpt(each, start) for each in texts]
+
+
+def _excerpt(text: Any, start: int) -> str:
+    piece = text[start : start + (_SHOWN if isinstance(text, str) else _SHOWN // 2)]
+    shown = piece if isinstance(text, str) else piece.hex()
+    left_out = len(text) > len(piece)
+    before, after = "…" if start else "", "…" if start + len(piece) < len(text) else ""
+    unit = "characters" if isinstance(text, str) else "bytes"
+    return f"'{before}{shown}{after}'" + (f" ({len(text)} {unit})" if left_out else "")
+
+
+def described(item: Command | Append) -> str:
+    """A request as one line: its type and the fields that are compared; payloads are shortened."""
+    secrets = item.secrets if isinstance(item, Command) else frozenset()
+    said = [type_of(item)]
+    for name in item.__struct_fields__:
+        value = getattr(item, name)
+        if name in ("request_id", "writer_id") or name in secrets or value is None or value == "":
+            continue
+        if isinstance(value, memoryview | bytes | bytearray):
+            events = list(_events(item).values()) if isinstance(item, Append) else []
+            value = ", ".join(_excerpts(each)[0] for each in (events or [bytes(value)])[:_FIELDS_SHOWN])
+        said.append(f"{name}={printable(str(value), _FIELDS_SHOWN * _SHOWN)}")
+    return " ".join(said)

@@ -1,0 +1,107 @@
+"""Scopes, streams, transactions and tables, arranged over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.client import connect
+from tests.server.control_api.support import asking, asking_cluster, done, refusal
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+STREAM = "/v1/streams/shop/orders"
+
+
+async def test_a_stream_is_created_scaled_sealed_and_deleted() -> None:
+    async with asking_cluster(stores=2) as (_, http):
+        made = await done(http, "PUT", STREAM, {"segments": 2})
+        assert [(each["id"], each["low"], each["high"]) for each in made["segments"]] == [(0, 0, 0.5), (1, 0.5, 1)]
+        scaled = await done(http, "POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.25], [0.25, 0.5]]})
+        assert (scaled["epoch"], [each["high"] for each in scaled["segments"]]) == (1, [0.25, 0.5, 1])
+        assert len((await done(http, "POST", f"{STREAM}/scale", {"segments": 4}))["segments"]) == 4
+        assert refusal(await http.delete(STREAM))[:2] == (409, "stream shop/orders must be sealed before it is deleted")
+        sealed = await done(http, "POST", f"{STREAM}/seal")
+        assert (sealed["sealed"], sealed["segments"]) == (True, [])
+        await done(http, "DELETE", STREAM)
+        await done(http, "DELETE", "/v1/scopes/shop")
+        assert await done(http, "GET", "/v1/scopes") == {"scopes": [], "next": None}
+
+
+async def test_a_scope_is_deleted_with_what_is_in_it_on_request() -> None:
+    async with asking_cluster() as (_, http):
+        for _ in range(2):
+            await done(http, "PUT", "/v1/scopes/shop")
+        await done(http, "PUT", STREAM)
+        assert refusal(await http.delete("/v1/scopes/shop"))[0] == 409
+        await done(http, "DELETE", "/v1/scopes/shop", recursive=True)
+        assert refusal(await http.delete("/v1/scopes/shop"))[:2] == (404, "scope shop does not exist")
+
+
+async def test_the_events_of_a_transaction_appear_with_its_commit() -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", STREAM)
+        for end, status, seen in (("abort", "ABORTED", []), ("commit", "COMMITTED", ["inside"])):
+            begun = await done(http, "POST", f"{STREAM}/transactions")
+            path = f"{STREAM}/transactions/{begun['id']}"
+            await done(http, "POST", f"{path}/events", {"events": [{"text": "inside"}]})
+            assert (await done(http, "GET", f"{STREAM}/events"))["events"] == []
+            assert (await done(http, "POST", f"{path}/{end}"))["status"] == status
+            assert (await done(http, "GET", path))["status"] == status
+            page = await done(http, "GET", f"{STREAM}/events")
+            assert [each["text"] for each in page["events"]] == seen
+            late = await http.post(f"{path}/events", json={"events": [{"text": "late"}]})
+            assert refusal(late)[:2] == (409, f"transaction {begun['id']} is {status}")
+
+
+async def test_the_client_reads_what_was_arranged_and_is_read_here() -> None:
+    async with asking_cluster(stores=2) as (mock, http):
+        await done(http, "PUT", STREAM, {"segments": 2})
+        await done(http, "POST", f"{STREAM}/events", {"events": [{"text": "a", "routing_key": "k"}]})
+        async with connect(f"tcp://{mock.controller_uri}") as pravega:
+            async with pravega.event_writer("shop", "orders") as writer:
+                await writer.write(b"b", routing_key="k")
+            page = await done(http, "GET", f"{STREAM}/events")
+            assert [each["text"] for each in page["events"]] == ["a", "b"]
+            assert len({each["segment"] for each in page["events"]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/v1/streams/shop/bad%20name", {}, 422),
+        ("PUT", "/v1/streams/shop/orders", {}, 409),
+        ("PUT", "/v1/streams/shop/other", {"segments": 0}, 422),
+        ("PUT", "/v1/streams/shop/other", {"segments": 1_001}, 422),
+        ("POST", f"{STREAM}/scale", {}, 422),
+        ("POST", f"{STREAM}/scale", {"segments": 2, "seal": [0]}, 422),
+        ("POST", f"{STREAM}/scale", {"seal": [0], "ranges": [[0, 0.5]]}, 422),
+        ("POST", f"{STREAM}/truncate", {"position": "nowhere"}, 422),
+        ("POST", "/v1/streams/shop/none/seal", None, 404),
+        ("POST", f"{STREAM}/transactions", {"lease_ms": 1}, 422),
+        ("GET", f"{STREAM}/transactions/00000000-0000-0000-0000-000000000001", None, 404),
+        ("GET", f"{STREAM}/transactions/none", None, 422),
+        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 0}, 422),
+        ("DELETE", "/v1/tables/shop/kv", None, 404),
+    ],
+)
+async def test_what_cannot_be_arranged_is_refused(method: str, path: str, body: Any, status: int) -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", STREAM)
+        assert refusal(await http.request(method, path, json=body))[0] == status
+
+
+async def test_a_store_without_a_controller_says_so() -> None:
+    async with asking() as (_, http):
+        status, said, _ = refusal(await http.put(STREAM))
+        assert (status, said.startswith("there is no controller in this process")) == (409, True)
+
+
+async def test_what_was_arranged_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+    async with asking_cluster(data=tmp_path / "data") as (_, http):
+        await done(http, "PUT", STREAM)
+        await done(http, "POST", f"{STREAM}/events", {"events": [{"text": "kept"}]})
+    async with asking_cluster(data=tmp_path / "data") as (_, http):
+        page = await done(http, "GET", f"{STREAM}/events")
+        assert [each["text"] for each in page["events"]] == ["kept"]

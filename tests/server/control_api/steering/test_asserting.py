@@ -1,0 +1,109 @@
+"""Waits and verification over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from segstore.server.faults import Faults
+from tests.server.control_api.support import asking, done, peer_of, refusal
+from tests.server.support import append, create, read, set_up, until
+
+APPENDS = "type = APPEND_BLOCK_END"
+
+
+async def test_a_wait_is_answered_when_the_third_append_is_applied() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up(), append(0))
+        waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, count=3, timeout_s=50))
+        await until(lambda: bool(mock.observer and mock.observer._waiters))
+        await peer.ask(append(1))
+        assert not waiting.done()
+        await peer.ask(append(2))
+        assert (await waiting)["type"] == "APPEND_BLOCK_END"
+        mark = mock.mark()
+        status, said, _ = refusal(
+            await http.get("/v1/requests/wait", params={"match": APPENDS, "since": mark, "timeout_s": 0.01})
+        )
+        assert status == 409
+        assert said.startswith(f"0 of 1 requests with {APPENDS} were applied within 0.01 s")
+
+
+async def test_a_type_that_no_request_has_is_refused_with_its_name() -> None:
+    async with asking() as (_, http):
+        status, said, _ = refusal(await http.get("/v1/requests/wait", params={"match": "type = EVENT"}))
+        assert status == 422
+        assert "no request has this type" in said
+
+
+async def test_the_number_of_requests_is_verified_and_the_latest_are_told() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up(), append(0), append(1))
+        for bounds in ({"exactly": 2}, {"at_least": 1}, {"at_most": 2}, {"at_least": 1, "at_most": 3}):
+            assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, **bounds) == {"count": 2}
+        for wrong, said in (
+            ({"exactly": 1}, "exactly 1"),
+            ({"at_least": 3}, "at least 3"),
+            ({"at_most": 1}, "at most 1"),
+        ):
+            answer = refusal(await http.get("/v1/requests/verify", params={"match": APPENDS, **wrong}))
+            assert answer[0] == 409
+            assert answer[1].startswith(f"2 requests with {APPENDS} were received, not {said}; the latest requests: ")
+            assert "SETUP_APPEND scope/stream/0.#epoch.0" in answer[1]
+        assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, stage="refused", exactly=0) == {"count": 0}
+        await done(http, "DELETE", "/v1/requests")
+        assert await done(http, "GET", "/v1/requests/verify", exactly=0) == {"count": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("verify", {}),
+        ("verify", {"exactly": -1}),
+        ("verify", {"match": "tipe = X", "exactly": 1}),
+        ("verify", {"match": "x" * 1_001, "exactly": 1}),
+        ("wait", {"match": "("}),
+        ("wait", {"count": 0}),
+        ("wait", {"timeout_s": 51}),
+        ("wait", {"timeout_s": "nan"}),
+        ("wait", {"stage": "seen"}),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused(path: str, params: dict[str, Any]) -> None:
+    async with asking() as (_, http):
+        assert refusal(await http.get(f"/v1/requests/{path}", params=params))[0] == 422
+
+
+async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:
+    async with asking() as (mock, http):
+        assert isinstance(mock.rules, Faults)
+        mock.rules.observer = None
+        await done(http, "GET", "/v1/requests")  # recorded on demand only
+        for path in ("wait", "verify?exactly=0"):
+            assert "POST /v1/requests/keep" in refusal(await http.get(f"/v1/requests/{path}"))[1]
+        assert await done(http, "POST", "/v1/requests/keep") == {"last": 0}
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+        assert (await done(http, "GET", "/v1/requests/wait"))["number"] > 0
+        kept = mock.rules.observer
+        await done(http, "POST", "/v1/requests/keep")
+        assert mock.rules.observer is kept
+
+
+async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.control_api.steering.asserting._MOST_WAITS", 0)
+    async with asking() as (_, http):
+        assert refusal(await http.get("/v1/requests/wait"))[:2] == (409, "0 requests wait already, as many as may")
+
+
+async def test_a_wait_for_what_a_rule_holds() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create())
+        await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "reads"})
+        status, said, _ = refusal(await http.post("/v1/faults/reads/wait", params={"timeout_s": 0.01}))
+        assert (status, said) == (409, "'reads' held 0 and not 1 within 0.01 s; it has matched 0 and fired 0 times")
+        peer.send(read(0))
+        assert await done(http, "POST", "/v1/faults/reads/wait") == {"held": 1}
+        assert refusal(await http.post("/v1/faults/none/wait"))[0] == 404

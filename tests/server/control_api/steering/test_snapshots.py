@@ -1,0 +1,52 @@
+"""Snapshots and reset over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.control_api.support import asking, asking_cluster, done, refusal
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+async def test_a_prepared_cluster_comes_back() -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", "/v1/streams/shop/orders", {"segments": 2})
+        await done(http, "POST", "/v1/streams/shop/orders/events", {"events": [{"text": "first"}]})
+        taken = await done(http, "PUT", "/v1/snapshots/base")
+        assert (taken["name"], taken["segments"]) == ("base", 4)
+        await done(http, "POST", "/v1/streams/shop/orders/events", {"events": [{"text": "second"}]})
+        await done(http, "POST", "/v1/faults", {"do": "drop", "name": "all"})
+        assert await done(http, "POST", "/v1/snapshots/base/restore") == {"connections": 0}
+        page = await done(http, "GET", "/v1/streams/shop/orders/events")
+        assert [each["text"] for each in page["events"]] == ["first"]
+        assert (await done(http, "GET", "/v1/faults"))["rules"] == []
+        await done(http, "POST", "/v1/reset")
+        assert await done(http, "GET", "/v1/scopes") == {"scopes": [], "next": None}
+        assert [each["name"] for each in (await done(http, "GET", "/v1/snapshots"))["snapshots"]] == ["base"]
+        await done(http, "DELETE", "/v1/snapshots/base")
+        status, said, _ = refusal(await http.post("/v1/snapshots/base/restore"))
+        assert (status, said) == (404, "there is no snapshot 'base'; there are none")
+
+
+async def test_a_store_without_a_controller_is_reset_too() -> None:
+    async with asking() as (mock, http):
+        mock.store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
+        await done(http, "POST", "/v1/reset")
+        assert mock.segments == {}
+
+
+async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
+    async with asking_cluster(data=tmp_path / "data") as (_, http):
+        for answer in (await http.put("/v1/snapshots/base"), await http.post("/v1/reset")):
+            status, said, _ = refusal(answer)
+            assert status == 409
+            assert "data directory" in said
+
+
+@pytest.mark.parametrize("name", ["n" * 101, "..%2F..%2Fetc"])
+async def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
+    async with asking() as (_, http):
+        assert refusal(await http.put(f"/v1/snapshots/{name}"))[0] in (404, 405, 422)

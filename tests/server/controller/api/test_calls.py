@@ -1,0 +1,197 @@
+"""Controller calls: recorded, observed, and under fault rules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from segstore.server.cluster import MockCluster
+from segstore.server.faults import Rule
+from segstore.wire.controller_api import METHODS, messages
+from segstore.wire.trace import Call, Direction
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+class Recorded:
+    """Keeps calls; the connections of stores are not its business."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Direction, Call]] = []
+        self.answered = asyncio.Event()
+
+    def called(self, direction: Direction, call: Call) -> None:
+        self.calls.append((direction, call))
+        if direction is Direction.REPLY:
+            self.answered.set()
+
+    def opened(self, **facts: str) -> int:
+        return 1
+
+    def received(self, *_: Any) -> None: ...
+
+    def sent(self, *_: Any) -> None: ...
+
+    def closed(self, *_: Any, **facts: str) -> None: ...
+
+
+async def call(mock: MockCluster, rpc: str, request: Any, timeout_s: float | None = 10, **metadata: str) -> Any:
+    method = METHODS[rpc]
+    async with grpc.aio.insecure_channel(mock.controller_uri) as channel:
+        ask = channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return await ask(request, timeout=timeout_s, metadata=tuple(metadata.items()))
+
+
+SCOPE = messages.ScopeInfo(scope="s")
+
+
+async def test_calls_are_recorded_with_metadata_and_outcome() -> None:
+    recorded = Recorded()
+    async with MockCluster() as mock:
+        for each in mock.stores:
+            each.hub.recorder = recorded
+        await call(mock, "createScope", SCOPE, custom="x")
+        await call(mock, "createScope", SCOPE)
+        mock.faults.add("rpc = deleteScope", do={"status": "aborted", "details": "by a rule"})
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call(mock, "deleteScope", SCOPE)
+    ways, calls = zip(*recorded.calls, strict=True)
+    assert list(ways) == [Direction.REQUEST, Direction.REPLY] * 3
+    assert [each.number for each in calls] == [1, 1, 2, 2, 3, 3]
+    assert calls[0].metadata["custom"] == "x"
+    assert calls[0].content == SCOPE
+    assert calls[0].peer.startswith("ipv4:127.0.0.1:")
+    assert [each.outcome for each in calls[1::2]] == ["OK", "SCOPE_EXISTS", "ABORTED"]
+    assert calls[-1].details == "by a rule"
+
+
+async def test_a_call_that_its_client_gives_up_is_recorded_as_cancelled() -> None:
+    recorded = Recorded()
+    async with MockCluster() as mock:
+        for each in mock.stores:
+            each.hub.recorder = recorded
+        mock.faults.add("rpc = createScope", do="drop")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(mock, "createScope", SCOPE, timeout_s=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        async with asyncio.timeout(10):
+            await recorded.answered.wait()
+        assert recorded.calls[-1][1].status == "CANCELLED"
+        mock.faults.clear()
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
+
+
+async def test_calls_are_requests_of_the_log_where_a_filter_asks_for_them() -> None:
+    async with MockCluster() as mock:
+        await call(mock, "createScope", SCOPE)
+        await call(mock, "createScope", SCOPE)
+        assert mock.requests() == []
+        refused = await mock.wait_for("rpc = createScope", stage="refused")
+        assert (refused.reply, refused.failure, refused.kind) == ("SCOPE_EXISTS", True, "call")
+        assert [each.reply for each in mock.requests("rpc ~ *")] == ["OK", "SCOPE_EXISTS"]
+
+
+@pytest.mark.parametrize(("at", "exists"), [("before", False), ("after", True)])
+async def test_a_status_replaces_the_call_or_its_answer(at: str, exists: bool) -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = createScope", do=[{"status": "UNAVAILABLE", "at": at}], name="gone")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(mock, "createScope", SCOPE)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.details() == "fault rule 'gone'"
+        answer = await call(mock, "createScope", SCOPE)
+        expected = messages.CreateScopeStatus.SCOPE_EXISTS if exists else messages.CreateScopeStatus.SUCCESS
+        assert answer.status == expected
+        assert [(each.rule, each.type_name) for each in mock.faults.decisions] == [("gone", "createScope")]
+
+
+async def test_fields_of_an_answer_are_changed_before_or_after_the_call() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = createScope", do=[{"answer": {"status": "FAILURE"}}])
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.FAILURE
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SCOPE_EXISTS
+        mock.faults.add("rpc = deleteScope", do=[{"answer": {"status": "SCOPE_NOT_EMPTY"}, "at": "before"}])
+        assert (await call(mock, "deleteScope", SCOPE)).status == messages.DeleteScopeStatus.SCOPE_NOT_EMPTY
+        assert (await call(mock, "deleteScope", SCOPE)).status == messages.DeleteScopeStatus.SUCCESS
+
+
+async def test_a_field_that_the_method_has_not_ends_the_call_with_the_rules_name() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc ~ *", do={"answer": {"endpoint": "x"}}, name="address")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(mock, "createScope", SCOPE)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+        assert "fault rule 'address'" in str(caught.value.details())
+
+
+async def test_a_call_is_held_until_its_rule_releases_it() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = createScope", do="hold after", name="late")
+        asked = asyncio.create_task(call(mock, "createScope", SCOPE))
+        await mock.faults.wait_held("late")
+        assert not asked.done()
+        mock.faults.release("late")
+        assert (await asked).status == messages.CreateScopeStatus.SUCCESS
+
+
+async def test_rules_about_answers_see_how_the_call_ended() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("status = SCOPE_EXISTS", on="reply", do={"status": "INTERNAL"})
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(mock, "createScope", SCOPE)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_rules_about_frames_leave_calls_alone() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("", do="drop")
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
+        assert mock.faults.decisions == []
+
+
+@pytest.mark.parametrize(
+    ("match", "do", "said"),
+    [
+        ("rpc = createStream", "close", "not for controller calls"),
+        ("rpc = createStream", "WrongHost", "not for controller calls"),
+        ("type = READ_SEGMENT", {"status": "UNAVAILABLE"}, "is for controller calls"),
+        ("rpc = createStream", {"status": "UNAVAILABEL"}, r"is not a status \(UNAVAILABLE\?\)"),
+        ("rpc = createStream", {"answer": {"statsu": 1}}, "no method has an answer with these fields"),
+        ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(match: str, do: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Rule(match=match, do=do)
+
+
+async def test_what_is_observed_of_a_call_has_no_secrets() -> None:
+    async with MockCluster() as mock:
+        await call(mock, "createScope", SCOPE, authorization="Basic c2VjcmV0")
+        assert "c2VjcmV0" not in repr(mock.requests("rpc = createScope"))
+
+
+async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
+    async with MockCluster() as mock:
+        mock.faults.add("rpc = createScope", do="hold", name="late")
+        asked = asyncio.create_task(call(mock, "createScope", SCOPE))
+        await mock.faults.wait_held("late")
+        await mock.reset()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asked
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
+
+
+@pytest.mark.parametrize("fields", [{"status": "\ud800"}, {"status": []}])
+def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no method has an answer with these fields"):
+        Rule(match="rpc = createScope", do={"answer": fields})

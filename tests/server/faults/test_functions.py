@@ -1,0 +1,379 @@
+"""Functions as fault actions, in a store and in a tap."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from segstore.server.faults import FaultFunctionError, FaultRequest
+from segstore.server.faults.file import FaultFileError, parse_faults
+from segstore.server.faults.functions import Functions
+from segstore.server.faults.observe import request_seen
+from segstore.wire import (
+    ConditionalAppend,
+    DataAppended,
+    Event,
+    GetStreamSegmentInfo,
+    NoSuchSegment,
+    SegmentIsSealed,
+    SegmentRead,
+    StreamSegmentInfo,
+    WireError,
+    WrongHost,
+)
+from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
+from tests.server.support import HELLO, SEGMENT, WRITER, Peer, append, read, set_up, until
+
+INFO = GetStreamSegmentInfo(9, SEGMENT, "")
+
+
+@pytest.fixture(params=["store", "tap"])
+def kind(request: pytest.FixtureRequest) -> HostName:
+    """What applies the rules."""
+    name: HostName = request.param
+    return name
+
+
+# --- decisions ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_function_that_decides_nothing_has_the_request_executed(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+        given: list[FaultRequest] = []
+
+        @mock.fault(APPENDS, nth=2)
+        def second(request: FaultRequest) -> None:
+            given.append(request)
+
+        peer.send(append(1), append(2, b"late"), append(3))
+        await until(lambda: stored(mock) == 12)
+        (request,) = given
+        assert (request.rule, request.seen.event_number, request.seen.segments) == ("second", 2, (SEGMENT,))
+        assert request.command.data == b"late"  # type: ignore[union-attr]  # it is an append
+        assert [each.action for each in mock.faults.decisions] == ["call second"]
+
+
+async def test_a_function_answers_with_a_command_or_a_name(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault("type = GET_STREAM_SEGMENT_INFO")
+        def answered(request: FaultRequest) -> None:
+            if request.seen.number % 2:
+                request.answer(WrongHost(request_id=9, segment=SEGMENT, correct_host="there:1"))
+            else:
+                request.answer("NoSuchSegment", offset=7)
+
+        found = {type(each): each for each in [*await peer.ask(INFO), *await peer.ask(INFO)]}
+        assert found.keys() == {WrongHost, NoSuchSegment}
+        assert found[WrongHost].correct_host == "there:1"  # type: ignore[attr-defined]
+        assert (found[NoSuchSegment].segment, found[NoSuchSegment].offset) == (SEGMENT, 7)  # type: ignore[attr-defined]
+
+
+async def test_a_refused_append_has_to_be_set_up_again_and_a_pretended_one_has_not(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault(APPENDS, nth=1)
+        def pretended(request: FaultRequest) -> None:
+            request.answer(DataAppended(3, WRITER, 1, -(2**63), 4))
+
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        assert stored(mock) == 0
+        assert acknowledged(await peer.ask(append(2))) == [2]
+        assert stored(mock) == 4
+
+        @mock.fault(APPENDS, nth=1)
+        def refused(request: FaultRequest) -> None:
+            request.answer("SegmentIsSealed")
+
+        assert isinstance((await peer.ask(append(3)))[0], SegmentIsSealed)
+        assert len(await peer.ask(set_up())) == 1
+        assert acknowledged(await peer.ask(append(4))) == [4]
+
+
+async def test_a_function_changes_the_request(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault("type = READ_SEGMENT")
+        def shorter(request: FaultRequest) -> None:
+            request.change(offset=9)
+
+        @mock.fault("type = APPEND_BLOCK_END or type = CONDITIONAL_APPEND")
+        def louder(request: FaultRequest) -> None:
+            request.change(data=bytes(request.command.data).upper())  # type: ignore[union-attr]  # they are appends
+
+        conditional = ConditionalAppend(WRITER, 2, 4, Event(b"more"), 5)
+        assert acknowledged(await peer.ask(append(1), conditional)) == [1, 2]
+        (answer,) = await peer.ask(read(0, 100))
+        assert isinstance(answer, SegmentRead)
+        assert bytes(answer.data) == bytes(2) + b"\x04MORE"
+        mock.faults.clear("shorter")
+        (answer,) = await peer.ask(read(0, 100))
+        assert isinstance(answer, SegmentRead)
+        assert bytes(answer.data) == b"DATA" + bytes(7) + b"\x04MORE"
+
+
+async def test_a_change_that_cannot_be_sent_is_refused() -> None:
+    async with hosted("store") as mock, await writer_of(mock) as peer:
+        found: list[BaseException] = []
+
+        def tried(request: FaultRequest, fields: dict[str, Any]) -> None:
+            with pytest.raises((TypeError, ValueError, WireError)) as caught:
+                request.change(**fields)
+            found.append(caught.value)
+
+        @mock.fault(APPENDS)
+        def of_appends(request: FaultRequest) -> None:
+            tried(request, {"segment": "another"})
+            tried(request, {"event_number": "second"})
+            tried(request, {"dta": b""})
+
+        @mock.fault("type = READ_SEGMENT")
+        def of_reads(request: FaultRequest) -> None:
+            tried(request, {"offset": 2**63})
+
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        await peer.ask(read(0, 4))
+        assert [type(each) for each in found] == [ValueError, type(found[1]), TypeError, type(found[3])]
+        assert isinstance(found[1], WireError)
+        assert isinstance(found[3], WireError)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_function_closes_the_connection(kind: HostName, reset: bool) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault(APPENDS, nth=2)
+        def closing(request: FaultRequest) -> None:
+            request.close(reset=reset)
+
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        peer.send(append(2))
+        if reset:
+            with pytest.raises(ConnectionResetError):
+                await peer.reader.read(1)
+        else:
+            assert await peer.closed() == b""
+        assert stored(mock) == 4
+
+
+async def test_a_function_drops_the_request_and_the_last_decision_counts(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault("type = GET_STREAM_SEGMENT_INFO")
+        def undecided(request: FaultRequest) -> None:
+            request.close()
+            request.answer("NoSuchSegment")
+            request.proceed()
+            if request.seen.request_id == 10:
+                request.drop()
+
+        peer.send(INFO, GetStreamSegmentInfo(10, SEGMENT, ""), PONG)
+        info, pong = await peer.receive(2)
+        assert isinstance(info, StreamSegmentInfo)
+        assert pong == PONG
+
+
+async def test_functions_are_actions_like_others_in_a_sequence() -> None:
+    async with hosted("store") as mock, await writer_of(mock) as peer:
+
+        def sealed(request: FaultRequest) -> None:
+            request.answer("SegmentIsSealed")
+
+        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", ["NoSuchSegment", sealed, "ok"])
+        found = [type(each).__name__ for _ in range(4) for each in await peer.ask(INFO)]
+        assert found == ["NoSuchSegment", "SegmentIsSealed", "StreamSegmentInfo", "StreamSegmentInfo"]
+        assert [each.action for each in mock.faults.decisions] == ["error NO_SUCH_SEGMENT", "call sealed", "ok"]
+
+
+# --- waits ----------------------------------------------------------------------------------------------------------
+
+
+async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
+        go_on = asyncio.Event()
+
+        @mock.fault(APPENDS, nth=1)
+        async def slow(request: FaultRequest) -> None:
+            await go_on.wait()
+            request.change(data=b"slow")
+
+        peer.send(append(1), append(2))
+        await mock.wait_for(APPENDS, stage="received")
+        assert len(await other.ask(HELLO)) == 1, "other connections go on"
+        assert stored(mock) == 0
+        go_on.set()
+        await until(lambda: stored(mock) == 8)
+        assert mock.segments[SEGMENT].read_bytes(0, 8) == b"slowdata"
+
+
+@pytest.mark.parametrize("how", ["handle", "rule", "another thread"])
+async def test_a_held_request_is_released_by_its_handle_or_by_the_rule(kind: HostName, how: str) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+        given: list[FaultRequest] = []
+
+        @mock.fault("type = READ_SEGMENT")
+        def held(request: FaultRequest) -> None:
+            request.hold()
+            given.append(request)
+
+        assert acknowledged(await peer.ask(append(1))) == [1]
+        peer.send(read(0, 4))
+        await mock.faults.wait_held("held")
+        given[0].answer("NoSuchSegment")
+        match how:
+            case "handle":
+                given[0].release()
+            case "rule":
+                assert mock.faults.release("held") == 1
+            case _:
+                thread = threading.Thread(target=given[0].release)
+                thread.start()
+                thread.join()
+        assert isinstance((await peer.receive())[0], NoSuchSegment)
+        given[0].release()
+        assert mock.faults.held("held") == 0
+
+
+async def test_a_hold_that_is_released_within_the_function_or_whose_rule_is_gone_is_none(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+        @mock.fault(APPENDS, nth=1)
+        def short(request: FaultRequest) -> None:
+            request.hold()
+            request.release()
+
+        @mock.fault(APPENDS, nth=1)
+        async def once(request: FaultRequest) -> None:
+            mock.faults.clear("once")
+            request.hold()
+
+        peer.send(append(1), append(2), append(3))
+        await until(lambda: stored(mock) == 12)
+        assert mock.faults.held("short") == mock.faults.held("once") == 0
+
+
+async def test_a_coroutine_is_cancelled_when_its_connection_is_lost(kind: HostName) -> None:
+    ended: list[type[BaseException]] = []
+    async with hosted(kind) as mock:
+        peer = await writer_of(mock)
+
+        @mock.fault(APPENDS)
+        async def endless(request: FaultRequest) -> None:
+            try:
+                await asyncio.Event().wait()
+            except BaseException as error:
+                ended.append(type(error))
+                raise
+
+        peer.send(append(1))
+        await mock.wait_for(APPENDS, stage="received")
+        mock.faults.toxics.add("down")
+        await until(lambda: ended)
+        mock.faults.toxics.clear()
+        await peer.closed()
+        await peer.close()
+        async with await writer_of_existing(mock) as again:
+            again.send(append(2))
+            await mock.wait_for(APPENDS, count=2, stage="received")
+    assert ended == [asyncio.CancelledError, asyncio.CancelledError], "the second when the server stopped"
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_coroutine_that_is_cancelled_before_its_first_step_is_closed() -> None:
+    async def never(request: FaultRequest) -> None:
+        raise AssertionError("it is not to run")
+
+    functions = Functions()
+    seen = request_seen(HELLO, 1, store=0, connection=1, now_s=0.0, started_s=0.0)
+    task = functions.start(never, FaultRequest("never", seen, HELLO))
+    assert task is not None
+    task.cancel()
+    await functions.aclose()
+    gc.collect()
+    assert task.cancelled()
+    assert functions.errors == []
+
+
+async def writer_of_existing(mock: Any) -> Peer:
+    peer = await Peer.connect(mock)
+    assert len(await peer.ask(HELLO, set_up())) == 2
+    return peer
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+class Outcome(BaseException):
+    """As pytest.fail raises."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), AssertionError(), Outcome("not so")])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_fails_closes_the_connection_and_its_error_is_raised_when_the_server_stops(
+    kind: HostName, is_async: bool, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with hosted(kind) as mock, await writer_of(mock) as peer:
+
+            async def later(request: FaultRequest) -> None:
+                request.hold()
+                await asyncio.sleep(0)
+                raise error
+
+            def now(request: FaultRequest) -> None:
+                request.hold()
+                raise error
+
+            mock.faults.add(APPENDS, later if is_async else now, name="broken", nth=1)
+            peer.send(append(1))
+            assert await peer.closed() == b""
+            assert stored(mock) == 0
+            async with await writer_of_existing(mock) as again:
+                assert acknowledged(await again.ask(append(1))) == [1], "the server goes on"
+            assert [each.rule for each in mock.faults.functions.errors] == ["broken"]
+
+    with caplog.at_level(logging.ERROR), pytest.raises(FaultFunctionError) as caught:
+        await scenario()
+    assert caught.value.__cause__ is error
+    assert caught.value.seen.event_number == 1
+    text = f"failed at request {caught.value.seen.number}, APPEND_BLOCK_END: {type(error).__name__}"
+    assert text in str(caught.value)
+    assert text in caplog.text
+
+
+async def test_an_answer_that_is_no_reply_is_an_error_of_the_function() -> None:
+    async def scenario() -> None:
+        async with hosted("store") as mock, await writer_of(mock) as peer:
+
+            @mock.fault("type = READ_SEGMENT")
+            def wrong(request: FaultRequest) -> None:
+                request.answer("NoSuchSegmnt")
+
+            peer.send(read(0, 1))
+            await peer.closed()
+
+    with pytest.raises(FaultFunctionError, match=r"ValueError: 'NoSuchSegmnt' is not a reply \(NoSuchSegment\?\)"):
+        await scenario()
+
+
+def test_a_function_is_given_in_python_only_and_takes_requests() -> None:
+    with pytest.raises(FaultFileError, match="an action has one of the keys ok, error"):
+        parse_faults("rules: [{do: {call: print}}]")
+
+
+async def test_a_function_on_replies_and_a_name_that_is_taken_are_refused() -> None:
+    async with hosted("store") as mock:
+        with pytest.raises(ValueError, match="a function takes requests: on: request"):
+            mock.faults.add("type = HELLO", print, on="reply")
+
+        @mock.fault("type = HELLO")
+        def greeted(request: FaultRequest) -> None:
+            """Decides nothing: the request is executed."""
+
+        with pytest.raises(ValueError, match="there is a rule with the name 'greeted'"):
+            mock.fault("type = HELLO")(greeted)

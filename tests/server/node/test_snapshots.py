@@ -1,0 +1,180 @@
+"""Snapshots and reset of servers in memory: what comes back, what is cut, what memory they take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.node import NoSuchSnapshot, SnapshotRefused
+from segstore.server.store import StoreFull
+from segstore.wire import CreateTransientSegment, DataAppended, Hello, SegmentCreated
+from segstore.wire.names import is_transient
+from tests.server.support import SEGMENT, WRITER, Peer, append, create, read, set_up, until
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[MockSegmentStore, Callable[[], Awaitable[Peer]]]]:
+    """A store, and a function that connects a peer to it."""
+    peers = []
+    async with MockSegmentStore() as mock:
+
+        async def connect() -> Peer:
+            peer = await Peer.connect(mock)
+            peers.append(peer)
+            await peer.ask(Hello(17, 5))
+            return peer
+
+        try:
+            yield mock, connect
+        finally:
+            for each in peers:
+                each.writer.transport.abort()
+
+
+async def test_a_restore_brings_back_the_bytes_attributes_and_used_names() -> None:
+    async with serving() as (mock, connect):
+        peer = await connect()
+        await peer.ask(create(), set_up(), append(0, b"12345678"))
+        gone = "scope/gone/0.#epoch.0"
+        mock.store.create_segment(gone, now_ms=1)
+        mock.store.setup_append(gone, WRITER, now_ms=1)
+        mock.store.delete_segment(gone)
+        before = mock.store.pool.memory.used
+        await mock.snapshot("base")
+        await peer.ask(append(1, b"more"))
+        mock.store.delete_segment(SEGMENT)
+        for _ in range(2):
+            await mock.restore("base")
+            assert set(mock.segments) == {SEGMENT, f"{SEGMENT}#index"}
+            assert mock.segments[SEGMENT].read_bytes(0, 8) == b"12345678"
+            assert mock.segments[SEGMENT].event_count == 1
+            assert mock.store.container_for(gone).is_retired(gone)
+        again = await connect()
+        (known,) = await again.ask(set_up())
+        assert known.last_event_number == 0
+        (stored,) = await again.ask(append(1, b"90"))
+        assert isinstance(stored, DataAppended)
+        await mock.reset()
+        assert (mock.segments, mock.requests()) == ({}, [])
+        mock.snapshots.delete("base")
+        assert 0 == mock.store.pool.memory.used < before
+
+
+async def test_a_restore_cuts_connections_whose_transient_segments_do_not_come_back() -> None:
+    async with serving() as (mock, connect):
+        peer = await connect()
+        await peer.ask(create(), set_up())
+        await mock.snapshot("base")
+        (made,) = await peer.ask(CreateTransientSegment(1, set_up().writer_id, SEGMENT, ""))
+        assert isinstance(made, SegmentCreated)
+        reading = await connect()
+        reading.send(read(0))
+        await mock.restore("base")
+        for each in (peer, reading):
+            with suppress(ConnectionResetError):
+                assert await each.reader.read() == b""
+        assert not any(map(is_transient, mock.segments))
+        assert mock.server.hub.connections == set()
+
+
+async def test_a_transient_segment_of_a_snapshot_is_not_deleted_with_the_connection_that_made_it() -> None:
+    async with serving() as (mock, connect):
+        peer = await connect()
+        await peer.ask(create(), set_up(), CreateTransientSegment(1, set_up().writer_id, SEGMENT, ""))
+        await mock.snapshot("base")
+        await mock.restore("base")
+        assert [each for each in mock.segments if is_transient(each)] != []
+
+
+async def test_a_restore_removes_rules_and_requests_and_goes_on_counting() -> None:
+    async with serving() as (mock, connect):
+        peer = await connect()
+        await peer.ask(create())
+        await mock.snapshot("base")
+        mock.faults.add("type = READ_SEGMENT", do="hold", name="held")
+        peer.send(read(0))
+        await mock.faults.wait_held("held")
+        last = mock.mark()
+        await mock.restore("base")
+        assert (mock.faults.rules, mock.requests()) == ([], [])
+        again = await connect()
+        await again.ask(set_up())
+        assert mock.mark() > last
+
+
+async def test_the_controllers_state_comes_back_and_calls_in_progress_do_not_reach_it() -> None:
+    async with MockCluster(stores=2) as mock:
+        controller = mock.controller
+        assert controller is not None
+        controller.scopes.create("scope")
+        await controller.create_stream("scope", "kept", StreamConfig(ScalingPolicy(min_segments=2)))
+        identifier, _ = await controller.transactions.open("scope", "kept", 10_000)
+        await mock.snapshot("base")
+        await controller.transactions.abort("scope", "kept", identifier)
+        await controller.create_stream("scope", "more", StreamConfig())
+        used = controller.state.streams()
+        assert {each.name for each in used} == {"kept", "more"}
+        await mock.restore("base")
+        assert [each.name for each in controller.state.streams()] == ["kept"]
+        await controller.transactions.commit("scope", "kept", identifier)
+        assert identifier in controller.transactions.completed("scope", "kept")
+        await mock.reset()
+        assert controller.state.scopes == {}
+
+
+async def test_a_restore_publishes_the_streams_again() -> None:
+    async with MockCluster(stores=2) as mock:
+        assert mock.controller is not None
+        assert mock.members is not None
+        mock.controller.scopes.create("scope")
+        await mock.snapshot("base")
+        await mock.reset()
+        published = mock.members.configuration.published
+        await mock.restore("base")
+        configuration = mock.members.configuration
+        await until(lambda: configuration.published > published)
+        assert await mock.members.configuration.scopes() == ["scope"]
+
+
+async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
+    async with MockCluster(data=tmp_path / "data") as mock:
+        for call in (mock.snapshot("base"), mock.restore("base"), mock.reset()):
+            with pytest.raises(SnapshotRefused, match="data directory"):
+                await call
+
+
+async def test_a_container_without_an_owner_is_named() -> None:
+    async with MockCluster(stores=2) as mock:
+        await mock.snapshot("base")
+        (owner,) = (each.store for each in mock.stores if 0 in each.store.containers)
+        container = owner.release(0)
+        for call in (mock.snapshot("next"), mock.restore("base")):
+            with pytest.raises(SnapshotRefused, match="container 0 has no owner"):
+                await call
+        owner.own(0, container)
+
+
+async def test_names_counts_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as (mock, connect):
+        with pytest.raises(NoSuchSnapshot, match="there are none"):
+            await mock.restore("base")
+        with pytest.raises(SnapshotRefused, match="1 to 100 characters"):
+            await mock.snapshot("n" * 101)
+        monkeypatch.setattr("segstore.server.node.snapshots.MOST_SNAPSHOTS", 1)
+        await mock.snapshot("base")
+        await mock.snapshot("base")
+        with pytest.raises(SnapshotRefused, match="delete one"):
+            await mock.snapshot("next")
+        peer = await connect()
+        await peer.ask(create(), set_up(), append(0, bytes(1000)))
+        mock.store.pool.memory.limit = mock.store.pool.memory.used + 500
+        with pytest.raises(StoreFull):
+            await mock.snapshot("base")

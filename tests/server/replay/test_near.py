@@ -1,0 +1,206 @@
+"""What a request that a trace does not answer resembles: the nearest requests, and the fields that differ, as text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from segstore.server.replay import near as nearest
+from segstore.server.replay.matching import Mode, Replay
+from segstore.server.replay.near import in_words
+from segstore.server.replay.problem import problem
+from segstore.wire import (
+    AppendSetup,
+    Command,
+    CreateSegment,
+    DataAppended,
+    DeleteSegment,
+    GetStreamSegmentInfo,
+    SegmentCreated,
+    SetupAppend,
+    encode,
+)
+from segstore.wire.blocks import Append
+from segstore.wire.protocol import frames_of
+from segstore.wire.trace import Direction, FieldDifference, Record, RecordKind
+from tests.server.support import HELLO, SEGMENT, create, set_up
+
+ORDERS = "shop/orders/0.#epoch.0"
+WRITER, OTHER_WRITER = UUID(int=7), UUID(int=8)
+SHOWN = nearest._SHOWN
+LONG = "401 characters"
+
+
+def event(data: bytes) -> bytes:
+    return bytes(4) + len(data).to_bytes(4, "big") + data
+
+
+def appended(last: int, *events: bytes, writer: UUID = WRITER) -> Append:
+    return Append(ORDERS, writer, last, len(events), b"".join(map(event, events)), None, 9)
+
+
+def order(number: int, **values: Any) -> bytes:
+    return json.dumps({"id": number, "city": "Rome", "lines": [{"tea": number}], **values}).encode()
+
+
+def records(*dialogue: Command | Append) -> list[Record]:
+    """A trace with one connection: requests and replies, in order."""
+    found = []
+    for at, each in enumerate(dialogue):
+        reply = not isinstance(each, Append) and each.is_reply and each is not HELLO
+        data = frames_of(each)
+        size = 8 + int.from_bytes(data[4:8], "big")
+        frames = filter(None, (data[:size], data[size:]))
+        found += [Record(at, 1, Direction(int(reply)), RecordKind.FRAME, frame) for frame in frames]
+    return found
+
+
+def acknowledged(*items: Append) -> list[Command | Append]:
+    dialogue: list[Command | Append] = [HELLO, create(ORDERS), SegmentCreated(1, ORDERS)]
+    dialogue += [SetupAppend(2, WRITER, ORDERS, ""), AppendSetup(2, ORDERS, WRITER, -1)]
+    before = 0
+    for item in items:
+        ack = DataAppended(
+            writer_id=WRITER,
+            event_number=item.event_number,
+            previous_event_number=before,
+            request_id=9,
+            current_segment_write_offset=item.event_number * 10,
+        )
+        before = item.event_number
+        dialogue += [item, ack]
+    return dialogue
+
+
+def orders(mode: Mode = "match") -> Replay:
+    return Replay(records(*acknowledged(*(appended(each, order(each)) for each in range(1, 6)))), mode)
+
+
+def said(replay: Replay, item: Command | Append) -> list[str]:
+    return [str(each) for each in replay.near(item)]
+
+
+def test_an_event_that_differs_is_shown_by_the_path_in_its_document() -> None:
+    (line,) = said(orders(), appended(2, order(2, city="Oslo", paid=True)))
+    differences = 'data[0].city is "Oslo" and not "Rome", data[0].paid is true, and not in the trace'
+    assert line == f"near: request 5 of the trace (connection 1): {differences}"
+
+
+def test_events_are_compared_by_number_however_they_are_batched() -> None:
+    item = appended(4, order(2), order(3, lines=[{"tea": 9}]), order(4, lines=[]))
+    assert said(orders(), item) == [
+        "near: request 6 of the trace (connection 1): data[1].lines[0].tea is 9 and not 3",
+        "near: request 7 of the trace (connection 1): data[2].lines[0] lacks an object of 1",
+    ]
+
+
+def test_an_event_after_the_last_one_of_the_writer_is_said_to_be_so() -> None:
+    (line,) = said(orders(), appended(7, order(6), order(7)))
+    assert line.endswith("the trace has events of this writer up to number 5, and not 6 to 7")
+
+
+def test_what_was_answered_before_is_said_to_be_so_also_in_another_batch() -> None:
+    replay = orders()
+    for item in (
+        SetupAppend(7, OTHER_WRITER, ORDERS, ""),
+        *(appended(n, order(n), writer=OTHER_WRITER) for n in (1, 2)),
+    ):
+        assert replay.answer(item, replay.connection()) is not None
+    again = appended(2, order(1), order(2), writer=OTHER_WRITER)
+    for item in (SetupAppend(7, OTHER_WRITER, ORDERS, ""), again):
+        (miss,) = replay.near(item)
+        assert (miss.used, miss.fields) == (True, ())
+        found = problem(3, item, near=(miss,))
+        assert found.sentence == f"connection 3: {found.request} was answered before"
+        assert str(found).endswith(f"\n  same: request {miss.number} of the trace (connection 1), answered before")
+    (late,) = replay.near(appended(3, order(8), writer=OTHER_WRITER))
+    assert (late.number, late.used) == (6, False)
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "text"),
+    [
+        (b"tea", b"coffee", "data is 'tea' and not 'coffee'"),
+        (b"\xff\0", b"tea", "data is 'ff00' and not '746561'"),
+        (b"a\nb", b"ab", "data is '610a62' and not '6162'"),
+        (b"[1, 2]", b"[1, 2.0]", "data[1] is 2 and not 2.0"),
+        (b'{"a": 1}', b'{"a":1}', "data is '{\"a\": 1}' and not '{\"a\":1}'"),
+        (b'{"a": "\xe2\x80\xae"}', b'{"a": "x"}', 'data.a is "\\u202e" and not "x"'),
+        (b"[" * 5_000 + b"]" * 5_000, b"[]", "data is '" + "[" * SHOWN + "…' (10000 characters) and not '[]'"),
+        (b"x" * 400 + b"1", b"x" * 400 + b"2", f"data is '…{'x' * 24}1' ({LONG}) and not '…{'x' * 24}2' ({LONG})"),
+        (b"\xff" * 400, b"", "data is '" + "ff" * (SHOWN // 2) + "…' (400 bytes) and not ''"),
+    ],
+)  # fmt: skip
+def test_payloads_are_shown_as_documents_text_or_hex_around_the_difference(mine: bytes, its: bytes, text: str) -> None:
+    one, other = (frames_of(Append(SEGMENT, WRITER, 1, 1, each, None, 1)) for each in (mine, its))
+    assert in_words([FieldDifference("data", mine.hex(), its.hex(), secret=False)], one, other) == text
+
+
+def test_a_large_document_shows_some_differences_and_counts_the_others() -> None:
+    mine, its = (json.dumps({str(key): key + add for key in range(100)}).encode() for add in (0, 1))
+    frames = [frames_of(Append(SEGMENT, WRITER, 1, 1, each, None, 1)) for each in (mine, its)]
+    text = in_words([FieldDifference("data", mine.hex(), its.hex(), secret=False)], *frames)
+    assert text.startswith("data.0 is 0 and not 1, data.1 is")
+    assert text.endswith(", and 96 more")
+
+
+def test_the_nearest_requests_come_first_and_those_that_are_less_alike_are_left_out() -> None:
+    names = [f"shop/orders/{number}.#epoch.0" for number in range(5)]
+    replay = Replay(
+        records(HELLO, *(CreateSegment(1, each, 0, 7, "", 0) for each in names), DeleteSegment(1, SEGMENT, "")), "match"
+    )
+    found = replay.near(CreateSegment(1, "shop/orders/3.#epoch.1", 0, 7, "", 0))
+    assert [(each.number, each.connection) for each in found] == [(5, 1), (2, 1), (3, 1)]
+    assert found[0].text == "segment is 'shop/orders/3.#epoch.1' and not 'shop/orders/3.#epoch.0'"
+    assert replay.near(GetStreamSegmentInfo(1, SEGMENT, "")) == ()
+
+
+def test_tokens_are_neither_compared_nor_shown() -> None:
+    replay = Replay(records(HELLO, CreateSegment(1, ORDERS, 0, 7, "its-token", 0)), "match")
+    found = problem(1, item := CreateSegment(1, ORDERS, 1, 7, "my-token", 0), near=replay.near(item))
+    assert "token" not in str(found)
+    assert "scale_type" in str(found)
+
+
+def test_in_strict_mode_the_place_of_the_request_is_shown() -> None:
+    replay = orders("strict")
+    expected = replay.connection()
+    item = SetupAppend(2, WRITER, ORDERS, "")
+    found = problem(1, item, expected[0], strict=True, near=replay.near(item))
+    assert str(found).endswith("\n  same: request 3 of the trace (connection 1)")
+    assert str(problem(2, item, near=replay.near(item))).startswith("connection 2: SETUP_APPEND comes elsewhere")
+
+
+def test_a_writer_that_is_paired_with_another_is_the_difference() -> None:
+    replay = Replay(records(HELLO, set_up(ORDERS)), "match")
+    assert replay.answer(set_up(ORDERS), replay.connection()) is not None
+    (miss,) = replay.near(set_up(ORDERS, OTHER_WRITER))
+    assert [each.field for each in miss.fields] == ["writer_id"]
+
+
+def test_what_was_not_requested_is_listed_with_place_and_fields() -> None:
+    replay = orders()
+    assert replay.missed(1) == ["request 1 (connection 1): HELLO high_version=17 low_version=5"]
+    assert replay.missed(9)[3] == (
+        f"request 4 (connection 1): APPEND_BLOCK_END segment={ORDERS} event_number=1 event_count=1 "
+        """data='{"id": 1, "city": "Rome", "lines": [{"tea": 1}]}'"""
+    )
+
+
+def test_only_some_requests_of_a_large_trace_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest, "_MOST_COMPARED", 3)
+    names = [f"shop/orders/{number}.#epoch.0" for number in range(50)]
+    replay = Replay(
+        [Record(at, 1, Direction.REQUEST, RecordKind.FRAME, encode(create(each))) for at, each in enumerate(names)]
+    )
+    assert [each.number for each in replay.near(create("shop/orders/40.#epoch.1"))] == [1, 2, 3]
+
+
+def test_an_append_that_is_no_whole_events_is_compared_by_its_bytes() -> None:
+    replay = Replay(records(*acknowledged(Append(ORDERS, WRITER, 1, 1, b"tea", None, 9))), "match")
+    assert said(replay, Append(ORDERS, WRITER, 1, 1, b"ten", None, 9)) == [
+        "near: request 4 of the trace (connection 1): data is 'ten' and not 'tea'"
+    ]

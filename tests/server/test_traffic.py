@@ -1,0 +1,114 @@
+"""The newest traffic in memory: bounded, numbered, without tokens."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from segstore.server.recording import WITH_ROLE, together
+from segstore.server.traffic import Traffic
+from segstore.wire import KeepAlive, SetupAppend, encode
+from segstore.wire.trace import Direction, Exchanges, Record, RecordKind, read_records
+from tests.server.support import SEGMENT, WRITER, append, set_up
+from tests.server.test_recording import Notes
+
+MIB = 1024 * 1024
+
+
+def traffic(max_bytes: int = MIB) -> Traffic:
+    ticks = count(1_000)
+    return Traffic(max_bytes, clock=lambda: next(ticks))
+
+
+def kinds(kept: Traffic) -> list[tuple[int, RecordKind]]:
+    kept.flush()
+    return [(number, each.kind) for number, each in kept.records()]
+
+
+def test_records_are_read_while_more_is_recorded_and_keep_their_numbers() -> None:
+    kept = traffic()
+    number = kept.opened(peer="here")
+    kept.received(number, encode(KeepAlive())[:3])
+    assert kinds(kept) == [(1, RecordKind.OPEN)]
+    kept.received(number, encode(KeepAlive())[3:])
+    kept.sent(number, [encode(KeepAlive())])
+    assert kinds(kept) == [(1, RecordKind.OPEN), (2, RecordKind.FRAME), (3, RecordKind.FRAME)]
+    kept.closed(number, Direction.REPLY, reason="why")
+    assert kept.flush() == 4
+    assert [each for each, _ in kept.records(2, 3)] == [2, 3]
+    assert [each for each, _ in kept.records(4)] == [4]
+    assert list(kept.records(5)) == []
+
+
+def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None:
+    kept = traffic(3 * MIB)
+    number, frame = kept.opened(), encode(append(1, bytes(100_000)))
+    for _ in range(100):
+        kept.received(number, frame)
+    assert kept.flush() == 101
+    assert 60 < kept.first < 101
+    data = b"".join(kept.trace())
+    assert 2 * MIB < len(data) < 3 * MIB + 1000
+    records = [each for each in read_records(data) if isinstance(each, Record)]
+    assert len(records) == kept.last - kept.first + 1
+    assert {each.data for each in records} == {frame}
+
+
+def test_a_block_that_is_larger_than_the_limit_is_not_kept() -> None:
+    kept = traffic(1000)
+    kept.received(kept.opened(), encode(append(1, bytes(2000))))
+    assert kept.flush() == 2
+    assert (kept.first, list(kept.records())) == (3, [])
+
+
+def test_a_writers_segment_is_known_after_its_set_up_was_discarded() -> None:
+    kept = traffic(2 * MIB)
+    number = kept.opened()
+    kept.received(number, encode(set_up()))
+    for event_number in range(1, 4):
+        kept.received(number, encode(append(event_number, bytes(MIB))))
+    kept.flush()
+    assert kept.first > 2
+    exchanges = Exchanges(writers=kept.writers)
+    assert {exchanges.see(each).segments for _, each in kept.records()} == {(SEGMENT,)}
+
+
+def test_tokens_are_overwritten_in_frames_of_all_sizes() -> None:
+    kept = traffic(8 * MIB)
+    number = kept.opened()
+    for size in (10, 5_000, 40_000):
+        frame = encode(SetupAppend(1, WRITER, SEGMENT, "secret" * (size // 6)))
+        kept.received(number, frame)  # by itself,
+        kept.received(number, frame[:7])  # in parts,
+        kept.received(number, frame[7:] + frame)  # and with others
+    data = b"".join(kept.trace())
+    assert kept.last == 10
+    assert b"secret" not in data
+
+
+def test_facts_about_closed_connections_are_forgotten_in_time() -> None:
+    kept = traffic()
+    for each in range(1_002):
+        kept.closed(kept.opened(peer=str(each)), Direction.REQUEST)
+    assert len(kept.peers) == 1_000
+    assert kept.peers[1_002] == {"peer": "1001"}
+
+
+def test_connections_of_the_controller_do_not_change_the_numbers_of_clients() -> None:
+    kept = traffic()
+    assert [kept.opened(), kept.opened(role="controller"), kept.opened()] == [1, WITH_ROLE + 1, 2]
+    assert kept.connections == 3
+
+
+def test_two_recorders_are_told_the_same_under_numbers_of_their_own() -> None:
+    kept, notes = traffic(), Notes()
+    notes.opened()
+    assert together(None, notes) is notes
+    both = together(kept, notes)
+    number = both.opened(peer="here")
+    both.received(number, b"in")
+    both.sent(number, [b"o", b"ut"])
+    both.closed(number, Direction.REPLY, reason="why")
+    assert number == 1
+    assert notes.bytes == {(2, "in"): b"in", (2, "out"): b"out"}
+    assert notes.ended == {2: (Direction.REPLY, {"reason": "why"})}
+    assert kinds(kept)[-1] == (4, RecordKind.CLOSE)
