@@ -1,0 +1,206 @@
+// Explains the bytes of a frame: the counterpart of segstore/wire/inspect/describe.py, from the same schema.
+// Differences: values of texts and data are looked at when they are shown, and bytes may be missing from the page.
+
+const HEADER_BYTES = 8;
+const MOST_SPANS = 5000;
+class Unreadable extends Error {}
+
+class Walk {
+  constructor(bytes) {
+    this.bytes = bytes;
+    this.at = HEADER_BYTES;
+    this.end = bytes.size;
+    this.spans = [];
+    this.secrets = [];
+  }
+
+  take(length, field, value, note = "", kind = "plain") {
+    if (this.spans.length === MOST_SPANS) this.stop(`more than ${MOST_SPANS} fields: the rest is not shown`);
+    this.spans.push({ offset: this.at, length, field, value, note, secret: this.secrets.includes(field), kind });
+    this.at += length;
+  }
+
+  need(length) {
+    if (!(length >= 0 && length <= this.end - this.at)) throw new Unreadable();
+  }
+
+  /** Checks that bytes can be read here. Bytes that the page leaves out cannot, although the frame has them. */
+  present(length) {
+    this.need(length);
+    if (!this.bytes.has(this.at, length)) this.stop("not on this page");
+  }
+
+  stop(why) {
+    this.why = why;
+    throw new Unreadable();
+  }
+
+  int32() {
+    this.present(4);
+    return this.bytes.int32(this.at);
+  }
+
+  count(field, note = "") {
+    const number = this.int32();
+    this.take(4, field, number, note);
+    return number;
+  }
+
+  nodes(nodes, prefix) {
+    for (const node of nodes) this.node(node, prefix + node.name);
+  }
+
+  node(node, field) {
+    const siblings = field.slice(0, field.length - node.name.length);
+    switch (node.is) {
+      case "fixed": return this.fixed(node.format, field);
+      case "number": {
+        const number = this.int32(), member = node.members[number];
+        return this.take(4, field, member ?? node.unknown, member ? String(number) : `${number} is not one of them`);
+      }
+      case "constant":
+        if (this.int32() !== node.value) throw new Unreadable();
+        return this.take(4, field, node.value, "always this");
+      case "text": return this.text(field);
+      case "data": return this.data(node, field);
+      case "rest": return this.rest(field);
+      case "zeros": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
+      case "sized": {
+        const available = this.end - this.at, total = this.count(`${field}.total`, "bytes of what follows, with the length");
+        const length = this.count(`${field}.length`);
+        if (length && total > available) throw new Unreadable();
+        this.raw(length, field);
+        if (node.format && length) this.fixed(node.format, siblings + node.trailer);
+        else if (node.format) this.take(0, siblings + node.trailer, node.missing, "left out after no data");
+        return undefined;
+      }
+      case "tail":
+        if (this.end - this.at >= node.needs) return this.node(node.inner, field);
+        return this.take(0, field, node.default, "missing: its default", node.inner.is === "text" ? "text" : "plain");
+      case "structure": return this.nodes(node.nodes, `${field}.`);
+      case "many":
+        for (let index = 0, number = this.elements(node, field); index < number; index++) this.node(node.element, `${field}[${index}]`);
+        return undefined;
+      case "table":
+        for (let index = 0, number = this.elements(node, field); index < number; index++) {
+          for (const column of node.columns) this.node(column, `${siblings}${column.name}[${index}]`);
+        }
+        return undefined;
+      default: throw new Error(`${field}: no description for ${node.is}`);
+    }
+  }
+
+  fixed(format, field) {
+    const width = { q: 8, i: 4, h: 2, b: 1, "?": 1, "16s": 16 }[format];
+    this.present(width);
+    const { view } = this.bytes, place = this.bytes.place(this.at);
+    const read = {
+      q: () => view.getBigInt64(place),
+      i: () => view.getInt32(place),
+      h: () => view.getInt16(place),
+      b: () => view.getInt8(place),
+      "?": () => view.getUint8(place) !== 0,
+      "16s": () => uuid(this.bytes.slice(this.at, 16)),
+    };
+    this.take(width, field, read[format]());
+  }
+
+  text(field) {
+    this.present(2);
+    const length = this.bytes.view.getUint16(this.bytes.place(this.at));
+    this.take(2, `${field}.length`, length);
+    this.need(length);
+    if (!this.bytes.has(this.at, length)) return this.take(length, field, undefined, "not whole on this page", "text");
+    const value = modifiedUtf8(this.bytes.slice(this.at, length));
+    if (value === null) throw new Unreadable();
+    return this.take(length, field, value, "", "text");
+  }
+
+  data(node, field) {
+    if (node.optional && this.end - this.at < 4) return this.take(0, field, null, "missing: its default", "plain");
+    const length = this.count(`${field}.length`);
+    if (length < 0 && node.negativeIsEmpty) return this.take(0, field, null, "a negative length is no data", "plain");
+    return this.raw(length, field);
+  }
+
+  raw(length, field) {
+    this.need(length);
+    this.take(length, field, undefined, "", "data");
+  }
+
+  rest(field) {
+    if (this.bytes.int32(0) !== SPEC.append_block) return this.raw(this.end - this.at, field);
+    let index = 0;
+    while (this.end - this.at >= HEADER_BYTES && this.bytes.has(this.at, HEADER_BYTES)) {
+      const kind = this.bytes.int32(this.at), length = this.bytes.int32(this.at + 4);
+      if (!(kind in SPEC.block_frames) || length < 0 || length > this.end - this.at - HEADER_BYTES) break;
+      this.take(4, `${field}[${index}].type`, kind, SPEC.block_frames[kind]);
+      this.take(4, `${field}[${index}].length`, length);
+      this.raw(length, `${field}[${index}]`);
+      index++;
+    }
+    if (this.at < this.end || !index) this.raw(this.end - this.at, index ? `${field}[${index}]` : field);
+    return undefined;
+  }
+
+  elements(node, field) {
+    const number = this.count(`${field}.count`);
+    if (number * node.smallest > this.end - this.at || (number < 0 && !node.negativeIsEmpty)) throw new Unreadable();
+    return Math.max(number, 0);
+  }
+}
+
+/** The spans of a frame, in order and without gaps. */
+function describe(bytes) {
+  const walk = new Walk(bytes);
+  let hidden = false; // the unread bytes may contain a token
+  try {
+    walk.at = 0;
+    const code = walk.int32(), command = SPEC.commands[code];
+    walk.take(4, "type", code, command?.name ?? "");
+    const length = walk.int32(), left = walk.end - HEADER_BYTES;
+    walk.take(4, "length", length, length === left ? "" : `but ${left} bytes follow`);
+    if (length !== left) walk.end = Math.min(walk.end, HEADER_BYTES + Math.max(length, 0));
+    if (command && code) {
+      walk.secrets = command.secrets;
+      walk.nodes(command.nodes, "");
+      if (walk.at < walk.end) walk.take(walk.end - walk.at, "", null, "not read: behind the last field");
+    } else if (walk.at < walk.end) {
+      walk.take(walk.end - walk.at, "data", undefined, "", "data");
+    }
+  } catch (error) {
+    if (!(error instanceof Unreadable)) throw error;
+    hidden = walk.secrets.some((each) => !walk.spans.some((span) => span.field === each));
+  }
+  if (walk.at < bytes.size) {
+    const [offset, length, note] = [walk.at, bytes.size - walk.at, walk.why ?? "not read"];
+    walk.spans.push({ offset, length, field: "", value: null, note, secret: hidden, kind: "plain" });
+  }
+  return walk.spans;
+}
+
+const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0"));
+
+function uuid(bytes) {
+  return hex(bytes).join("").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
+/** Java's modified UTF-8, which also encodes lone surrogates; null if it is not that. */
+function modifiedUtf8(bytes) {
+  let text = "";
+  for (let at = 0; at < bytes.length;) {
+    const one = bytes[at], two = bytes[at + 1], three = bytes[at + 2];
+    const follows = (byte) => byte !== undefined && (byte & 0xc0) === 0x80;
+    if (one < 0x80) {
+      text += String.fromCharCode(one);
+      at += 1;
+    } else if ((one & 0xe0) === 0xc0 && follows(two)) {
+      text += String.fromCharCode((one & 0x1f) << 6 | two & 0x3f);
+      at += 2;
+    } else if ((one & 0xf0) === 0xe0 && follows(two) && follows(three)) {
+      text += String.fromCharCode((one & 0x0f) << 12 | (two & 0x3f) << 6 | three & 0x3f);
+      at += 3;
+    } else return null;
+  }
+  return text;
+}

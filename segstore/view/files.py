@@ -1,0 +1,113 @@
+"""Reads trace files and writes their page."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from segstore.traces import TraceFile, replacing
+from segstore.view.pack import Sections, pack
+from segstore.view.page import html
+from segstore.wire.trace import TraceError, differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from segstore.wire.trace import Damage, Difference, Record
+
+SHARE: Final = 0.32
+"""Of the size of a trace, what its sections may take in base64."""
+LEAST_BYTES: Final = 4 << 20
+"""The sections of a small trace may take as much, whatever its size: all its bytes are then on the page."""
+MOST_DIFFERENCES: Final = 10_000
+_LONGEST_VALUE: Final = 2_000
+
+
+class UnreadableTrace(TraceError):
+    """A file could not be read as a trace. Attribute: path."""
+
+    def __init__(self, path: Path, cause: TraceError) -> None:
+        super().__init__(f"{path}: {cause}")
+        self.path = path
+
+
+class Written(NamedTuple):
+    """A page that was written: its size in bytes, and the damage found in each trace."""
+
+    size: int
+    damages: tuple[tuple[Path, Damage], ...]
+
+
+def write_page(
+    target: Path,
+    sources: Sequence[Path],
+    against: Path | None = None,
+    *,
+    share: float = SHARE,
+    advance: Callable[[int], None] | None = None,
+) -> Written:
+    """Writes the page of traces, replacing an existing file.
+
+    against: a trace that the only source is compared with. share: the wanted size of the page relative to the traces;
+    payloads are shortened for it. advance: called with the number of bytes of a trace that were read, which is twice.
+    Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
+    """
+    packed: list[Sections] = []
+    damages: list[tuple[Path, Damage]] = []
+    for each in sources if against is None else (*sources, against):
+        try:
+            sections, found = _packed(each, share, advance)
+        except TraceError as cause:
+            raise UnreadableTrace(each, cause) from cause
+        packed.append(sections)
+        damages += ((each, damage) for damage in found)
+    compared = None if against is None else _compared(sources[0], against)
+    size = 0
+    with replacing(target) as file:
+        for text in html(packed, compared):
+            size += file.write(text.encode())
+    return Written(size, tuple(damages))
+
+
+def _packed(path: Path, share: float, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
+    with TraceFile(path) as opened, TraceFile(path) as again:
+        readings = iter((opened, again))
+
+        def describe() -> dict[str, Any]:
+            facts = opened.metadata
+            return {"file": path.name, "form": opened.form, "bytes": opened.size, "recorder": facts.recorder}
+
+        def read() -> Iterator[Record]:
+            return next(readings).records(advance)
+
+        most = max(int(opened.size * share * 3 / 4), LEAST_BYTES)
+        return pack(read, opened.damages, most, describe), opened.damages
+
+
+def _compared(left: Path, right: Path) -> list[dict[str, Any]]:
+    with TraceFile(left) as one, TraceFile(right) as other:
+        found = differences(one.records(), other.records())
+        return [_difference(each) for each in itertools.islice(found, MOST_DIFFERENCES)]
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    fields = [{"field": each.field, "left": _value(each.left), "right": _value(each.right)} for each in found.fields]
+    return {
+        "connection": found.connection,
+        "direction": int(found.direction),
+        "number": found.number,
+        "left": found.left is not None,
+        "right": found.right is not None,
+        "fields": fields,
+        "left_over": found.left_over,
+        "right_over": found.right_over,
+    }
+
+
+def _value(value: Any) -> str | None:
+    """A value as text, because JavaScript's numbers do not hold 64 bits."""
+    text = value if isinstance(value, str) or value is None else str(value)
+    if text is None or len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}… ({len(text)} characters)"

@@ -1,0 +1,321 @@
+// The filter language of segstore/wire/trace/filters.py, over the columns of a trace: the same expressions, the same
+// results, the same errors. Names, values and units come from Python, in SPEC.filter.
+
+class FilterError extends Error {
+  constructor(column, expected, found) {
+    super(`column ${column}: expected ${expected}, found ${found ? elided(quoted(found), 100) : "the end"}`);
+  }
+}
+
+const fold = (text) => text.toLowerCase().toUpperCase().toLowerCase();
+
+/** A text as Python's repr writes it. */
+function quoted(text) {
+  const mark = text.includes("'") && !text.includes('"') ? '"' : "'", names = { "\t": "\\t", "\n": "\\n", "\r": "\\r", "\\": "\\\\" };
+  const shown = Array.from(text, (each) => {
+    if (each in names) return names[each];
+    if (each === mark) return `\\${mark}`;
+    if (each === " " || !/[\p{C}\p{Z}]/u.test(each)) return each;
+    const code = each.codePointAt(0);
+    const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+  });
+  return mark + shown.join("") + mark;
+}
+
+/** A text without its middle if it is longer than that. */
+function elided(text, longest) {
+  const all = Array.from(text), tail = Math.floor(longest / 3);
+  if (all.length <= longest) return text;
+  return `${all.slice(0, longest - tail).join("")}… ${all.slice(all.length - tail).join("")} (${all.length} characters)`;
+}
+
+/** The most similar of some words, as Python's difflib chooses it; undefined if none is similar. */
+function nearest(word, words) {
+  let best = 0.6, found;
+  for (const each of words) {
+    const score = similarity(each, word);
+    if (score > best || (score === best && (found === undefined || each > found))) [best, found] = [score, each];
+  }
+  return found;
+}
+
+function similarity(one, other) {
+  const total = one.length + other.length;
+  if (!total) return 1;
+  let matched = 0;
+  const ranges = [[0, one.length, 0, other.length]];
+  while (ranges.length) {
+    const [a0, a1, b0, b1] = ranges.pop();
+    let length = 0, a = a0, b = b0, row = [];
+    for (let at = a0; at < a1; at++) {
+      const next = [];
+      for (let place = b0; place < b1; place++) {
+        if (one[at] !== other[place]) continue;
+        const run = next[place] = (row[place - 1] ?? 0) + 1;
+        if (run > length) [length, a, b] = [run, at - run + 1, place - run + 1];
+      }
+      row = next;
+    }
+    if (!length) continue;
+    matched += length;
+    ranges.push([a0, a, b0, b], [a + length, a1, b + length, b1]);
+  }
+  return 2 * matched / total;
+}
+
+// --- parsing ------------------------------------------------------------------------------------------------------
+
+const WORD = /[^\s()"'=<>!~]+/y, OPERATOR = /<=|>=|!=|!~|==|[=<>~]/y;
+const QUOTED = /"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'/sy, SLASHES = /\/((?:[^/\\]|\\.)*)\//y;
+
+function matchAt(expression, text, at) {
+  expression.lastIndex = at;
+  return expression.exec(text);
+}
+
+/** Parses a filter to a tree: {any}, {all}, {not}, or {name, test} of which `test` takes the value of the name. */
+class Parser {
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+    this.terms = 0;
+  }
+
+  parse() {
+    const { text } = this, length = Array.from(text).length;
+    if (length > SPEC.filter.most_text) throw new FilterError(1, `at most ${SPEC.filter.most_text} characters`, text);
+    const tree = this.either(0);
+    if (this.peek()) this.fail("'and', 'or' or the end");
+    return tree;
+  }
+
+  /** The next token: a word, an operator, a quoted text or one other character; "" at the end. */
+  peek() {
+    this.at += matchAt(/\s*/y, this.text, this.at)[0].length;
+    for (const each of [WORD, OPERATOR, QUOTED]) {
+      const found = matchAt(each, this.text, this.at);
+      if (found) return found[0];
+    }
+    return this.at < this.text.length ? String.fromCodePoint(this.text.codePointAt(this.at)) : "";
+  }
+
+  fail(expected) {
+    const found = this.peek();
+    throw new FilterError(this.column(this.at), expected, found);
+  }
+
+  column(at) {
+    return Array.from(this.text.slice(0, at)).length + 1;
+  }
+
+  count(terms) {
+    this.terms += terms;
+    if (this.terms > SPEC.filter.most_terms) this.fail(`at most ${SPEC.filter.most_terms} terms: comparisons, and characters of patterns`);
+  }
+
+  word(wanted) {
+    const found = this.peek();
+    if (fold(found) !== wanted) return false;
+    this.at += found.length;
+    return true;
+  }
+
+  either(depth) {
+    const parts = [this.both(depth)];
+    while (this.word("or")) parts.push(this.both(depth));
+    return parts.length === 1 ? parts[0] : { any: parts };
+  }
+
+  both(depth) {
+    const parts = [this.one(depth)];
+    while (this.word("and")) parts.push(this.one(depth));
+    return parts.length === 1 ? parts[0] : { all: parts };
+  }
+
+  one(depth) {
+    const { deepest } = SPEC.filter;
+    if (depth > deepest) this.fail(`at most ${deepest} levels of 'not' and parentheses`);
+    if (this.word("not")) return { not: this.one(depth + 1) };
+    if (this.peek() !== "(") return this.comparison();
+    this.at += 1;
+    const inner = this.either(depth + 1);
+    if (this.peek() !== ")") this.fail("')', 'and' or 'or'");
+    this.at += 1;
+    return inner;
+  }
+
+  comparison() {
+    this.count(1);
+    const { names, operators } = SPEC.filter, found = this.peek();
+    const name = fold(found) === "writer" ? "writer_id" : fold(found);
+    if (!Object.hasOwn(names, name)) {
+      const near = nearest(name, Object.keys(names));
+      this.fail(near ? `a name (${near}?)` : `'not', '(' or one of ${Object.keys(names).join(", ")}`);
+    }
+    this.at += found.length;
+    const sort = names[name], sign = this.peek(), allowed = operators[sort];
+    let chosen = sign === "==" ? "=" : sign;
+    if (!allowed.includes(chosen)) {
+      if (sort !== "flag" || matchAt(OPERATOR, sign, 0)?.[0] === sign) this.fail(`one of ${allowed.join(" ")}`);
+      return { name, test: (value) => value };
+    }
+    this.at += sign.length;
+    const negated = chosen.startsWith("!");
+    if (chosen.endsWith("~")) {
+      const pattern = this.pattern(sort);
+      return { name, test: (value) => some(value, (values) => matchesAny(values, pattern) !== negated) };
+    }
+    const wanted = this.value(sort);
+    if (sort === "texts") return { name, test: (value) => some(value, (values) => values.includes(wanted) !== negated) };
+    const compare = {
+      "=": (value) => value === wanted, "!=": (value) => value !== wanted, "<": (value) => value < wanted,
+      "<=": (value) => value <= wanted, ">": (value) => value > wanted, ">=": (value) => value >= wanted,
+    }[chosen];
+    return { name, test: (value) => value !== null && compare(value) };
+  }
+
+  textValue() {
+    const found = this.peek(), quote = matchAt(QUOTED, this.text, this.at);
+    if (quote) {
+      this.at += quote[0].length;
+      return (quote[1] ?? quote[2]).replace(/\\(.)/gsu, "$1");
+    }
+    if (matchAt(WORD, found, 0)?.[0] !== found) this.fail("a value");
+    this.at += found.length;
+    return found;
+  }
+
+  pattern(sort) {
+    this.peek();
+    const start = this.at, ignoreCase = sort !== "texts", slashes = matchAt(SLASHES, this.text, start);
+    let found;
+    try {
+      if (slashes) {
+        this.at += slashes[0].length;
+        found = regularExpression(slashes[1].replaceAll("\\/", "/"), ignoreCase);
+      } else found = glob(this.textValue(), ignoreCase);
+    } catch (error) {
+      if (!(error instanceof PatternError)) throw error;
+      const expected = `a ${slashes ? "regular expression" : "glob"} (${error.message})`;
+      throw new FilterError(this.column(start), expected, this.text.slice(start, this.at));
+    }
+    this.count(found.weight);
+    return found;
+  }
+
+  value(sort) {
+    const { expected, words } = SPEC.filter;
+    if (!this.peek()) this.fail(expected[sort]);
+    const start = this.at, found = this.textValue(), value = valueOf(sort, found);
+    if (value !== undefined) return value;
+    const near = sort in SPEC.filter.guessed ? nearest(fold(found), Object.keys(words[sort])) : undefined;
+    const wanted = near === undefined ? expected[sort] : `a ${SPEC.filter.guessed[sort]} (${words[sort][near]}?)`;
+    throw new FilterError(this.column(start), wanted, found);
+  }
+}
+
+const some = (values, test) => values !== null && values.length > 0 && test(values);
+
+/** Whether one of some texts matches, of which only the first characters are looked at. */
+function matchesAny(values, pattern) {
+  let left = SPEC.filter.most_matched;
+  for (const each of Array.isArray(values) ? values : [values]) {
+    left -= Array.from(each).length;
+    if (left < 0) return false;
+    if (pattern.matches(each)) return true;
+  }
+  return false;
+}
+
+/** A value as columns have it; undefined if the text is none. */
+function valueOf(sort, text) {
+  const { words, units } = SPEC.filter;
+  if (sort in words) return Object.hasOwn(words[sort], fold(text)) ? words[sort][fold(text)] : undefined;
+  if (sort in units) return quantity(text, units[sort], sort === "size" ? (unit) => unit.toUpperCase() : (unit) => unit);
+  if (sort === "number") {
+    const found = /^\s*([+-]?)(\d+(?:_\d+)*)\s*$/.exec(text);
+    return found && found[2].length <= 4300 ? BigInt(found[1] + found[2].replaceAll("_", "") || 0) : undefined;
+  }
+  if (sort === "uuid") {
+    const digits = text.replaceAll("urn:", "").replaceAll("uuid:", "").replace(/^[{}]+|[{}]+$/g, "").replaceAll("-", "");
+    if (!/^[0-9a-f]{32}$/i.test(digits)) return undefined;
+    return digits.toLowerCase().replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+  }
+  return sort === "word" ? text.toUpperCase() : text;
+}
+
+function quantity(text, units, folded) {
+  const found = /^(\d+)(?:\.(\d+))?\s*([A-Za-zµ]*)$/.exec(text);
+  if (!found) return undefined;
+  const [, whole, part = "", name] = found, digits = BigInt(whole + part);
+  if (!name && !digits) return 0n;
+  if (!Object.hasOwn(units, folded(name))) return undefined;
+  return digits * BigInt(units[folded(name)]) / 10n ** BigInt(part.length);
+}
+
+// --- evaluating ---------------------------------------------------------------------------------------------------
+
+const callOf = (trace, at) => trace.call[at] ? trace.tables.calls[trace.call[at] - 1] : null;
+const streamsOf = (trace, at) => callOf(trace, at)?.streams ?? [];
+
+/** For each name its value at a record: null or an empty list if it has none. */
+const VALUES = {
+  type: (trace, at) => trace.typeName(at),
+  kind: (trace, at) => KINDS[trace.what[at] & KIND],
+  code: (trace, at) => trace.what[at] & HAS_CODE ? BigInt(trace.code[at]) : null,
+  segment: (trace, at) => trace.namesOf(at).map(([name]) => name),
+  stream: (trace, at) => trace.namesOf(at).flatMap(([, scope, stream]) => stream === null ? [] : scope === null ? [stream] : [stream, `${scope}/${stream}`])
+    .concat(streamsOf(trace, at).flatMap(([scope, stream]) => stream ? [stream, `${scope}/${stream}`] : [])),
+  scope: (trace, at) => trace.namesOf(at).flatMap(([, scope]) => scope === null ? [] : [scope]).concat(streamsOf(trace, at).map(([scope]) => scope)),
+  rpc: (trace, at) => callOf(trace, at)?.rpc ?? null,
+  status: (trace, at) => callOf(trace, at)?.status || null,
+  flow: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at + 1]) : null,
+  sequence: (trace, at) => trace.what[at] & HAS_ID ? BigInt(trace.ids[2 * at]) : null,
+  request_id: (trace, at) => trace.what[at] & HAS_ID ? trace.requestId[at] : null,
+  writer_id: (trace, at) => trace.tables.writers[trace.writer[at]],
+  connection: (trace, at) => BigInt(trace.tables.lanes[trace.lane[at]][0]),
+  direction: (trace, at) => trace.what[at] & REPLY ? 1 : 0,
+  failure: (trace, at) => trace.failureOf(at),
+  malformed: (trace, at) => (trace.what[at] & MALFORMED) !== 0,
+  size: (trace, at) => BigInt(trace.size[at]),
+  latency: (trace, at) => trace.requestOf[at] < 0 ? null : trace.since[at] - trace.since[trace.requestOf[at]],
+  time: (trace, at) => trace.since[at],
+};
+
+/** Names whose value only depends on a column: tests are then run once per number in it, and not for each record. */
+const COLUMN_OF = { segment: "segments", stream: "segments", scope: "segments", writer_id: "writer", connection: "lane" };
+
+/** Makes a predicate of records. */
+function compiled(tree, trace) {
+  if (tree.any) {
+    const parts = tree.any.map((each) => compiled(each, trace));
+    return (at) => parts.some((part) => part(at));
+  }
+  if (tree.all) {
+    const parts = tree.all.map((each) => compiled(each, trace));
+    return (at) => parts.every((part) => part(at));
+  }
+  if (tree.not) {
+    const part = compiled(tree.not, trace);
+    return (at) => !part(at);
+  }
+  const value = VALUES[tree.name], column = COLUMN_OF[tree.name], known = new Map();
+  if (!column) return (at) => Boolean(tree.test(value(trace, at)));
+  return (at) => {
+    // A controller call has a scope and streams of its own, without a segment.
+    const key = tree.name !== "connection" && trace.call[at] ? -trace.call[at] : trace[column][at];
+    if (!known.has(key)) known.set(key, Boolean(tree.test(value(trace, at))));
+    return known.get(key);
+  };
+}
+
+/** Which records match a filter: 1 for each that does. Raises FilterError. `isCurrent` stops it when it says no. */
+async function matching(text, trace, isCurrent = () => true) {
+  const holds = compiled(new Parser(text).parse(), trace), found = new Uint8Array(trace.count);
+  await inSlices(trace.count, 2048, (from, to) => {
+    if (!isCurrent()) return;
+    for (let at = from; at < to; at++) found[at] = holds(at) ? 1 : 0;
+  });
+  return isCurrent() ? found : null;
+}

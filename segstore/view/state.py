@@ -1,0 +1,196 @@
+"""What a trace says about segments, writers and transactions, as changes by record.
+
+`States.see` takes the records of a trace in order and adds a change for each fact that a reply states and that differs
+from the last one. The page finds the state at any record as the last change of each fact up to there.
+
+Only replies count: a request may fail, and its reply may be lost. So the state is what the trace alone proves; a fact
+without a change is unknown. The end of a connection removes its set-ups of writers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire import commands as c
+from segstore.wire.names import SegmentName
+from segstore.wire.trace import Direction, RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from segstore.wire.schema import Command
+    from segstore.wire.trace import Exchange
+
+FACTS: Final = {
+    "segment": ("exists", "sealed", "length", "start offset", "merged into"),
+    "writer": ("set up on connections", "last event number acknowledged"),
+    "transaction": ("state", "segments created", "segments committed", "segments aborted"),
+}
+"""The facts about each kind of entity, in the order of their numbers."""
+MOST_FACTS: Final = 8
+WORDS: Final = frozenset({"exists", "sealed", "merged into", "set up on connections", "state"})
+"""The facts whose value is the number of a word; others are numbers themselves."""
+_EXISTS, _SEALED, _LENGTH, _START, _MERGED = range(5)
+_SET_UP, _ACKNOWLEDGED = range(2)
+_STATE, _CREATED, _COMMITTED, _ABORTED = range(4)
+
+
+class States:
+    """The changes so far: `at` (record), `of` (entity times MOST_FACTS plus fact) and `to` (value), in order."""
+
+    def __init__(self) -> None:
+        self.at, self.of, self.to = array("q"), array("I"), array("q")
+        self._entities: dict[tuple[str, str, str], int] = {}
+        self._words: dict[str, int] = {}
+        self._now: dict[int, int] = {}
+        self._set_up: dict[int, dict[int, None]] = {}
+        self._connections: dict[int, dict[int, None]] = {}
+        self._record = 0
+        self._lane = 0
+
+    def tables(self) -> dict[str, Any]:
+        """Entities as [kind, name, segment of a writer] and words, by their numbers; what the facts are."""
+        facts = {kind: [[fact, fact in WORDS] for fact in each] for kind, each in FACTS.items()}
+        return {
+            "entities": list(self._entities),
+            "words": list(self._words),
+            "facts": facts,
+            "most_facts": MOST_FACTS,
+            "changes": len(self.at),
+        }
+
+    def see(self, at: int, lane: int, seen: Exchange) -> None:
+        """Takes the next record. at: its number. lane: that of its connection."""
+        self._record, self._lane = at, lane
+        command = seen.command
+        if command is None:
+            if seen.record.kind is RecordKind.CLOSE:
+                self._close(lane)
+        elif seen.record.direction is Direction.REPLY and (step := _STEPS.get(type(command))) is not None:
+            step(self, seen, command)
+
+    def _set(self, entity: int, fact: int, value: int | str) -> None:
+        of = entity * MOST_FACTS + fact
+        number = value if isinstance(value, int) else self._words.setdefault(value, len(self._words))
+        if self._now.get(of) != number:
+            self._now[of] = number
+            self.at.append(self._record)
+            self.of.append(of)
+            self.to.append(number)
+
+    def _entity(self, kind: str, name: str, of: str = "") -> int:
+        return self._entities.setdefault((kind, name, of), len(self._entities))
+
+    def _count(self, entity: int, fact: int) -> None:
+        self._set(entity, fact, self._now.get(entity * MOST_FACTS + fact, 0) + 1)
+
+    # --- segments -----------------------------------------------------------------------------------------------
+
+    def segment(
+        self, name: str, exists: str | None = None, *, length: int = -1, start: int = -1, sealed: bool | None = None
+    ) -> int:
+        """Sets facts of a segment; -1 and None are unknown.
+
+        A reply that does not say whether the segment exists shows that it did, but may come after its deletion.
+        """
+        entity = self._entity("segment", name)
+        if exists is not None or entity * MOST_FACTS + _EXISTS not in self._now:
+            self._set(entity, _EXISTS, exists or "yes")
+        if length >= 0:
+            self._set(entity, _LENGTH, length)
+        if start >= 0:
+            self._set(entity, _START, start)
+        if sealed is not None:
+            self._set(entity, _SEALED, "yes" if sealed else "no")
+        return entity
+
+    def merged(self, source: str, target: str, length: int) -> None:
+        self._set(self.segment(source, "no"), _MERGED, target)
+        self.segment(target, length=length)
+        self._transaction(source, "committed", _COMMITTED)
+
+    def _transaction(self, segment: str, state: str, fact: int) -> None:
+        transaction = SegmentName.parse(segment).transaction_id
+        if transaction is not None:
+            entity = self._entity("transaction", str(transaction))
+            self._set(entity, _STATE, state)
+            self._count(entity, fact)
+
+    def created(self, name: str) -> None:
+        self.segment(name, "yes", length=0, start=0, sealed=False)
+        self._transaction(name, "open", _CREATED)
+
+    def deleted(self, name: str) -> None:
+        self.segment(name, "no")
+        self._transaction(name, "aborted", _ABORTED)
+
+    # --- writers ------------------------------------------------------------------------------------------------
+
+    def set_up(self, writer: str, segment: str, last: int) -> None:
+        entity = self._entity("writer", writer, segment)
+        self._set(entity, _ACKNOWLEDGED, last)
+        self._set_up.setdefault(self._lane, {})[entity] = None
+        self._connections.setdefault(entity, {})[self._lane] = None
+        self._say_connections(entity)
+        self.segment(segment, "yes")
+
+    def acknowledged(self, seen: Exchange, command: c.DataAppended) -> None:
+        for segment in seen.segments[:1]:
+            self.segment(segment, length=command.current_segment_write_offset)
+            self._set(self._entity("writer", str(command.writer_id), segment), _ACKNOWLEDGED, command.event_number)
+
+    def _close(self, lane: int) -> None:
+        for entity in self._set_up.pop(lane, ()):
+            self._connections[entity].pop(lane, None)
+            self._say_connections(entity)
+
+    def _say_connections(self, entity: int) -> None:
+        self._set(entity, _SET_UP, ", ".join(str(lane + 1) for lane in self._connections[entity]) or "none")
+
+
+def _asked(seen: Exchange, name: str) -> Any:
+    """A field of the request that a reply answers; -1 if the trace does not have it."""
+    return getattr(seen.answers[0].command, name, -1) if seen.answers else -1
+
+
+def _info(states: States, _: Exchange, reply: c.StreamSegmentInfo) -> None:
+    if not reply.exists or reply.is_deleted:
+        states.segment(reply.segment_name, "no")
+    else:
+        start, sealed = reply.start_offset, reply.is_sealed
+        states.segment(reply.segment_name, "yes", length=reply.write_offset, start=start, sealed=sealed)
+
+
+def _read(states: States, _: Exchange, reply: c.SegmentRead) -> None:
+    end = reply.offset + len(reply.data)
+    if reply.end_of_segment:
+        states.segment(reply.segment, length=end, sealed=True)
+    else:
+        states.segment(reply.segment, length=end if reply.at_tail else -1)
+
+
+def _batch_merged(states: States, _: Exchange, reply: c.SegmentsBatchMerged) -> None:
+    for source, length in zip(reply.sources, reply.new_target_write_offset, strict=False):
+        states.merged(source, reply.target, length)
+
+
+_STEPS: Final[dict[type[Command], Callable[[States, Exchange, Any], object]]] = {
+    c.DataAppended: States.acknowledged,
+    c.SegmentRead: _read,
+    c.AppendSetup: lambda states, _, reply: states.set_up(str(reply.writer_id), reply.segment, reply.last_event_number),
+    c.SegmentCreated: lambda states, _, reply: states.created(reply.segment),
+    c.SegmentDeleted: lambda states, _, reply: states.deleted(reply.segment),
+    c.SegmentSealed: lambda states, _, reply: states.segment(reply.segment, sealed=True),
+    c.SegmentTruncated: lambda states, seen, reply: states.segment(
+        reply.segment, start=_asked(seen, "truncation_offset")
+    ),
+    c.SegmentsMerged: lambda states, _, reply: states.merged(reply.source, reply.target, reply.new_target_write_offset),
+    c.SegmentsBatchMerged: _batch_merged,
+    c.StreamSegmentInfo: _info,
+    c.SegmentAlreadyExists: lambda states, _, reply: states.segment(reply.segment, "yes"),
+    c.SegmentIsSealed: lambda states, _, reply: states.segment(reply.segment, sealed=True),
+    c.SegmentIsTruncated: lambda states, _, reply: states.segment(reply.segment, start=reply.start_offset),
+    c.NoSuchSegment: lambda states, _, reply: states.segment(reply.segment, "no"),
+}
+"""What each reply says."""

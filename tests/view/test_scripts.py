@@ -1,0 +1,241 @@
+"""What the page's script finds is what Python finds: matches and errors of filters, and the meaning of bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.view.files import write_page
+from segstore.wire.inspect import describe
+from segstore.wire.patterns import PatternError, glob, regular_expression
+from segstore.wire.schema import COMMANDS
+from segstore.wire.trace import Direction, Exchanges, FilterError, Record, RecordKind, parse_filter
+from segstore.wire.trace.filters import NAMES
+from tests.server.control_api.browser import Browser
+from tests.view.samples import FIXTURES, all_fixtures, call, saved, shown
+from tests.wire.trace.test_filters import WRONG
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
+
+FILTERS = (
+    "failure", "not failure", "malformed", "failure = false and direction = reply", "type = READ_SEGMENT",
+    "type != HELLO", "type ~ *APPEND*", "type !~ *_SEGMENT", "type ~ /^segment_/", "type ~ /(?i)hello|KEEP/",
+    "code < 0",
+    "code >= 7 and code <= 9", "kind = open or kind = close", "kind != frame", 'segment ~ "*/stream/*"',
+    r"segment ~ /epoch\.[0-9]+$/", r"segment ~ /\d{1,2}\.#epoch/", "segment !~ *transaction*", "stream = scope/stream",
+    "stream ~ s?r[a-f]*m", "stream != stream", "scope = scope", "scope ~ /^[^s]/", "flow > 0", "flow = 0",
+    "sequence < 3",
+    "sequence = -1", "request_id = -1", "request_id > 4294967296", "writer ~ *a*", "writer !~ /^[0-7]/",
+    "connection = 3", "connection > 40 and connection <= 55", "direction = reply", "size > 100", "size <= 0.1KiB",
+    "latency > 1ms", "latency <= 0.25ms", "latency != 0", "time < 500ms", "time >= 1.5s and time < 0.05min",
+    "not (type = HELLO or size < 50B) and (failure or latency > 2ms)", "segment = 'a\\'b'",
+    "failure or malformed or not kind=frame",
+)  # fmt: skip
+EXPRESSIONS = (
+    "", "a", "a|b", "^a", "a$", "^$", "a*b", "(a|b)+c", "(ab){2}", "a{1,3}b", "x{0}a", "[a-c]+", "[^a-c]",
+    "[]a]", "[^]a]", "[a-]",
+    r"[\d.]", r"[^\w]", r"[\W]", r"\bepoch", r"o\B", r"\Aa", r"a\z", r"a\Z", r"\.", r"\x41", r"\u0041",
+    r"\x{1F600}", "(?i)A",
+    "(?i:a)B", "a(?i)b|c", "(?s).", "(?P<n>a)", "(?<n>a)", "(?:a|)", "a??", "a*?b", "()", "a||b", "(a*)*b", "é",
+    "(?i)É", ".",
+    "a.b", "(?m)^b", "(?m)a$", r"\t", r"\[", "[[]", "(", ")", "[", "a{", "a{1", "a{x}", "a{2,1}", "*", "a**",
+    "?", "(?=a)", "(?<!a)",
+    r"\1", r"\p{L}", r"\q", "[b-a]", "(?x)a", "(?z)a", "\\", "(?P<>a)", "a" * 600, "a{1001}", "(a{100}){11}",
+    "a{,2}", "(?", "(?i",
+)  # fmt: skip
+GLOBS = (
+    "", "*", "?", "a*", "*a", "*a*b", "a?c", "[ab]*", "[!ab]*", "[a-c]", "[c-a]", "[]a]", "[!]a]", "[", "[a",
+    "a[b", "[a-]",
+    "[-a]", "[a-c-e]", "[\\]", "\\", ".", "(a)", "{a}", "a|b", "^a$", "*a*b*c*", "[!]", "[^a]", "[[]", "a.b",
+    "é*", "**", "*?*",
+)  # fmt: skip
+TEXTS = (
+    "", "a", "b", "c", "A", "ab", "abab", "aab", "abc", "a.b", "a-c", "a\nb", "é", "É", "😀", "\ud800", "[",
+    "]", "-", "\\", "^", "!", "scope/stream/0.#epoch.1", "one epoch", "x" * 50 + "b", "a|b", "(a)", "{a}", "^a$", "\t",
+)  # fmt: skip
+
+_MATCHES = """async (filters) => {
+  const trace = page.views[0].trace, found = [];
+  for (const text of filters) {
+    try {
+      const matches = await matching(text, trace);
+      found.push(Array.from(matches.keys()).filter((at) => matches[at]));
+    } catch (error) {
+      if (!(error instanceof FilterError)) throw error;
+      found.push(error.message);
+    }
+  }
+  return found;
+}"""
+
+
+def python_finds(records: list[Record], text: str) -> list[int] | str:
+    try:
+        holds = parse_filter(text)
+    except FilterError as error:
+        return str(error)
+    exchanges = Exchanges()
+    return [at for at, seen in enumerate(map(exchanges.see, records)) if holds(seen)]
+
+
+def odd_records() -> list[Record]:
+    """Records that fixtures lack: extreme numbers, bytes that are no frames, times that go back."""
+    frames = [b"", b"\0\0", bytes(8), (9).to_bytes(4, "big") + bytes(4), (777).to_bytes(4, "big") + bytes(4)]
+    kinds = [(kind, data) for kind in (RecordKind.FRAME, RecordKind.BYTES) for data in frames]
+    numbers = (-(2**63), -1, 0, 2**53 + 1, 2**63 - 1)
+    return [
+        Record(10**18 + (-1) ** at * 7**at, numbers[at % 5], Direction(at % 2), kind, data)
+        for at, (kind, data) in enumerate(kinds)
+    ]
+
+
+async def test_filters_match_the_same_records_of_all_fixtures(tmp_path: Path) -> None:
+    records = [*all_fixtures(), *odd_records()]
+    filters = [*FILTERS, "connection = 9007199254740993", "connection < 0", "time > 100000h", "latency < 0"]
+    expected = {text: python_finds(records, text) for text in filters}
+    assert all(isinstance(found, list) for found in expected.values())
+    assert sum(bool(found) for found in expected.values()) > 0.8 * len(filters)
+    async with shown(tmp_path, saved(tmp_path, records)) as browser:
+        found = await browser.get(call(_MATCHES, filters))
+        assert dict(zip(filters, found, strict=True)) == expected
+
+
+def made_up_filters(count: int) -> list[str]:
+    """Filters of random words, most of which are wrong somewhere."""
+    rng = random.Random(20)
+    words = (
+        *NAMES,
+        "and",
+        "or",
+        "not",
+        "(",
+        ")",
+        "=",
+        "!=",
+        "~",
+        "<",
+        "1",
+        "5ms",
+        "4KiB",
+        "/a",
+        "/b/",
+        "'",
+        '"',
+        "\\",
+        "é",
+    )
+    found = [" ".join(rng.choices(words, k=rng.randrange(1, 9))) for _ in range(count)]
+    names = [*COMMANDS[9].type_name.lower(), *string.ascii_lowercase]
+    for _ in range(count // 2):
+        text = list(rng.choice([*NAMES, "read_segment", "hello", "segmentread"]))
+        text[rng.randrange(len(text))] = rng.choice(names)
+        found += ["".join(text), f"type = {''.join(text)}"]
+    return found
+
+
+async def test_errors_of_filters_are_those_of_python(tmp_path: Path) -> None:
+    short = [text for text, *_ in WRONG if len(text) < 70_000]
+    filters = [*short, *made_up_filters(600), "type = 'x\ty'", "kind = \"'\"", "kind = 'é\u200b\u2028'",
+    "size = 1_0", "code = 1_0",
+               "code = +5", "code = 0x5", "writer = {01234567-89ab-cdef-0123-456789abcdef}", "size = 1.5.5",
+               "time > 1S"]  # fmt: skip
+    records = list(all_fixtures())[:40]
+    expected = {text: python_finds(records, text) for text in filters}
+    assert sum(isinstance(found, str) for found in expected.values()) > 300
+    async with shown(tmp_path, saved(tmp_path, records)) as browser:
+        found = await browser.get(call(_MATCHES, filters))
+        assert dict(zip(filters, found, strict=True)) == expected
+
+
+def python_matches(make: Any, text: str, ignore_case: bool) -> list[int] | str:
+    try:
+        pattern = make(text, ignore_case=ignore_case)
+    except PatternError as error:
+        return str(error)
+    return [at for at, each in enumerate(TEXTS) if pattern.matches(each)]
+
+
+_PATTERNS = """(patterns, texts, make, ignoreCase) => patterns.map((each) => {
+  try {
+    const pattern = make === "glob" ? glob(each, ignoreCase) : regularExpression(each, ignoreCase);
+    return texts.map((text, at) => pattern.matches(text) ? at : -1).filter((at) => at >= 0);
+  } catch (error) {
+    if (!(error instanceof PatternError)) throw error;
+    return error.message;
+  }
+})"""
+
+
+async def test_patterns_match_the_same_texts(tmp_path: Path) -> None:
+    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
+        for make, patterns in ((glob, GLOBS), (regular_expression, EXPRESSIONS)):
+            for ignore_case in (False, True):
+                expected = {text: python_matches(make, text, ignore_case) for text in patterns}
+                found = await browser.get(call(_PATTERNS, patterns, TEXTS, make.__name__, ignore_case))
+                assert dict(zip(patterns, found, strict=True)) == expected
+
+
+async def test_a_pattern_that_makes_other_engines_slow_takes_linear_time(tmp_path: Path) -> None:
+    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
+        patterns = ["(a+)+$", "(a|a)+$", "(.*)(.*)(.*)(.*)x", "*a*a*a*a*a*a*a*a*b"]
+        text = "a" * 1000 + "!"
+        for make, each in (("expression", patterns[:3]), ("glob", patterns[3:])):
+            assert await browser.get(call(_PATTERNS, each, [text], make, False)) == [[]] * len(each)
+
+
+_DESCRIBE = """(frames) => frames.map((frame) => {
+  const raw = Uint8Array.from(frame.match(/../g) ?? [], (each) => parseInt(each, 16));
+  return describe(new Bytes(raw, raw.length, raw.length)).map((each) => [
+    each.offset, each.length, each.field, each.note, each.secret,
+    each.value === null || each.value === undefined || typeof each.value === "object" ? "" : String(each.value),
+    each.kind]);
+})"""
+
+
+def python_spans(frame: bytes) -> list[list[Any]]:
+    def value(of: Any, kind: str) -> str:
+        if of is None or kind == "data" or isinstance(of, list) or (isinstance(of, str) and not of):
+            return ""
+        return str(of).lower() if isinstance(of, bool) else str(int(of)) if isinstance(of, int) else of
+
+    return [
+        [each.offset, each.length, each.field, each.note, each.secret, value(each.value, each.kind), each.kind]
+        for each in describe(frame, unknown="keep").spans
+    ]
+
+
+async def test_bytes_have_the_same_meaning(tmp_path: Path) -> None:
+    lines = [
+        json.loads(line)
+        for name in ("commands", "malformed", "mutations")
+        for line in (FIXTURES / "vectors" / f"{name}.jsonl").read_text("utf-8").splitlines()
+    ]
+    frames = [bytes.fromhex(line["hex"]) for line in lines if line.get("hex") is not None and len(line["hex"]) < 4000]
+    frames += [each.data for each in all_fixtures() if each.kind is RecordKind.FRAME and len(each.data) < 4000]
+    frames = list(dict.fromkeys(frames))
+    assert len(frames) > 1500
+    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
+        for at in range(0, len(frames), 500):
+            part = frames[at : at + 500]
+            found = await browser.get(call(_DESCRIBE, [each.hex() for each in part]))
+            for frame, spans in zip(part, found, strict=True):
+                assert spans == python_spans(frame), frame.hex()
+
+
+async def test_an_expression_that_throws_in_the_page_would_be_noticed(tmp_path: Path) -> None:
+    where = tmp_path / "page.html"
+    write_page(where, [saved(tmp_path, list(all_fixtures())[:5])])
+    async with Browser(tmp_path) as browser:
+        await browser.open(where.as_uri())
+        await browser.get("setTimeout(() => page.noSuchThing())")
+        await browser.until("true")
+        for _ in range(50):
+            if browser.complaints:
+                break
+            await browser.get("new Promise((done) => setTimeout(done, 20))")
+        assert "noSuchThing" in browser.complaints[0]
