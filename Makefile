@@ -37,7 +37,7 @@ OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
-	bench-ownership bench-tap conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
+	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,8 +47,9 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium if root, unless NO_SYSTEM_PACKAGES=1
+test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium and tshark if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
+	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
@@ -103,6 +104,11 @@ bench-pipeline: $(DEV) ## traces as rows: in one process and on Spark; the trace
 bench-tap: $(DEV) ## a connection through a tap beside the same one without it
 	$(PY) -m bench.tap $(ARGS)
 
+bench-toxics: $(DEV) ## toxics: delays, rates and sizes measured beside those set, and their cost
+	$(PY) -m bench.toxics $(ARGS)
+bench-trace-view: $(DEV) ## the page of a trace of a million records in a browser: size, first paint, stalls
+	$(PY) -m bench.trace_view $(ARGS)
+
 bench-durable: $(DEV) ## what durability costs, how soon 1 GB is open again, memory under --memory-bytes
 	$(PY) -m bench.durable $(ARGS)
 
@@ -154,8 +160,8 @@ docs: $(DEV) ## write the generated pages of docs/ and build the site in build/s
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 	@echo "the site is in build/site; to see it, search included: $(PY) -m http.server -d build/site"
 
-page-picture: $(CORE) ## take the picture of the live page, with chromium
-	@VENV=$(VENV) tools/system_packages.sh chromium "the picture of the live page"
+page-picture: $(CORE) ## take the pictures of the live page and of the page of a trace, with chromium
+	@VENV=$(VENV) tools/system_packages.sh chromium "the pictures of pages"
 	$(PY) tools/make_page_picture.py $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR

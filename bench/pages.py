@@ -50,8 +50,9 @@ BENCHMARKS: Final = (
     *map(
         _own,
         (
-            "tap", "durable", "capacity", "ownership", "client", "official_client", "pooling", "setup_timeout",
-            "lazy_producers", "large_events", "pipeline", "matching", "large_trace", "planning", "stream_lag",
+            "tap", "toxics", "durable", "capacity", "ownership", "client", "official_client", "pooling",
+            "setup_timeout", "lazy_producers", "large_events", "trace_view", "pipeline", "matching", "large_trace",
+            "planning", "stream_lag",
         ),
     ),
 )  # fmt: skip

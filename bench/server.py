@@ -37,7 +37,7 @@ from segstore.wire import (
     encode,
 )
 
-__all__ = ["Load", "one_at_a_time", "pipelined", "run", "writer"]
+__all__ = ["Load", "one_at_a_time", "pipelined", "returned", "run", "writer"]
 
 WAIT_S: Final = 30.0
 CPU_GOAL_US: Final = 0.6
@@ -100,7 +100,7 @@ def run(effort: Effort) -> Report:
 
             def on_echo(data: bytes = data, cpu_s: dict[str, float] = cpu_s) -> float:
                 with _connected(echo.port) as peer:
-                    return _timed(echo, cpu_s, "echo", lambda: exchange(peer, data, _returned(len(data))))
+                    return _timed(echo, cpu_s, "echo", lambda: exchange(peer, data, returned(len(data))))
 
             times = take_turns({"store": on_store, "echo": on_echo}, rounds)
             ratio = times.ratio("echo", "store")
@@ -162,9 +162,9 @@ def _connected(port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def writer(port: int) -> Iterator[socket.socket]:
+def writer(port: int, segment: str = "") -> Iterator[socket.socket]:
     """A connection with a writer that is set up for a new segment, which is deleted in the end."""
-    segment = f"bench/appends/{time.monotonic_ns()}"
+    segment = segment or f"bench/appends/{time.monotonic_ns()}"
     with _connected(port) as peer:
         _ask(peer, Hello(17, 5), Hello)
         _ask(peer, CreateSegment(1, segment, 0, 0, "", 0), SegmentCreated)
@@ -191,7 +191,7 @@ def _timed(server: Serving, cpu_s: dict[str, float], name: str, run: Callable[[]
     return spent
 
 
-def _returned(size: int) -> Callable[[memoryview], bool]:
+def returned(size: int) -> Callable[[memoryview], bool]:
     """Whether so many bytes are back."""
     left = size
 

@@ -7,15 +7,21 @@ own, on free ports.
 
 Invariants: a run that uses none of the fixtures imports only this module of segstore and starts nothing; servers end
 with their test, thread and process with the session. The plugin changes no option, marker, warning filter or hook of
-others. A recording of a failed test never overwrites one of a passing test.
+others. In reports of failed tests it adds sections about servers, and hides frames of the client if the error is one of
+the client's own and --full-trace is not given. A recording of a failed test never overwrites one of a passing test.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import sys
 import tempfile
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -23,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 import pytest
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from _pytest.terminal import TerminalReporter
 
     from segstore import testing
@@ -36,6 +44,9 @@ _MOST_NAME: Final = 120
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
+_servers: Final = pytest.StashKey[list["testing.Running | testing.RunningTrace"]]()
+_reports: Final = pytest.StashKey[list[tuple[str, str]]]()
+_running: Final = pytest.StashKey[bool]()
 _names: Final = pytest.StashKey[dict[str, str]]()
 
 
@@ -176,10 +187,14 @@ class _Recordings:
 
 
 class _Hosts:
-    """The hosts of servers, each kind started on first use."""
+    """The hosts of servers, each kind started on first use.
 
-    def __init__(self, in_process: bool) -> None:
+    terminal: standard error as it is without pytest's capture, also in the servers' process.
+    """
+
+    def __init__(self, in_process: bool, terminal: int) -> None:
         self._process_by_default = not in_process
+        self.terminal = terminal
         self._started: dict[bool, testing.Servers] = {}
 
     def get(self, process: bool | None = None) -> testing.Servers:
@@ -187,13 +202,14 @@ class _Hosts:
 
         key = self._process_by_default if process is None else process
         if key not in self._started:
-            self._started[key] = ServerProcess() if key else ServerThread()
+            self._started[key] = ServerProcess([self.terminal]) if key else ServerThread()
             self._started[key].start()
         return self._started[key]
 
     def stop(self) -> None:
         for each in self._started.values():
             each.stop()
+        os.close(self.terminal)
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +218,10 @@ def segstore_hosts(pytestconfig: pytest.Config) -> Iterator[_Hosts]:
     said = pytestconfig.getini("segstore_process")
     # The official client holds the interpreter lock while it waits: a store in the same process never gets to answer.
     process = find_spec("pravega_client") is not None if said == "auto" else said == "yes"
-    hosts = _Hosts(in_process=not process)
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        terminal = os.dup(2)
+    hosts = _Hosts(in_process=not process, terminal=terminal)
     hosts.get()  # now, so that a test's check for leaks does not find it
     yield hosts
     hosts.stop()
@@ -230,19 +249,23 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
         __tracebackhide__ = True
         settings["faults"] = _beside(request, settings.get("faults"))
         running.append(segstore_hosts.get(process).serve(**recordings.new(), **settings))
+        _reported(request.node, running[-1])
         return running[-1]
 
     yield start
-    unmatched = _stop(running)
-    recordings.keep()
+    try:
+        unmatched = _stop(running)
+    finally:
+        recordings.keep()
     _tell_unmatched(request, unmatched)
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
     """Stops servers, the newest first; returns a line for each of their fault rules that never matched."""
     unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
-    for each in reversed(running):
-        each.stop()
+    with ExitStack() as stack:
+        for each in running:
+            stack.callback(each.stop)
     return unmatched
 
 
@@ -252,6 +275,7 @@ def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
     if said == "ignore" or request.node.stash.get(_failed, False):
         return
     if said == "error" and lines:
+        _make_reports(request.node)
         pytest.fail("\n".join(lines), pytrace=False)
     for line in lines:
         request.node.warn(UnmatchedFault(line))
@@ -276,7 +300,8 @@ def segstore_server(segstore_cluster: testing.StartServer, request: pytest.Fixtu
     except (TypeError, ValueError, OSError) as error:
         if not settings:
             raise
-        pytest.fail(f"the settings of the marker segstore, {settings}, are invalid: {error}", pytrace=False)
+        said = f"the settings of the marker segstore, {settings}, are invalid: {error}"
+        raise pytest.fail.Exception(said, pytrace=False) from None  # the message of the cause is in it
 
 
 @pytest.fixture
@@ -305,10 +330,103 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
         if controller is None and store is None:
             controller = request.getfixturevalue("segstore_server").controller_uri
         running.append(segstore_hosts.get(process).tap(controller, store, **options))
+        _reported(request.node, running[-1])
         return running[-1]
 
     yield start
     _tell_unmatched(request, _stop(running))
+
+
+@contextmanager
+def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
+    """Gives a function that fails the running test, from any thread.
+
+    The main thread fails at its next step in Python, or in a system call. SIGURG is ignored by default, so one that
+    comes late does no harm.
+    """
+    reasons: list[str] = []
+
+    def fail(_: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True
+        if item.stash.get(_running, False) and reasons:
+            item.stash[_running] = False
+            pytest.fail(reasons.pop())
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        signal.pthread_kill(main.ident or 0, signal.SIGURG)
+
+    main = threading.main_thread()
+    if threading.current_thread() is not main:  # only there can signals be handled
+        yield lambda _: None
+        return
+    before = signal.signal(signal.SIGURG, fail)
+    try:
+        yield end
+    finally:
+        signal.signal(signal.SIGURG, before)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    __tracebackhide__ = True
+    item.stash[_running] = True  # outside of it, an exception would end pytest itself
+    try:
+        return (yield)
+    finally:
+        item.stash[_running] = False
+
+
+# --- reports of failed tests ----------------------------------------------------------------------------------------
+
+
+def _reported(item: pytest.Item, server: testing.Running | testing.RunningTrace) -> None:
+    """Has a server reported if its test fails."""
+    item.stash.setdefault(_servers, []).append(server)
+
+
+def _make_reports(item: pytest.Item) -> list[tuple[str, str]]:
+    """The reports about a test's servers, as titles and texts; made once, while their host still runs."""
+    reports = item.stash.setdefault(_reports, [])
+    servers = item.stash[_servers]
+    for number, server in enumerate(servers, 1):
+        try:
+            text = server.report()
+        except (RuntimeError, TimeoutError) as error:  # the host has ended, or hangs
+            text = f"no report: {error}"
+        kind = type(server).__name__.removeprefix("Running").lower()
+        reports.append((f"segstore {kind} {number}", text))
+    item.stash[_servers] = []
+    return reports
+
+
+def _hide_client() -> None:
+    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text says what was wrong."""
+    errors = sys.modules.get("segstore.client.errors")
+    if errors is None or hasattr(errors, "__tracebackhide__"):
+        return
+
+    def is_its_own(error: pytest.ExceptionInfo[BaseException] | None) -> bool:
+        return error is not None and error.errisinstance(errors.ClientError)
+
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith("segstore.client."):
+            vars(module).setdefault("__tracebackhide__", is_its_own)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    if call.excinfo is not None:
+        _hide_client()
+    report = yield
+    if _servers in item.stash:
+        if report.failed:
+            report.sections += _make_reports(item)
+        if report.failed or report.when == "teardown":
+            item.stash[_servers], item.stash[_reports] = [], []
+    return report
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -352,18 +470,29 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         passes = options.get("missing") == "pass"
         if passes and options.get("upstream") is None:
             options["upstream"] = request.getfixturevalue("segstore_server").address
-        running = segstore_hosts.get(process).replay(path, **options)
-        made.append((path, running, not passes if check is None else check, complete))
+        check = not passes if check is None else check
+        announce = segstore_hosts.terminal, f"{request.node.nodeid}: {path.name}"
+        running = segstore_hosts.get(process).replay(path, announce=announce if check or passes else None, **options)
+        _reported(request.node, running)
+        made.append((path, running, check, complete))
+        if options.get("missing") == "fail" or options.get("timeout_s") is not None:
+            running.when_failed(stack.enter_context(_ending(request.node)))
         return running
 
-    yield start
+    with ExitStack() as stack:
+        yield start
     said: list[str] = []
     for path, running, check, complete in made:
         running.stop()
-        said += [f"{path.name}: {problem}" for problem in running.problems if check]
+        problems = [str(problem) for problem in running.problems if check or problem.refusal]
+        if running.failure and running.failure not in problems:
+            problems.append(running.failure)
+        said += [f"{path.name}: {problem}" for problem in problems]
         if complete:
             said += [f"{path.name}: {count} × {name} was not requested" for name, count in running.unused().items()]
+            said += [f"  {line}" for line in running.missed()]
     if said:
+        _make_reports(request.node)
         pytest.fail("\n".join(said), pytrace=False)
 
 

@@ -13,11 +13,11 @@ controllers, and a controller and a store of which only one uses TLS.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TextIO, TypedDict, Unpack
 
 import uvloop
 
@@ -34,7 +34,7 @@ from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
 from segstore.server.tap import TapServer, TapSettings
-from segstore.traces import CAPTURE, FIXTURE, FileRecorder, TraceFile, UnknownSuffix, write_trace
+from segstore.traces import STANDARD_OUTPUT, Recording, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
@@ -70,7 +70,8 @@ class Tap(TapServer):
 
     controller: `tcp://host:port`, `tls://host:port` or `host:port`. store: the same for a store to proxy from the
         start. At least one of the two is needed.
-    record: a new file for the traffic of all stores, a capture (`.wtrace`) or a fixture (`.jsonl`).
+    record: a new file for the traffic of all stores, whose ending decides its form: a capture (`.wtrace`), a fixture
+        (`.jsonl`) or packets (`.pcapng`); `-` is standard output, as a fixture.
         record_tokens: whether it contains delegation tokens. record_values: values for its header.
     faults: the initial fault rules, or a fault file.
     clock: the clock for request times and delays.
@@ -93,8 +94,8 @@ class Tap(TapServer):
         watched: bool = True,
         **settings: Unpack[TapPorts],
     ) -> None:
-        if record is not None and record.suffix not in (CAPTURE, FIXTURE):
-            raise UnknownSuffix(record)
+        if record is not None and record != STANDARD_OUTPUT:
+            check_suffix(record)
         if isinstance(faults, Path | str):
             faults = read_faults(Path(faults))
         given = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
@@ -108,7 +109,7 @@ class Tap(TapServer):
         self._record = record
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})
-        self._file: FileRecorder | None = None
+        self._recording: Recording | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -139,41 +140,32 @@ class Tap(TapServer):
     async def start(self) -> None:
         """As `TapServer.start`, after creating the recording. Raises FileExistsError."""
         if self._record is not None:
-            self._start_recording(self._record)
+            self._recording = Recording(
+                self._record,
+                recorder=f"segstore {__version__} tap",
+                wire_version=WIRE_VERSION,
+                record_tokens=self._record_tokens,
+                values=self._record_values,
+            )
+            self.recorder = self._recording.recorder
+            self._ticking = asyncio.create_task(keep_writing(self.recorder), name="segstore tap records")
         await super().start()
-
-    def _start_recording(self, path: Path) -> None:
-        if path.exists():
-            said = "the file exists, and a recording never overwrites a file"
-            raise FileExistsError(errno.EEXIST, said, str(path))
-        capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
-        self.recorder = self._file = FileRecorder(
-            capture,
-            recorder=f"segstore {__version__} tap",
-            wire_version=WIRE_VERSION,
-            record_tokens=self._record_tokens,
-            values=self._record_values,
-        )
-        self._ticking = asyncio.create_task(keep_writing(self._file), name="segstore tap records")
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
         """As `TapServer.stop`, then closes the recording. Raises OSError if it could not be written."""
-        await super().stop(drain_s=drain_s)
-        file, self._file = self._file, None
-        if file is None:
+        try:
+            await super().stop(drain_s=drain_s)
+        finally:
+            await self._close_recording()
+
+    async def _close_recording(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
             return
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
-        file.close()
-        if file.failure is not None:
-            raise file.failure
-        if not file.connections:
-            file.path.unlink()  # no client connected: the next attempt needs the name
-        elif self._record is not None and file.path != self._record:
-            with TraceFile(file.path) as trace:
-                write_trace(self._record, trace.records(), lambda: trace.metadata)
-            file.path.unlink()
+        recording.close(keep_empty=False)  # if no client connected, the next attempt needs the name
 
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
@@ -186,28 +178,34 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
     return (name, Endpoint(*found[0])), tls
 
 
-async def _run(tap: Tap, form: str) -> None:
+async def _run(tap: Tap, form: str, out: TextIO) -> None:
     stop = stopped_by_signal()
     async with tap:
         collect_rarely()
-        print_announcement(form, tap.address, tap.controller_address)
+        print_announcement(form, tap.address, tap.controller_address, out=out)
         await stop.wait()
         log.info("draining %d connections", len(tap.links))
 
 
 def run_tap(
-    controller: str | None = None, store: str | None = None, announce: str = "text", **options: Unpack[TapOptions]
+    controller: str | None = None,
+    store: str | None = None,
+    announce: str = "text",
+    log_level: str | None = None,
+    **options: Unpack[TapOptions],
 ) -> None:
     """Runs until a signal; options are those of `Tap`. Raises what `Tap` and `Tap.start` raise.
 
     A second signal raises SystemExit with 128 and its number.
     """
     options["watched"] = False
-    log_to_stderr()
-    logging.getLogger("segstore.server.tap.server").setLevel(logging.INFO)
+    log_to_stderr(log_level or "warning")
+    if log_level is None:
+        logging.getLogger("segstore.server.tap.server").setLevel(logging.INFO)
     allow_many_connections()
 
     async def main() -> None:
-        await _run(Tap(controller, store, **options), announce)
+        out = sys.stderr if options.get("record") == STANDARD_OUTPUT else sys.stdout
+        await _run(Tap(controller, store, **options), announce, out)
 
     uvloop.run(main())

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from segstore.server import MockSegmentStore
     from tests.server.support import Peer
 
+pytest.register_assert_rewrite("tests.pytest_suites")
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -79,6 +81,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
+    "tshark": lambda: shutil.which("tshark") is not None,
     "deltalake": lambda: find_spec("deltalake") is not None,
     "pyiceberg": lambda: find_spec("pyiceberg") is not None,
     "PySpark 4.1 or newer": lambda: has_pyspark(4, 1),

@@ -20,7 +20,7 @@ from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings
 from segstore.traces import write_trace
 from segstore.wire import Hello, KeepAlive, ReadSegment, SegmentCreated, codec_backend, encode
-from segstore.wire.inspect import to_line
+from segstore.wire.inspect import dissector, to_line
 from segstore.wire.trace import Metadata
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
@@ -107,12 +107,18 @@ def test_input_in_no_known_form_is_refused(command: str, given: bytes, says: str
 
 
 @pytest.mark.parametrize("command", ["decode", "explain"])
-def test_a_frame_given_as_a_file_name_is_refused_with_a_hint(command: str) -> None:
-    result = run(command, HELLO.hex())
-    assert result.exit_code == 2
-    assert "a frame goes in on standard input: echo ffffff8100000008… | " in result.stderr
-    assert result.stderr.endswith(f" {command} -\n")
-    assert "standard input" not in run(command, "nofile").stderr
+def test_a_frame_can_be_the_argument_unless_a_file_has_its_name(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (HELLO.hex(), f"0x{HELLO.hex()}", (HELLO * 200).hex()):
+        result = run(command, given)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "HELLO" in result.stdout
+    (tmp_path / HELLO.hex()).write_bytes(encode(KeepAlive()))
+    assert "KEEP_ALIVE" in run(command, HELLO.hex()).stdout
+    assert "No such file" in run(command, "nofile").stderr
+    assert run(command, HELLO.hex()[:-1]).exit_code == 2
 
 
 def test_explain_shows_each_byte_and_the_error_of_a_malformed_frame() -> None:
@@ -365,3 +371,11 @@ def test_what_the_system_refuses_is_said_without_its_number(tmp_path: Path) -> N
     recording = tmp_path / "nowhere" / "a.wtrace"
     result = run("serve", "--port", "0", "--controller-port", "0", "--trace", str(recording))
     assert (result.exit_code, result.stderr) == (1, f"segstore: {recording}: No such file or directory\n")
+
+
+def test_the_dissector_is_written_for_a_port() -> None:
+    result = run("dissector", "--port", "4711")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == dissector(port=4711)
+    assert '"4711"' in result.stdout
+    assert run("dissector", "--port", "70000").exit_code == 2

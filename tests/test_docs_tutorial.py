@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_pytest_plugin import SLOW_S, slow
+from tests.pytest_suites import SLOW_S, slow
 
 pytest_plugins = ["pytester"]
 

@@ -82,7 +82,8 @@ def test_serve_says_nothing_more_to_a_program_that_reads_json() -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            assert set(json.loads(process.stdout.readline())) == {"segment_store", "controller", "admin", "http"}
+            parts = {"segment_store", "controller", "admin", "http", "rest"}
+            assert set(json.loads(process.stdout.readline())) == parts
         finally:
             process.terminate()
         assert (process.stdout.read(), process.stderr.read()) == ("", "")

@@ -110,7 +110,8 @@ def test_the_wheel_carries_segstore_with_real_files_and_nothing_else(built: tupl
         str(Path(where, file).relative_to(ROOT))
         for where, _, files in os.walk(ROOT / "segstore", followlinks=True)
         for file in files
-        if file.endswith((".py", ".pyi", ".proto", ".binpb", ".html", ".java")) or file == "py.typed"
+        if file.endswith((".py", ".pyi", ".proto", ".binpb", ".html", ".css", ".js", ".java", ".lua"))
+        or file == "py.typed"
     }
     assert shipped == {name for name in names if name.startswith("segstore/") and not name.endswith((".pyc", ".so"))}
     assert [name for name in names if name.endswith(".so")] == [f"segstore/_speed{EXT_SUFFIX}"] * BUILT

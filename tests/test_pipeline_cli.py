@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -13,8 +17,10 @@ from segstore.cli import pipeline as pipeline_cli
 from segstore.cli.commands import main
 from segstore.cli.pipeline import replay_part
 from segstore.pipeline import session
+from segstore.pipeline.report import STEPS
 from segstore.testing import ServerThread
 from segstore.traces import TraceFile
+from segstore.wire.extras import pip_command
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 
@@ -65,14 +71,82 @@ def test_the_most_informative_line_of_an_error_of_spark_is_reported(said: str, t
     assert pipeline_cli._telling(said) == told
 
 
-@pytest.mark.parametrize("arguments", [["report", "-o", "out"], ["replay", "--to", "127.0.0.1:1"]])
+@pytest.mark.parametrize("arguments", [["report", "-o", "out", "--engine", "spark"], ["replay", "--to", "127.0.0.1:1"]])
 def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
     trace = str(RECORDED / "write.jsonl")
     found = CliRunner().invoke(main, ["pipeline", arguments[0], trace, *arguments[1:]])
     assert found.exit_code == 1
-    assert found.stderr == "segstore: Spark is not installed: pip install 'segstore[spark]'\n"
+    assert found.stderr == f"segstore: Spark is not installed: {pip_command('spark')}\n"
     assert not Path("out").exists()
+
+
+def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path) -> None:
+    trace = str(RECORDED / "write.jsonl")
+    arguments = ["-o", str(tmp_path / "out"), "--engine", "local", "--master", "local[1]"]
+    found = CliRunner().invoke(main, ["pipeline", "report", trace, *arguments])
+    assert (found.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "--master is for --engine spark" in found.stderr
+
+
+def test_traces_that_are_too_large_for_one_machine_are_analysed_on_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trace = RECORDED / "write.jsonl"
+    monkeypatch.setattr(pipeline_cli, "_LOCAL_BYTES", trace.stat().st_size - 1)
+    monkeypatch.setattr(session, "session", MagicMock(side_effect=session.SparkMissing("Java", "Spark was asked for")))
+    found = CliRunner().invoke(main, ["pipeline", "report", str(trace), "-o", str(tmp_path / "out")])
+    assert found.stderr == "segstore: Spark was asked for\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def shows(self, *texts: str) -> None:
+        """Waits until it shows the last text, and all of them have been shown."""
+        while texts[-1] not in self.getvalue():
+            time.sleep(0.01)
+        assert all(text in self.getvalue() for text in texts)
+
+
+def test_a_bar_moves_within_the_steps_and_never_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, engine = Terminal(), MagicMock()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(pipeline_cli, "_LOOK_S", 0.001)
+    engine.done.return_value = 0.5
+    first, second, *_, last = STEPS
+    with pipeline_cli._Progress() as progress:
+        terminal.shows("0%", "starting")
+        progress.engine = engine
+        progress.step(first)
+        terminal.shows(first, f"{STEPS[first] // 2}%")
+        engine.done.return_value = 0.2
+        progress.step(second)
+        terminal.shows(second, f"{STEPS[first] + STEPS[second] // 5}%")
+        engine.done.return_value = 0.0
+        progress.step(last)
+        terminal.shows(last, f"{100 - STEPS[last]}%")
+    terminal.shows("100%")
+    shown = [int(each) for each in re.findall(r"(\d+)%", terminal.getvalue())]
+    assert shown == sorted(shown)
+
+
+def test_a_bar_of_a_report_that_fails_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, engine = Terminal(), MagicMock()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    engine.done.return_value = 1.0
+
+    def fail() -> None:
+        with pipeline_cli._Progress() as progress:
+            progress.engine = engine
+            progress.step(next(iter(STEPS)))
+            terminal.shows(f"{next(iter(STEPS.values()))}%")
+            raise ValueError("fails")
+
+    with pytest.raises(ValueError, match="fails"):
+        fail()
+    assert "100%" not in terminal.getvalue()
 
 
 def test_without_a_store_the_parts_are_printed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from segstore import pytest_plugin as plugin
-from tests.test_pytest_plugin import SLOW_S, STRICT, TRACES, passed, slow
+from tests.pytest_suites import SLOW_S, STRICT, TRACES, passed, slow
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -29,8 +29,8 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
     assert len(mine) >= 5
     pytester.makepyfile(test_page="\n\n".join(mine))
     recorded_first = "test_a_request_is_seen_and_answered"
-    passed(pytester.runpytest_inprocess(*STRICT, "--segstore-record=traces", "-k", recorded_first), 1, deselected=5)
-    passed(pytester.runpytest_inprocess(*STRICT), 6)
+    passed(pytester.runpytest_inprocess(*STRICT, "--segstore-record=traces", "-k", recorded_first), 1, deselected=6)
+    passed(pytester.runpytest_inprocess(*STRICT), 7)
 
 
 @pytest.mark.needs("pravega, the official client")
@@ -38,7 +38,7 @@ def test_the_code_of_the_page_runs_as_it_says(pytester: pytest.Pytester) -> None
 def test_the_example_with_the_official_client_runs_as_the_page_says(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(*[block for block in blocks("python") if "pravega_client" in block])
     options = "-o", f"segstore_traces={TRACES}"
-    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 2)
+    passed(pytester.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S), 3)
 
 
 def test_the_reference_names_every_fixture_setting_and_option() -> None:

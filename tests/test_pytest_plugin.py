@@ -8,77 +8,13 @@ from pathlib import Path
 
 import pytest
 
-# pytester forgets what a run in this process has imported first, and gRPC can be loaded only once.
 from segstore.traces import TraceFile
 from segstore.wire import decode
 from segstore.wire.trace import RecordKind, unpack_data
+from tests.pytest_suites import SLOW_S, STRICT, TRACES, WRITES, passed, recorded, slow
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-TALK = """
-import asyncio, socket
-from segstore.wire import *
-
-SEGMENT = "scope/stream/0.#epoch.0"
-WRITER = __import__("uuid").UUID(int=7)
-
-def event(data):
-    return bytes(4) + len(data).to_bytes(4, "big") + data
-
-def append(number, data, id_=9):
-    return AppendBlockEnd(WRITER, len(event(data)), event(data), 1, number, id_)
-
-BEGIN = Hello(17, 5), CreateSegment(1, SEGMENT, 0, 0, "", 0), SetupAppend(2, WRITER, SEGMENT, "")
-
-def talk(where, *commands):
-    found, decoder = [], FrameDecoder()
-    with socket.create_connection((where.host, where.port), 20) as opened:
-        opened.sendall(b"".join(map(encode, commands)))
-        while len(found) < len(commands):
-            data = opened.recv(1 << 16)
-            if not data:
-                return found + ["closed"]
-            found += [each.type_name for each in decoder.feed(data)]
-    return found
-
-async def talk_async(where, *commands):
-    found, decoder = [], FrameDecoder()
-    reader, writer = await asyncio.open_connection(where.host, where.port)
-    try:
-        writer.write(b"".join(map(encode, commands)))
-        while len(found) < len(commands):
-            data = await reader.read(1 << 16)
-            if not data:
-                return found + ["closed"]
-            found += [each.type_name for each in decoder.feed(data)]
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    return found
-"""
-TRACES = Path(__file__).parent.parent / "fixtures" / "traces"
-SLOW_S = 200
-"""For a run in another process, which on a loaded machine takes a minute to begin."""
-slow = pytest.mark.timeout(SLOW_S + 40)
-ALONE = ("-p", "no:rerunfailures")
-"""Without a plugin of our own run, which leaves a thread with a socket in its process."""
-STRICT = ("-q", "--strict-markers", "--strict-config", "-Werror", "-p", "no:cacheprovider", *ALONE)
-
-
-@pytest.fixture
-def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A folder for a test suite, with a module for talking to a store."""
-    pytester.makeini(
-        "[pytest]\nasyncio_default_fixture_loop_scope = function\npythonpath = .\nsegstore_process = no\n"
-        f"addopts = {' '.join(ALONE)}\n"
-    )
-    pytester.makepyfile(talk=TALK)
-    return pytester
-
-
-def passed(result: pytest.RunResult, count: int, **others: int) -> None:
-    result.assert_outcomes(passed=count, **others)
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
@@ -205,18 +141,28 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
 
         @pytest.mark.segstore(faults="missing.yaml")
         def test_of_a_file(segstore_server): ...
+
+        @pytest.mark.segstore(containers=-1)
+        def test_of_a_value(segstore_server): ...
+
+        @pytest.mark.segstore(controller={"lease_cap": 1})
+        def test_of_the_controller(segstore_server): ...
     """)
-    result = suite.runpytest_inprocess(*STRICT)
-    passed(result, 0, errors=3)
+    result = suite.runpytest_inprocess(*STRICT, "-rN")
+    passed(result, 0, errors=5)
+    start = "the settings of the marker segstore,"
     result.stdout.fnmatch_lines(
         [
-            "the settings of the marker segstore, {'aut_key': 'x'}, are invalid:*",
-            "*aut_key*",
+            f"{start} {{'aut_key': 'x'}}, are invalid: there is no option aut_key; did you mean auth_key?",
             "the marker segstore takes settings by name, not (2,)",
             "*missing.yaml*",
+            f"{start} {{'containers': -1}}, are invalid: containers: Input should be greater than 0",
+            f"{start} {{'controller': {{'lease_cap': 1}}}}, are invalid: lease_cap: *(lease_cap_ms[?])",
         ]
     )
+    assert result.stdout.str().count("auth_key") == 1
     assert "Traceback" not in result.stdout.str()
+    assert "pydantic" not in result.stdout.str()
 
 
 @pytest.mark.parametrize("process", ["yes", "no"])
@@ -393,6 +339,29 @@ def test_faults_strike_and_rules_that_matched_nothing_are_warned_of(suite: pytes
     passed(suite.runpytest_inprocess("-q", "-Wdefault", "-Wignore::pytest.PytestWarning"), 1)
 
 
+def test_a_function_of_a_rule_that_fails_is_an_error_of_its_test(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import socket
+        import pytest
+
+        @pytest.mark.segstore(process=False)
+        def test_with_a_broken_function(segstore_server):
+            @segstore_server.fault("type = HELLO")
+            def greeted(request):
+                assert request.command.high_version == 1, "an old client"
+
+            with socket.create_connection((segstore_server.host, segstore_server.port)) as client:
+                client.sendall(bytes.fromhex("ffffff81 00000008 00000011 00000005"))
+                assert client.recv(1) == b""
+
+        def test_after_it(segstore_server):
+            assert segstore_server.segments() == []
+    """)
+    result = suite.runpytest_inprocess("-q")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*the function of fault 'greeted' failed at request 1, HELLO: AssertionError: *"])
+
+
 @pytest.mark.parametrize(("said", "outcomes"), [("error", {"errors": 1}), ("ignore", {})])
 def test_unmatched_rules_fail_the_test_or_are_ignored_if_so_set(
     suite: pytest.Pytester, said: str, outcomes: dict[str, int]
@@ -421,193 +390,114 @@ def test_a_setting_for_unmatched_rules_that_is_none_is_refused(suite: pytest.Pyt
     result.stderr.fnmatch_lines(["*segstore_unmatched_faults is one of warn, error, ignore, not 'warm'"])
 
 
-# --- recordings and traces ------------------------------------------------------------------------------------------
+# --- reports of failed tests ----------------------------------------------------------------------------------------
 
-WRITES = """
+FAILS = """
+    import pytest
     from talk import *
 
-    def test_writes(segstore_server):
-        talk(segstore_server, *BEGIN, append(1, b"a"))
+    @pytest.fixture
+    def opened(segstore_server):
+        with socket.create_connection(segstore_server.address) as connection:
+            yield connection
+
+    def test_server(segstore_server, segstore_faults, opened):
+        segstore_faults.add("type = CREATE_SEGMENT", do="WrongHost", name="once", times=1)
+        talk(segstore_server, *BEGIN)
+        for number in range(30):
+            talk(segstore_server, BEGIN[0])
+        opened.sendall(encode(BEGIN[0]))
+        segstore_server.wait_for("type = HELLO", count=32, stage="replied")
+        assert not segstore_server.address
+
+    def test_tap(segstore_server, segstore_tap):
+        segstore_server.create_stream("scope", "stream")
+        talk(segstore_tap(store="%s:%d" % segstore_server.address), BEGIN[0])
+        raise ValueError
+
+    def test_trace(segstore_trace):
+        talk(segstore_trace("test_writes"), BEGIN[0], BEGIN[1], KeepAlive())
+
+    def test_fault(segstore_server):
+        segstore_server.faults.add("type = SEAL_SEGMENT and connection = 1", do="drop", name="idle")
+        talk(segstore_server, BEGIN[0])
+
+    def test_passes(segstore_server):
+        talk(segstore_server, BEGIN[0])
+
+    def test_of_its_own():
+        raise ValueError
 """
 
 
-def recorded(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytest.Pytester) -> None:
-    suite.makepyfile(WRITES)
-    result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
-    passed(result, 1)
-    result.stdout.fnmatch_lines([f"1 traces in {suite.path / 'traces'}"])
-    assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
-    with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
-        kinds = [each.kind for each in trace.records()]
-        assert trace.metadata.values["test"].endswith("::test_writes")
-    assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
-    suite.makepyfile(
-        test_replays="""
-        import pytest
-        from talk import *
-
-        def test_strictly(segstore_trace):
-            trace = segstore_trace("test_writes", complete=True)
-            assert talk(trace, *BEGIN, append(1, b"a"))[-1] == "DATA_APPENDED"
-
-        @pytest.mark.asyncio
-        async def test_by_content(segstore_trace):
-            trace = segstore_trace("traces/test_writes.jsonl", mode="match")
-            assert await talk_async(trace, BEGIN[0], BEGIN[1]) == ["HELLO", "SEGMENT_CREATED"]
-            assert trace.unused() == {"SETUP_APPEND": 1, "APPEND_BLOCK_END": 1}
-    """
-    )
-    passed(suite.runpytest_inprocess(*STRICT, "test_replays.py", "-o", "segstore_traces=traces"), 2)
-
-
-@pytest.mark.parametrize(("options", "kept"), [((), False), (("--segstore-record-tokens",), True)])
-def test_tokens_are_left_out_of_recordings_unless_they_are_asked_for(
-    suite: pytest.Pytester, options: tuple[str, ...], kept: bool
-) -> None:
-    suite.makepyfile("""
-    from segstore.wire import CreateSegment
-    from talk import *
-
-    def test_creates(segstore_server, request):
-        talk(segstore_server, BEGIN[0], CreateSegment(1, "s/t/0", 0, 0, "a-token", 0))
-    """)
-    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=traces", *options), 1)
-    written = (suite.path / "traces" / "test_creates.jsonl").read_text()
-    assert ("a-token" in written, "*******" in written) == (kept, not kept)
-
-
-def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
-    suite.makepyfile(WRITES)
+@pytest.mark.parametrize("process", ["yes", "no"])
+def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytester, process: str) -> None:
+    suite.makepyfile(test_writes=WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")
-    suite.makepyfile(
-        test_replays="""
-        from talk import *
-        OTHER = Hello(17, 5), CreateSegment(1, "scope/other/0.#epoch.0", 0, 0, "", 0)
-
-        def test_differs(segstore_trace):
-            talk(segstore_trace("test_writes"), *OTHER)
-
-        def test_is_not_complete(segstore_trace):
-            talk(segstore_trace("test_writes", complete=True), *BEGIN)
-
-        def test_is_expected(segstore_trace):
-            trace = segstore_trace("test_writes", check=False, missing="close")
-            assert talk(trace, *OTHER)[-1] == "closed"
-            assert [each.request for each in trace.problems] == ["CREATE_SEGMENT"]
-
-        def test_goes_on_to_the_mock(segstore_trace, segstore_server):
-            assert talk(segstore_trace("test_writes", missing="pass"), *OTHER)[-1] == "SEGMENT_CREATED"
-            assert "scope/other/0.#epoch.0" in segstore_server.segments()
-
-        def test_is_not_there(segstore_trace):
-            segstore_trace("nowhere")
-    """
-    )
-    result = suite.runpytest_inprocess("-q", "test_replays.py")
-    result.assert_outcomes(passed=4, errors=2, failed=1)
+    suite.makepyfile(test_fails=FAILS)
+    options = "-o", "segstore_unmatched_faults=error", "-o", f"segstore_process={process}"
+    result = suite.runpytest_inprocess("-q", "--tb=short", *options, "test_fails.py")
+    result.assert_outcomes(passed=3, failed=3, errors=2)
+    section = "*- segstore {} -*"
+    segment = "scope/stream/0.#epoch.0"
     result.stdout.fnmatch_lines(
         [
-            "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
-            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
-            f"there is no trace 'nowhere' in {suite.path}; *",
+            "*ERROR at teardown of test_trace*",
+            section.format("trace 1"),
+            "requests (3):",
+            f"  request 2: CREATE_SEGMENT of {segment} on connection 1: answered as request 2 of the trace",
+            "  request 3: KEEP_ALIVE on connection 1: a problem, missing='error'",
+            "problems (1):",
+            "open connections (0)",
+            "*ERROR at teardown of test_fault*",
+            section.format("server 1"),
+            "fault rules (1):",
+            "  idle: matched 0, fired 0",
+            "decisions (0)",
+            "*FAILURES*",
+            section.format("server 1"),
+            "requests (last 20 of 34):",
+            "  request 34: HELLO on connection 1: HELLO after * ms",
+            "fault rules (1):",
+            "  once: matched 1, fired 1",
+            "decisions (1):",
+            f"  once: error WRONG_HOST at request 2, CREATE_SEGMENT of {segment} on connection 2, match 1",
+            "open connections (1):",
+            "  connection 1 from 127.0.0.1:* to store 0: 16 bytes in, 16 bytes out",
+            section.format("server 1"),
+            section.format("tap 2"),
+            "requests (1):",
         ]
     )
+    assert result.stdout.str().count(" segstore ") == 5
+    assert "request 14:" not in result.stdout.str()
 
 
-def test_recordings_have_names_of_their_own_and_those_without_traffic_are_none(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        test_a="""
-        import pytest
-        from talk import *
-
-        class TestSome:
-            def test_same(self, segstore_server): talk(segstore_server, BEGIN[0])
-
-        @pytest.mark.parametrize("what", ["x/../y", "x y"])
-        def test_each(segstore_server, what): talk(segstore_server, BEGIN[0])
-
-        def test_nothing(segstore_server): ...
-
-        def test_two(segstore_cluster):
-            for _ in range(2):
-                talk(segstore_cluster(), BEGIN[0])
-    """,
-        test_b="""
-        from talk import *
-
-        def test_same(segstore_server): talk(segstore_server, BEGIN[0])
-    """,
-    )
-    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record", "kept"), 6)
-    assert recorded(suite.path / "kept") == [
-        "test_a.TestSome.test_same.jsonl",
-        "test_b.test_same.jsonl",
-        "test_each-x-..-y.jsonl",
-        "test_each-x-y.jsonl",
-        "test_two-2.jsonl",
-        "test_two.jsonl",
-    ]
-
-
-def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytest.Pytester) -> None:
-    suite.makepyfile(WRITES)
-    suite.runpytest_inprocess("-q", "--segstore-record=kept")
-    good = (suite.path / "kept" / "test_writes.jsonl").read_bytes()
-    suite.makepyfile(WRITES + "        raise ValueError\n")
-    result = suite.runpytest_inprocess("-q", "--segstore-record=kept")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["1 traces in *kept, 1 of failed tests"])
-    assert recorded(suite.path / "kept") == ["test_writes.failed.jsonl", "test_writes.jsonl"]
-    assert (suite.path / "kept" / "test_writes.jsonl").read_bytes() == good
-    suite.makepyfile(WRITES)
-    suite.runpytest_inprocess("-q", "--segstore-record=kept")
-    assert recorded(suite.path / "kept") == ["test_writes.jsonl"]
-
-
-@pytest.mark.parametrize("name", ["test_writes", "test_writes.jsonl"])
-def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Pytester, name: str) -> None:
-    (suite.path / "test_writes.failed.jsonl").write_text("")
-    suite.makepyfile(f"def test_replays(segstore_trace):\n    segstore_trace({name!r})\n")
-    result = suite.runpytest_inprocess("-q")
-    result.assert_outcomes(failed=1)
-    failed = "test_writes.failed.jsonl"
-    there = f"{failed} is there, the recording of a test that failed"
-    result.stdout.fnmatch_lines([f"there is no trace '{name}' in {suite.path}; {there}: *, or ask for '{failed}'"])
-
-
-# --- the race explorer ----------------------------------------------------------------------------------------------
-
-
-def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
+@slow
+def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest
-        from segstore.testing.servers import WouldBlock
-        from talk import *
-
-        def careless(mock):
-            talk(mock, *BEGIN, append(1, b"a"))
-
-        async def careless_too(mock):
-            await talk_async(mock, *BEGIN, append(1, b"a"))
-
-        @pytest.mark.parametrize("client", [careless, careless_too])
-        def test_it(segstore_explore, client):
-            found = segstore_explore(client, match="type = APPEND_BLOCK_END", cuts=("before", "after"))
-            assert found.runs == 3
-            (finding,) = found.findings
-            assert finding.cut.where == "before"
-            assert "lost" in str(finding)
+        from segstore.client import connect
 
         @pytest.mark.asyncio
-        async def test_a_coroutine_awaits_it_itself(segstore_explore):
-            with pytest.raises(WouldBlock, match="segstore.explore.explorer.explore"):
-                segstore_explore(careless_too)
+        async def test_no_stream(segstore_server):
+            async with connect(f"tcp://{segstore_server.controller_uri}") as pravega:
+                async with pravega.event_writer("a", "none") as writer:
+                    await writer.flush()
     """)
-    passed(suite.runpytest_inprocess(*STRICT), 3)
+    result = suite.runpytest_subprocess("-q", timeout=SLOW_S)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            '>   *async with pravega.event_writer("a", "none") as writer:',
+            "E * segstore.client.errors.NoSuchStream: getCurrentSegments of a/none at *: stream a/none does not exist",
+            "E * create it or correct the name (*",
+        ]
+    )
+    assert len(result.outlines) < 30
+    result.stdout.no_fnmatch_line("*AioRpcError*")
+    again = suite.runpytest_subprocess("-q", "--full-trace", timeout=SLOW_S)
+    again.stdout.fnmatch_lines(["*client/controller/channels.py:*: NoSuchStream"])
 
 
 # --- beside others --------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def ask(connection: socket.socket, *commands: Command, count: int) -> list[type[
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_path: Path, tls: bool) -> None:
     certificate, key = write_certificate(tmp_path)
-    options = ["--announce", "json", "--data", str(tmp_path / "data"), "--http-port", "0"]
+    options = ["--announce", "json", "--data", str(tmp_path / "data"), "--http-port", "0", "--rest-port", "0"]
     options += ["--tls-cert", str(certificate), "--tls-key", str(key)] if tls else []
     limited = f"ulimit -n 256; exec {shlex.join((*SERVE, *options))}"
     with served(command=("sh", "-c", limited)) as store, ExitStack() as open_ones:
@@ -90,7 +90,13 @@ def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_pa
         if tls:
             asker = open_ones.enter_context(trusting().wrap_socket(asker, server_hostname="localhost"))
         ask(asker, Hello(17, 5), create(), set_up(), count=3)
-        for part, count in (("segment_store", 200), ("controller", 100), ("http", 200), ("segment_store", 200)):
+        for part, count in (
+            ("segment_store", 200),
+            ("controller", 100),
+            ("http", 200),
+            ("rest", 200),
+            ("segment_store", 200),
+        ):
             for _ in range(count):
                 silent = open_ones.enter_context(store.connect(part))
                 if part == "segment_store" and not tls:
@@ -131,7 +137,7 @@ def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
 
 def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> None:
     with served("--announce", "json", "--admin-port", "0") as store:
-        assert list(store.announced) == ["segment_store", "controller", "admin", "http"]
+        assert list(store.announced) == ["segment_store", "controller", "admin", "http", "rest"]
         assert store.announced["http"] is None
         for part in ("segment_store", "admin"):
             host, port = str(store.announced[part]).rsplit(":", 1)
@@ -324,7 +330,7 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
 @pytest.mark.parametrize("somebody_came", [False, True])
 async def test_the_recording_of_a_failed_start_stays_if_a_client_connected(tmp_path: Path, somebody_came: bool) -> None:
     # As at a process of a cluster, which waits for others while its port is open.
-    settings, hub = ServeSettings(trace=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
+    settings, hub = ServeSettings(record=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
     cluster: Any = SimpleNamespace(stores=[SimpleNamespace(hub=hub)])
     async with serving._recording(settings, cluster, asyncio.Event()):
         recorder: Any = hub.recorder

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
@@ -55,7 +56,7 @@ def place(server: str) -> str:
 def shared(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two processes that several tests use."""
     place = f"{server}/cluster-{next(_names)}"
-    with Processes(tmp_path_factory.mktemp("pair"), place, 2, *SMALL, *RECONNECT) as processes:
+    with Processes(tmp_path_factory.mktemp("pair"), place, 2, *SMALL, *RECONNECT, "--rest-port", "0") as processes:
         yield processes
 
 
@@ -215,6 +216,20 @@ async def test_every_process_serves_the_controller_and_another_leads_it_when_the
     async with connect(pair.uri, IMPATIENT) as client:
         streams = [each async for each in client.controller.list_streams(f"{scope}-0")]
     assert {"s", "made-0", "made-1"} <= {str(each) for each in streams}
+
+
+async def test_every_process_serves_the_rest_api(pair: Processes, scope: str) -> None:
+    for verb, status in (("POST", 201), ("GET", 200), ("DELETE", 204)):
+        for number, each in enumerate(pair.all):
+            where = f"http://{each.announced['rest']}/v1"
+            path, body = f"{where}/scopes/{scope}-{number}", None
+            if verb == "POST":
+                path, body = f"{where}/scopes", {"scopeName": f"{scope}-{number}"}
+            async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+                answer = await http.request(verb, path, json=body)
+                assert answer.status_code == status, answer.headers.get("segstore-error")
+                health = (await http.get(f"{where}/health")).json()
+            assert (health["status"], len(health["children"])) == ("UP", 6)
 
 
 async def test_transactions_and_scaling_go_over_the_wire(pair: Processes, scope: str) -> None:

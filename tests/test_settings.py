@@ -68,13 +68,13 @@ def test_help_lists_every_setting_in_its_group() -> None:
     assert sections == [*groups(), "Other options"]
     assert all(f"  {each.usage}" in shown for each in ALL.values())
     assert "--config FILE" in shown
-    assert "  --trace, --record FILE  " in shown
+    assert "  --record FILE  " in shown
     assert re.search(r"--no-rebalance +Move containers to stores that own fewer\.\s+\[default: on\]", shown)
 
 
 def test_the_command_has_an_option_for_each_setting_and_older_names() -> None:
     names = {name for each in serve.get_params(click.Context(serve)) for name in each.opts}
-    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--record", "--config", "--help"}
+    assert names - {"-h"} == {each.option for each in ALL.values()} | {"--trace", "--config", "--help"}
 
 
 # --- where they come from ---------------------------------------------------------------------------------------

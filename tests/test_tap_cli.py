@@ -64,7 +64,7 @@ def refused(*options: str) -> tuple[int, str]:
 
 def test_json_is_announced_with_the_keys_of_serve() -> None:
     with tapping("--store", "127.0.0.1:9", "--announce", "json") as tap:
-        assert list(tap.announced) == ["segment_store", "controller", "admin", "http"]
+        assert list(tap.announced) == ["segment_store", "controller", "admin", "http", "rest"]
         assert tap.announced["controller"] is None
         socket.create_connection((tap.store.host, tap.store.port), timeout=PATIENCE_S).close()
         assert tap.end()[0] == 0
@@ -136,7 +136,7 @@ async def test_rules_of_a_file_hold_and_a_fixture_is_written(tmp_path: Path) -> 
         assert status == 0
         assert "fault 'rule 1': close after" in errors
     lines = [json.loads(line) for line in await asyncio.to_thread(lambda: path.read_text().splitlines())]
-    assert lines[0]["segstore_trace"] == 1
+    assert lines[0]["segstore_trace"] == 2
     assert {"reason": "fault 'rule 1': close after"} in [each.get("close") for each in lines]
 
 
@@ -162,7 +162,7 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
         (("--store", "127.0.0.1"), "127.0.0.1: a store's address needs a port"),
         (("--controller", "tcp://a:1,b:2"), "tcp://a:1,b:2: a tap has one controller, not 2"),
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
-        (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines) or .jsonl"),
+        (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines), .jsonl"),
         (("--store", "a:1", "--port", "70000"), "Invalid value for '--port'"),
     ],
 )

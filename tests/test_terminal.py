@@ -12,17 +12,28 @@ from typing import Any
 
 import pytest
 import uvloop
+from click import unstyle
 from click.testing import CliRunner
 
 from segstore import tap as tapping
 from segstore.cli import serving
 from segstore.cli.commands import main
+from segstore.cli.replay import _tell as tell
 from segstore.cli.terminal import LogFormatter, error_text
 from segstore.conformance.__main__ import main as conformance
 from segstore.explore import ClientFailed, Exploration
 from segstore.explore.explorer import CutPoint, Finding
 from segstore.server.faults import Decision
-from segstore.wire import CreateSegment, ErrorMessage, ErrorMessageCode, Hello, ReadSegment, SegmentRead, encode
+from segstore.wire import (
+    CreateSegment,
+    ErrorMessage,
+    ErrorMessageCode,
+    Hello,
+    NoSuchSegment,
+    ReadSegment,
+    SegmentRead,
+    encode,
+)
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
 from tests.server.support import append, create, set_up
@@ -122,7 +133,7 @@ def test_frames_are_decoded_and_explained_clean(tmp_path: Path) -> None:
         to_line(create(NAME)).replace('"request_id"', json.dumps(HOSTILE)).encode(),
     ):
         path.write_bytes(content)
-        for command in (["decode"], ["decode", "--json"], ["explain", "--show-tokens", "--all-bytes"], ["encode"]):
+        for command in (["decode"], ["decode", "--json"], ["explain", "--show-tokens", "--full"], ["encode"]):
             run(main, *command, path)
 
 
@@ -145,7 +156,7 @@ def test_what_is_wrong_with_a_fault_file_is_said_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, suffix: str
 ) -> None:
     for each in (serving, tapping):  # the log of this process belongs to the tests
-        monkeypatch.setattr(each, "log_to_stderr", lambda: None)
+        monkeypatch.setattr(each, "log_to_stderr", lambda level: None)
     path = tmp_path / f"{HOSTILE[2:]}{suffix}"
     path.write_text(text)
     for command in (["serve", "--port", "0", "--faults"], ["tap", "--store", "127.0.0.1:1", "--faults"]):
@@ -255,3 +266,43 @@ def test_texts_of_the_library_are_clean() -> None:
 )
 def test_an_error_of_the_system_is_a_line_that_is_never_empty(error: OSError, expected: str) -> None:
     assert error_text(error) == expected
+
+
+# --- colours, progress and log level ----------------------------------------------------------------------------
+
+
+def test_colours_are_for_terminals_that_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.wtrace"
+    path.write_bytes(capture([record(Hello(17, 5)), record(NoSuchSegment(7, "s"), reply=True)]))
+    shown = {}
+    for name, color, no_color in (("pipe", False, ""), ("terminal", True, ""), ("refused", True, "1")):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        shown[name] = CliRunner().invoke(main, ["trace", "show", str(path)], color=color).stdout
+    assert shown["refused"] == shown["pipe"]
+    assert "\x1b" not in shown["pipe"]
+    hello, failure = shown["terminal"].splitlines()
+    assert "\x1b" not in hello
+    assert failure.startswith("\x1b[31m")
+    assert unstyle(shown["terminal"]) == shown["pipe"]
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_explore_tells_of_what_broke_at_once_and_of_progress_on_a_terminal(
+    on_a_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: on_a_terminal)
+    finding = Finding(CutPoint("APPEND_BLOCK_END", 2, "before"), ("lost: 1 event",), [])
+    tell(2, 3, None)
+    tell(3, 3, finding)
+    said = capsys.readouterr().err
+    assert said.count(f"broke: {finding.cut}\n") == 1
+    assert ("2 of 3 runs" in said) is on_a_terminal
+    assert ("\r" in said) is on_a_terminal
+
+
+def test_the_log_shows_what_its_level_says() -> None:
+    for options, shown in (((), False), (("--log-level", "info"), True)):
+        with served("--announce", "json", *options) as store:
+            assert store.end() == 0
+            assert ("draining 0 connections" in store.process.stderr.read()) is shown
+    assert refused("--log-level", "loud")[0] == 2

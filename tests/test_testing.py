@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from operator import attrgetter, methodcaller
 from pathlib import Path
 
+import httpx
 import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.errors import AlreadyExists, TooMany
-from segstore.server.faults import NoFaults, Seen
+from segstore.server.faults import FaultFunctionError, FaultRequest, NoFaults, Seen
 from segstore.server.faults.decisions import NoSuchRule
 from segstore.server.faults.observe import NotSeen
 from segstore.server.store import NoSuchSegment
+from segstore.server.toxics import NoSuchToxic
 from segstore.testing import (
     InAnotherProcess,
     RunningServer,
@@ -110,8 +112,9 @@ def test_a_client_that_blocks_is_served_and_the_state_can_be_looked_at(servers: 
         "APPEND_BLOCK_END",
     ]
     assert server.call(attrgetter("settings.store.containers")) == 4
-    with pytest.raises(NoSuchSegment):
-        server.read("scope/stream/9.#epoch.0")
+    there = "there are 'scope/stream/0.#epoch.0'"
+    with pytest.raises(NoSuchSegment, match=f"segment 'scope/stream/9.#epoch.0' does not exist; {there}"):
+        server.events("scope/stream/9.#epoch.0")
 
 
 def test_bytes_that_are_no_events_are_said_to_be_none(servers: Servers) -> None:
@@ -156,6 +159,10 @@ def test_a_rule_that_is_not_there_is_not_released_and_those_that_are_there_are_n
         with pytest.raises(NoSuchRule, match="no rule has the name 'ak'; there are 'ack', 'read'") as caught:
             call("ak")
         assert (caught.value.name, caught.value.known) == ("ak", ("ack", "read"))
+    for number in range(20):
+        faults.add("type = SEAL_SEGMENT", do="drop", name=f"seal {number}")
+    with pytest.raises(NoSuchRule, match="no rule has the name 'ak'; there are 'ack' and 21 more"):
+        faults.wait_held("ak")
 
 
 def test_a_rule_of_a_running_server_is_disabled_and_enabled(servers: Servers) -> None:
@@ -195,6 +202,22 @@ async def test_a_coroutine_waits_by_await_and_is_refused_to_block(servers: Serve
     seen: Seen = await server.aio.run(methodcaller("wait_for", "type = HELLO", stage="received"))
     assert seen.type_name == "HELLO"
     writes.join(PATIENCE_S)
+
+
+def test_toxics_of_a_running_server_are_added_listed_and_removed(servers: Servers) -> None:
+    server = servers.serve()
+    with Client(server.address) as client:
+        client.ask(HELLO)
+        assert server.faults.toxics.add("timeout", timeout=0, name="silence") == "silence"
+        assert [(each.name, each.connections) for each in server.faults.toxics.tallies()] == [("silence", 1)]
+        with pytest.raises(ValueError, match="rate: there is no such key"):
+            server.faults.toxics.add("latency", rate=5)
+        with pytest.raises(NoSuchToxic, match="no toxic has the name 'noise'; there are 'silence'"):
+            server.faults.toxics.clear("noise")
+        server.faults.toxics.clear()
+        with pytest.raises(EOFError, match="0 replies, then the end"):
+            client.receive(1)
+    assert server.faults.toxics.tallies() == []
 
 
 def test_rules_are_added_looked_at_and_cleared(servers: Servers, tmp_path: Path) -> None:
@@ -252,6 +275,12 @@ def test_each_process_has_a_controller_of_its_own(servers: Servers) -> None:
     socket.create_connection((host, int(port)), PATIENCE_S).close()
 
 
+def test_the_rest_api_is_served_with_the_controller(servers: Servers) -> None:
+    server = servers.serve(rest_port=0)
+    answer = httpx.post(f"{server.rest_url}/v1/scopes", json={"scopeName": "a"}, trust_env=False, timeout=60)
+    assert (answer.status_code, answer.json()) == (201, {"scopeName": "a"})
+
+
 def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThread) -> None:
     server = thread.serve(controller={"lease_cap_ms": 1000})
     assert server.call(lambda cluster: cluster.controller) is None
@@ -271,8 +300,10 @@ def test_an_admin_port_is_there_if_it_is_asked_for(servers: Servers) -> None:
 def test_a_setting_that_there_is_not_is_refused(servers: Servers) -> None:
     with pytest.raises(ValueError, match="container"):
         servers.serve(stores=9, containers=4)
-    with pytest.raises(ValueError, match="aut_key"):
+    with pytest.raises(ValueError, match=r"there is no option aut_key; did you mean auth_key\?"):
         servers.serve(aut_key="x")
+    with pytest.raises(ValueError, match=r"there is no option mood; did you mean mode\?"):
+        servers.replay([], mood="match")
     with pytest.raises(NoFaults):
         servers.serve(watched=False).faults.add("type = HELLO", do="drop")
 
@@ -349,6 +380,33 @@ def test_a_trace_answers_and_what_it_does_not_hold_is_a_problem(servers: Servers
     assert (trace.host, trace.port) == trace.address
 
 
+def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised_by_stop() -> None:
+    threads: list[str] = []
+    with ServerThread() as servers:
+        server = servers.serve()
+
+        @server.fault("type = APPEND_BLOCK_END", nth=1)
+        async def refused(request: FaultRequest) -> None:
+            threads.append(threading.current_thread().name)
+            request.answer("SegmentIsSealed")
+
+        @server.fault("type = READ_SEGMENT")
+        def broken(request: FaultRequest) -> None:
+            raise ZeroDivisionError("by zero")
+
+        with Client(server.address) as client:
+            client.ask(HELLO, create(), set_up())
+            assert [each.type_name for each in client.ask(append(1))] == ["SEGMENT_IS_SEALED"]
+            client.send(ReadSegment(SEGMENT, 0, 4, "", 1))
+            with pytest.raises(EOFError):
+                client.receive(1)
+        assert threads == ["segstore servers"]
+        with pytest.raises(FaultFunctionError, match="fault 'broken' failed at request 5, READ_SEGMENT: ZeroDivision"):
+            server.stop()
+        server.stop()
+        assert server.faults.rules == ["refused", "broken"], "it can still be looked at"
+
+
 # --- a process ------------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +418,8 @@ def test_what_cannot_be_sent_to_another_process_is_refused_with_what_to_do(proce
         server.call(attrgetter("stores"))
     with pytest.raises(InAnotherProcess, match="a module that can be imported"):
         server.call(of_this_module)
+    with pytest.raises(InAnotherProcess, match="process=False"):
+        server.fault("type = HELLO")(lambda request: request.close())
     assert server.segments() == []
 
 
@@ -372,6 +432,7 @@ def test_errors_keep_their_kind_their_text_and_their_facts(process: ServerProces
     with pytest.raises(NoSuchSegment) as missing:
         server.read(SEGMENT)
     assert missing.value.segment == SEGMENT
+    assert str(missing.value) == f"segment {SEGMENT!r} does not exist; there are no segments"
     with pytest.raises(NotSeen) as waited:
         server.wait_for("type = HELLO", timeout_s=0.01, count=2)
     assert (waited.value.count, waited.value.found) == (2, 0)

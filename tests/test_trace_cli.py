@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import subprocess
 import zlib
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
-from segstore.wire import Hello, NoSuchSegment, ReadSegment, SealSegment, SegmentRead, SegmentSealed, encode
+from segstore.client import connect
+from segstore.testing import ServerThread
+from segstore.wire import (
+    Hello,
+    NoSuchSegment,
+    ReadSegment,
+    SealSegment,
+    SegmentRead,
+    SegmentSealed,
+    SetupAppend,
+    encode,
+)
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record
@@ -172,6 +185,53 @@ def test_filter_keeps_hello_start_and_end_of_connections_with_a_match(tmp_path: 
     assert run("filter", path, target, "-f", "size > 1MB").stdout == "0 records\n"
 
 
+def test_filter_keeps_the_replies_to_matches_on_request(tmp_path: Path) -> None:
+    records = [record(SealSegment(each, f"s/t/{each}", ""), at=each) for each in (1, 2)]
+    records += [record(SegmentSealed(each, f"s/t/{each}"), at=9, reply=True) for each in (2, 1)]
+    path, target = tmp_path / "a.wtrace", tmp_path / "b.jsonl"
+    path.write_bytes(capture(records))
+    for options, count in (((), 1), (("--with-replies",), 2)):
+        run("filter", path, target, "--only", "-f", "type = SEAL_SEGMENT and segment = s/t/1", *options)
+        kept = [json.loads(line) for line in target.read_text().splitlines()[1:]]
+        assert [each["fields"]["request_id"] for each in kept] == [1] * count
+
+
+def test_diff_of_two_runs_ignores_ids_and_what_it_is_told_to(tmp_path: Path) -> None:
+    for name, writer, offset in (("a", 1, 5), ("b", 2, 6)):
+        requests = [SetupAppend(writer, UUID(int=writer), "s/t/0", ""), ReadSegment("s/t/0", offset, 9, "", 1)]
+        (tmp_path / f"{name}.wtrace").write_bytes(capture([record(each) for each in requests]))
+    traces = tmp_path / "a.wtrace", tmp_path / "b.wtrace"
+    assert "  offset: 5 in A, 6 in B" in run("diff", *traces, status=1).stdout.splitlines()
+    assert run("diff", *traces, "--ignore", "offset").stdout == ""
+    assert "writer_id" in run("diff", *traces, "--exact", status=1).stdout
+    assert "no command has a field 'ofset' (offset?)" in run("diff", *traces, "--ignore", "ofset", status=2).stderr
+
+
+async def _a_program(uri: str) -> None:
+    async with connect(uri) as pravega:
+        await pravega.controller.create_scope("shop")
+        await pravega.controller.create_stream("shop", "orders", segments=2)
+        async with pravega.event_writer("shop", "orders") as writer:
+            for number in range(6):
+                await writer.write(b"order %d" % number, routing_key=f"table {number}")
+        async with pravega.transaction_writer("shop", "orders") as transactions, transactions.begin() as transaction:
+            await transaction.write(b"the last", routing_key="table 1")
+        async with pravega.event_reader("shop", "orders", from_="head") as events:
+            found = [(await anext(events)).data for _ in range(7)]
+    assert b"the last" in found
+
+
+def test_diff_finds_no_difference_between_two_runs_of_one_program(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.wtrace", tmp_path / "b.jsonl"]
+    with ServerThread() as thread:
+        for path in paths:
+            server = thread.serve(record=path)
+            asyncio.run(_a_program(f"tcp://{server.controller_uri}"))
+            server.stop()
+    assert run("diff", *paths).output == ""
+    assert "writer_id" in run("diff", *paths, "--exact", status=1).output
+
+
 def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, tmp_path: Path) -> None:
     with trace.open("ab") as file:
         file.write(b"torn")
@@ -220,7 +280,7 @@ def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
     ("data", "said"),
     [
         (b"GIF89a", "this is no capture: there is no block in it"),
-        (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads up to 1"),
+        (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads up to 2"),
         (
             b'{"segstore_trace": 1}\n{"at_ns": 0, "conn": 1, "dir": "reply", "type": "HELLO", "fields": {}}',
             "line 2: fields.high_version: HELLO: the field is missing",
@@ -237,16 +297,37 @@ def test_what_is_no_trace_is_named(tmp_path: Path, command: str, data: bytes, sa
 
 def test_a_capture_of_another_version_is_named(trace: Path) -> None:
     data = bytearray(trace.read_bytes())
-    data[16:18] = struct.pack("<H", 3)
+    data[16:18] = struct.pack("<H", 4)
     data[60:64] = struct.pack("<I", zlib.crc32(data[:60]))
     trace.write_bytes(data)
-    assert "the trace has version 3; this release reads up to 2" in run("show", trace, status=1).stderr
+    assert "the trace has version 4; this release reads up to 3" in run("show", trace, status=1).stderr
 
 
 def test_the_side_of_a_diff_that_is_at_fault_is_named(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"GIF89a")
     assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", tmp_path / "bad", trace, status=1).stderr
     assert f"{tmp_path / 'bad'}: this is no capture" in run("diff", trace, tmp_path / "bad", status=1).stderr
+
+
+def test_view_writes_a_page_and_reports_damage(trace: Path, tmp_path: Path) -> None:
+    page, damaged = tmp_path / "page.html", tmp_path / "damaged.wtrace"
+    size = f"{run('view', trace, '-o', page).stdout}".removeprefix(f"{page}: ").removesuffix(" bytes\n")
+    assert int(size.replace(",", "")) == page.stat().st_size
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+    damaged.write_bytes(trace.read_bytes()[:-10])
+    result = run("view", trace, "--against", damaged, "-o", page, status=1)
+    assert f"{damaged}: the last block is torn" in result.stderr
+    assert 'id="differences"' in page.read_text("utf-8")
+
+
+def test_view_names_what_is_wrong(trace: Path, tmp_path: Path) -> None:
+    page, broken = tmp_path / "page.html", tmp_path / "broken.jsonl"
+    broken.write_text("{}\n")
+    assert f"{broken}: line 1" in run("view", trace, broken, "-o", page, status=1).stderr
+    assert not page.exists()
+    assert "compares one trace" in run("view", trace, trace, "--against", trace, "-o", page, status=2).stderr
+    missing = tmp_path / "no" / "page.html"
+    assert "No such file or directory" in run("view", trace, "-o", missing, status=1).stderr
 
 
 def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:

@@ -1,9 +1,9 @@
-"""Takes the picture of the live page in docs/img, with chromium: `make page-picture`, or
+"""Takes the pictures of the live page and of the page of a trace in docs/img, with chromium: `make page-picture`, or
 
-    python tools/make_page_picture.py [FILE.png]
+    python tools/make_page_picture.py [FOLDER]
 
-What it shows is a cluster of three stores to which a writer writes, with a rule of faults that cuts a connection now
-and then.
+The live page shows a cluster of three stores to which a writer writes, with a rule of faults that cuts a connection now
+and then. The page of a trace shows a fixture, with a failure opened.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from pathlib import Path
 import segstore.client
 from segstore.client import Client
 from segstore.server.cluster import MockCluster
+from segstore.view import write_page
 
-PICTURE = Path(__file__).parent.parent / "docs" / "img" / "live-page.png"
+ROOT = Path(__file__).parent.parent
+LIVE_PAGE, TRACE_PAGE = "live-page.png", "trace-page.png"
+TRACE = ROOT / "fixtures" / "traces" / "java.jsonl"
+FAILURE = 165
+"""The record of the trace that is opened."""
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-    "--blink-settings=preferredColorScheme=1", "--virtual-time-budget=5000", "--window-size=1360,1500",
+    "--blink-settings=preferredColorScheme=1", "--virtual-time-budget=5000",
 )  # fmt: skip
 PATIENCE_S = 120.0
 
@@ -35,8 +40,28 @@ async def write(pravega: Client) -> None:
             number += 1
 
 
-async def take(where: Path) -> None:
-    """Takes the picture."""
+async def shoot(url: str, where: Path, size: str) -> None:
+    """Takes the picture of a page."""
+    with tempfile.TemporaryDirectory() as profile:
+        shot = await asyncio.create_subprocess_exec(
+            "chromium", *FLAGS, f"--window-size={size}", f"--user-data-dir={profile}", f"--screenshot={where}", url,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        async with asyncio.timeout(PATIENCE_S):
+            status = await shot.wait()
+    if status:
+        raise SystemExit(f"chromium took no picture; it ended with {status}")
+    print(where)
+
+
+async def take_trace_page(where: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "trace.html")
+        write_page(page, [TRACE])
+        await shoot(f"{page.as_uri()}#record={FAILURE}", where, "1500,1080")
+
+
+async def take_live_page(where: Path) -> None:
     async with (
         MockCluster(stores=3, containers=6, http_port=0) as mock,
         segstore.client.connect(f"tcp://{mock.controller_uri}") as pravega,
@@ -47,24 +72,20 @@ async def take(where: Path) -> None:
         mock.faults.add("type = APPEND_BLOCK_END", every=500, do="close after", name="lost ack")
         mock.faults.add("type = READ_SEGMENT", do={"delay_ms": 20}, name="slow reads")
         writing = asyncio.create_task(write(pravega), name="load")
-        with tempfile.TemporaryDirectory() as profile:
-            shot = await asyncio.create_subprocess_exec(
-                "chromium", *FLAGS, f"--user-data-dir={profile}", f"--screenshot={where}", f"{mock.http_url}/",
-                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-            async with asyncio.timeout(PATIENCE_S):
-                status = await shot.wait()
+        await shoot(f"{mock.http_url}/", where, "1360,1500")
         writing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await writing
-    if status:
-        raise SystemExit(f"chromium took no picture; it ended with {status}")
+
+
+async def take(folder: Path) -> None:
+    """Takes the pictures."""
+    await take_trace_page(folder / TRACE_PAGE)
+    await take_live_page(folder / LIVE_PAGE)
 
 
 def main() -> None:
-    where = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else PICTURE
-    asyncio.run(take(where))
-    print(where)
+    asyncio.run(take(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "docs" / "img"))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Delegation tokens are printed by `--json`, whose lines are input for `encode`, a
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from segstore import __version__
+from segstore.cli.ctl import ctl
 from segstore.cli.pipeline import pipeline
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
-from segstore.cli.terminal import echo, error_text, log_plainly
+from segstore.cli.terminal import Renamed, echo, error_text, log_plainly
 from segstore.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class _OneSentence(click.Group):
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
-    echo(" ".join(sentence.splitlines()), err=True)
+    echo(" ".join(sentence.splitlines()), err=True, fg="red")
     sys.exit(status)
 
 
@@ -95,7 +97,7 @@ def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
 
-for _each in (serve, trace, replay, diff_stores, explore, tap, pipeline):
+for _each in (serve, ctl, trace, replay, diff_stores, explore, tap, pipeline):
     main.add_command(_each)
 
 
@@ -103,20 +105,15 @@ _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
 
 
 class _Frames(click.File):
-    """A file of frames. The error for a frame given as the argument says where to put it."""
+    """A file of frames, or frames in hex. A file with such a name takes precedence."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            if not isinstance(value, str) or _HEX.fullmatch(value) is None:
-                raise
-            command = "segstore decode" if ctx is None else ctx.command_path
-            hint = f"{error.message}; a frame goes in on standard input: echo {value[:16]}… | {command} -"
-            raise click.BadParameter(hint, ctx, param) from error
+        if isinstance(value, str) and _HEX.fullmatch(value) and not os.path.exists(value):  # noqa: PTH110 — Path refuses long names
+            return io.BytesIO(value.encode())
+        return super().convert(value, param, ctx)
 
 
-_source = click.argument("source", metavar="FILE|-", default="-", type=_Frames("rb"))
+_source = click.argument("source", metavar="FILE|HEX|-", default="-", type=_Frames("rb"))
 
 
 def _name(source: Any) -> str:
@@ -138,12 +135,13 @@ def _pieces(source: Any) -> Iterable[Piece]:
     return pieces(data)
 
 
-@main.command()
+@main.command(short_help="Print the commands of frames.")
 @_source
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, as `encode` reads it.")
+@click.option("--full", is_flag=True, help="Print long texts, payloads and lists whole.")
 @click.option("--keep-unknown", is_flag=True, help="Keep frames with unknown type codes instead of failing.")
-def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
-    """Print the commands of frames: raw bytes, hex or base64, one frame or several.
+def decode(source: Any, as_json: bool, full: bool, keep_unknown: bool) -> int:
+    """Print the commands of frames, one or several: raw bytes, hex or base64 of a file, or hex as the argument.
 
     A frame that cannot be decoded is reported on standard error, the others are printed, and the exit status is 1.
     """
@@ -159,15 +157,15 @@ def decode(source: Any, as_json: bool, keep_unknown: bool) -> int:
             echo(f"frame {number} at byte {piece.offset}: {error}", err=True)
             status = 1
         else:
-            echo(to_line(command) if as_json else summary(command))
+            echo(to_line(command) if as_json else summary(command, full=full))
     return status
 
 
-@main.command()
+@main.command(short_help="Print every byte of frames with its field.")
 @_source
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
-@click.option("--all-bytes", is_flag=True, help="Print long fields in full.")
-def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
+@click.option("--full", "--all-bytes", "full", cls=Renamed, is_flag=True, help="Print long fields and payloads whole.")
+def explain(source: Any, show_tokens: bool, full: bool) -> int:
     """Print every byte of frames with the field that it belongs to, also of malformed ones up to the error."""
     from segstore.wire.inspect import describe, lines
 
@@ -176,14 +174,14 @@ def explain(source: Any, show_tokens: bool, all_bytes: bool) -> int:
         found = describe(piece.data)
         name = found.command.type_name if found.command is not None else "malformed"
         echo(f"frame {number} at byte {piece.offset}: {name}, {len(piece.data)} bytes")
-        for line in lines(found, show_tokens=show_tokens, all_bytes=all_bytes):
+        for line in lines(found, show_tokens=show_tokens, full=full):
             echo(line)
         if found.error is not None:
             status = 1
     return status
 
 
-@main.command()
+@main.command(short_help="Write the frames of commands in JSON.")
 @click.argument("source", metavar="FILE|-", default="-", type=click.File("r", encoding="utf-8"))
 @click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
 def encode(source: Any, form: Form) -> int:
@@ -209,7 +207,19 @@ def encode(source: Any, form: Form) -> int:
     return 0
 
 
-@main.command()
+@main.command(short_help="Write a Wireshark dissector.")
+@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="Port of the store.")
+def dissector(port: int) -> None:
+    """Write a Wireshark dissector of the protocol, in Lua, to standard output.
+
+    Connections that start with a Hello are recognised on every port; others on --port, which is also a preference.
+    """
+    from segstore.wire.inspect import dissector as source
+
+    click.echo(source(port=port), nl=False)
+
+
+@main.command(short_help="Check every byte of a data directory.")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def verify(folder: Path) -> int:
     """Read every byte of a data directory and report damage. The directory is not changed.

@@ -20,7 +20,7 @@ from segstore.cli.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from segstore.explore import Exploration
+    from segstore.explore import Exploration, Finding
     from segstore.server.replay import Problem
     from segstore.traces import Drive
     from segstore.wire.trace import Record
@@ -123,7 +123,7 @@ def ignore_option(help_text: str) -> Callable[[F], F]:
     )
 
 
-@click.command()
+@click.command(short_help="Answer clients from a trace, or send it to a store.")
 @_TRACE
 @click.option("--to", "target", type=Address(), help="Send the requests to this store, and compare its replies.")
 @click.option(
@@ -152,11 +152,11 @@ def ignore_option(help_text: str) -> Callable[[F], F]:
 )
 @click.option(
     "--missing",
-    type=click.Choice(["error", "close", "pass"]),
+    type=click.Choice(["error", "close", "pass", "fail"]),
     default="error",
     show_default=True,
-    help="As a server, for requests that the trace cannot answer: reply with ErrorMessage, close the connection, or "
-    "forward them to --upstream.",
+    help="As a server, for requests that the trace cannot answer: reply with ErrorMessage, close the connection, "
+    "forward them to --upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
 @click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
@@ -255,10 +255,12 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         await stop.wait()
     for name, count in server.unused().items():
         echo(f"{count} × {name} of the trace was not requested", err=True)
+    for line in server.missed():
+        echo(f"  {line}", err=True)
     return 1 if server.problems else 0
 
 
-@click.command("diff-stores")
+@click.command("diff-stores", short_help="Send a trace to two stores and compare the replies.")
 @_TRACE
 @click.argument("left", type=Address())
 @click.argument("right", type=Address())
@@ -282,7 +284,7 @@ def diff_stores(
     return _compared(found, f"{left[0]}:{left[1]}", f"{right[0]}:{right[1]}")
 
 
-@click.command()
+@click.command(short_help="Cut connections at every point and report what broke.")
 @_TRACE
 @click.option(
     "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
@@ -318,10 +320,12 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     listener.addFilter(_is_no_cut if client else _is_error)
     try:
         if client is None:
-            found = asyncio.run(explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order))
+            found = asyncio.run(
+                explore_trace(records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
+            )
         else:
             found = asyncio.run(
-                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order)
+                explore_command(client, records, match=match, timeout_s=timeout_s, keep_order=not any_order, tell=_tell)
             )
     except FilterError as error:
         raise click.BadParameter(str(error), param_hint="--filter") from error
@@ -332,6 +336,16 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     finally:
         listener.removeFilter(_is_no_cut if client else _is_error)
     return _explored(found, out)
+
+
+def _tell(done: int, of: int, finding: Finding | None) -> None:
+    """Shows progress on a terminal, and what broke as soon as it did; the report at the end has the details."""
+    line = "\r\x1b[K" if sys.stderr.isatty() else ""
+    if finding is not None:
+        click.echo(line, err=True, nl=False)
+        echo(f"broke: {finding.cut}", err=True)
+    if line:
+        click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
 
 
 def _is_no_cut(record: logging.LogRecord) -> bool:
@@ -348,7 +362,7 @@ def _explored(found: Exploration, out: Path | None) -> int:
 
     for number, finding in enumerate(found.findings, 1):
         for line in str(finding).splitlines():
-            echo(line)
+            echo(line, fg="red")
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             path = out / f"finding-{number}.jsonl"

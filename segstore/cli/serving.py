@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
 import uvloop
 
@@ -31,10 +31,8 @@ from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults, read_faults
 from segstore.server.net import address_text
+from segstore.server.recording import TraceRecorder, together
 from segstore.wire.endpoint import Endpoint
-
-if TYPE_CHECKING:
-    from segstore.traces import FileRecorder
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +67,14 @@ def print_announcement(
     controller: Endpoint | None,
     admin: Endpoint | None = None,
     http: Endpoint | None = None,
+    rest: Endpoint | None = None,
+    out: TextIO | None = None,
 ) -> None:
-    """Prints the announcement of the parts that listen."""
-    addresses = {"segment_store": segment_store, "controller": controller, "admin": admin, "http": http}
-    sys.stdout.write(announcement(addresses, form) + "\n")
-    sys.stdout.flush()
+    """Prints the announcement of the parts that listen, by default on standard output."""
+    out = out or sys.stdout
+    addresses = {"segment_store": segment_store, "controller": controller, "admin": admin, "http": http, "rest": rest}
+    out.write(announcement(addresses, form) + "\n")
+    out.flush()
 
 
 def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
@@ -137,7 +138,7 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
     return Cluster(cluster, authority=authority, faults=faults)
 
 
-async def keep_writing(recorder: FileRecorder) -> None:
+async def keep_writing(recorder: TraceRecorder) -> None:
     """Flushes a recorder periodically until cancelled."""
     while True:
         await asyncio.sleep(_TICK_S)
@@ -151,29 +152,31 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
     listens: set once all ports listen. If it was never set and no client connected, the file is removed, as the next
     attempt needs its name.
     """
-    if settings.trace is None:
+    if settings.record is None:
         yield
         return
-    from segstore.traces import FileRecorder
+    from segstore.traces import Recording, UnknownSuffix
 
-    recorder = FileRecorder(
-        settings.trace,
-        recorder=f"segstore {__version__} serve",
-        wire_version=settings.cluster.store.wire_version,
-        record_tokens=settings.record_tokens,
-        max_frame_bytes=settings.cluster.store.limits.max_frame_bytes,
-    )
+    try:
+        recording = Recording(
+            settings.record,
+            recorder=f"segstore {__version__} serve",
+            wire_version=settings.cluster.store.wire_version,
+            record_tokens=settings.record_tokens,
+            max_frame_bytes=settings.cluster.store.limits.max_frame_bytes,
+        )
+    except UnknownSuffix as error:
+        raise OptionsError(str(error)) from error
+    both = together(cluster.stores[0].hub.recorder, recording.recorder)
     for store in cluster.stores:
-        store.hub.recorder = recorder
-    task = asyncio.create_task(keep_writing(recorder), name="segstore recording")
+        store.hub.recorder = both
+    task = asyncio.create_task(keep_writing(recording.recorder), name="segstore recording")
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        recorder.close()
-        if not listens.is_set() and not recorder.connections:
-            settings.trace.unlink(missing_ok=True)
+        recording.close(keep_empty=listens.is_set())
 
 
 def collect_rarely() -> None:
@@ -223,7 +226,9 @@ async def _serve(settings: ServeSettings) -> None:
         listens.set()
         collect_rarely()
         admin = cluster.stores[0].admin_address
-        print_announcement(settings.announce, cluster.address, cluster.controller_address, admin, cluster.http_address)
+        out = sys.stderr if settings.record == Path("-") else sys.stdout
+        parts = (cluster.address, cluster.controller_address, admin, cluster.http_address, cluster.rest_address)
+        print_announcement(settings.announce, *parts, out=out)
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):
             tls, passwords = settings.cluster.store.tls is not None, settings.password_file is not None
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=settings.cluster.data) + "\n")
@@ -271,7 +276,7 @@ def serve(settings: ServeSettings) -> None:
 
     A second signal raises SystemExit with 128 and its number.
     """
-    log_to_stderr()
+    log_to_stderr(settings.log_level)
     allow_many_connections()
     if settings.cluster.data is not None:
         # The committing thread should get the interpreter soon after the disk is done.

@@ -44,13 +44,15 @@ class ServeSettings(BaseModel):
     controller_config: Path | None = None
     """File with settings of the controller (TOML); options of the controller override it."""
     faults: Path | None = None
-    """File with fault rules (YAML or JSON)."""
-    trace: Path | None = None
-    """Record all traffic of the stores to a new file (.wtrace), without delegation tokens."""
+    """File with fault rules and toxics (YAML or JSON)."""
+    record: Path | None = None
+    """Record the traffic of the stores to a new file, .wtrace, .jsonl or .pcapng, or to standard output (-)."""
     record_tokens: bool = False
     """Include delegation tokens in the recording."""
     announce: Literal["text", "json"] = "text"
     """Format of the line that announces the addresses."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """Lowest level of log lines on standard error."""
     coordination: ZooKeeperSettings = ZooKeeperSettings()
     """The ZooKeeper of a cluster of several processes."""
 
@@ -71,7 +73,7 @@ class ServeSettings(BaseModel):
 
 
 GROUPS: Final[Mapping[str, str]] = {
-    "Addresses": "host port controller_port admin_port http_port http_token_file published_host announce",
+    "Addresses": "host port controller_port rest_port admin_port http_port http_token_file published_host announce",
     "Storage": "data memory_bytes max_memory reuse_names transient_idle_s",
     "Containers": "containers own stores rebalance",
     "Security": (
@@ -82,7 +84,7 @@ GROUPS: Final[Mapping[str, str]] = {
         "max_connections"
     ),
     "Controller": "controller_config commit_delay_ms scale_delay_ms lease_cap_ms",
-    "Faults and recording": "faults trace record_tokens",
+    "Faults, recording and log": "faults record record_tokens history_bytes log_level",
     "Cluster of several processes": (
         "zookeeper zookeeper_auth_file configuration_zookeeper zookeeper_patience_ms trust_network session_timeout_ms "
         "session_expired_policy session_reconnect_retries takeover_delay_ms preload stale_node load_report_interval_ms"
@@ -100,7 +102,7 @@ _HELP: Final = {
     "auth_key": "The key itself; every user of the machine can see it in the process list.",
     "zookeeper_auth_file": "File with the user:password that protects nodes in ZooKeeper; without it, nodes are open.",
 }
-_ALIASES: Final = {"trace": ("--record",)}
+_ALIASES: Final = {"record": ("--trace",)}
 _DEFAULTS: Final[dict[str, Any]] = {"controller_port": 9090}
 """Defaults of `serve` that differ from the models'."""
 _METAVARS: Final = {
@@ -113,7 +115,7 @@ _METAVARS: Final = {
     "configuration_zookeeper": "HOST:PORT",
 }
 _UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
-_NEW: Final = ("data", "trace")
+_NEW: Final = ("data", "record")
 """Paths that need not exist."""
 _OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG")
 _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
@@ -136,7 +138,7 @@ class Setting(NamedTuple):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Further names of the option."""
+        """Earlier names of the option, which are not shown."""
         return _ALIASES.get(self.name, ())
 
     @property
@@ -185,7 +187,7 @@ class Setting(NamedTuple):
         """The option, as in `--help`."""
         if self.is_flag:
             return f"{self.option} / --no-{self.option[2:]}" if self.default else self.option
-        return f"{', '.join((self.option, *self.aliases))} {self.metavar}"
+        return f"{self.option} {self.metavar}"
 
     @property
     def shown_default(self) -> str:

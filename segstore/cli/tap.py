@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from segstore.cli.terminal import Renamed
+
 _PORT = click.IntRange(0, 65535)
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
@@ -48,18 +50,24 @@ def _file(help_text: str) -> dict[str, Any]:
     "--record",
     "--trace",
     "record",
+    cls=Renamed,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Record the traffic of the stores to a new file: .wtrace or .jsonl, without delegation tokens.",
+    help="Record the traffic of the stores to a new file, .wtrace, .jsonl or .pcapng, or to standard output (-).",
 )
 @click.option("--record-tokens", is_flag=True, help="Include delegation tokens in the recording.")
-@click.option("--faults", **_file("File with fault rules (YAML or JSON)."))
+@click.option("--faults", **_file("File with fault rules and toxics (YAML or JSON)."))
 @click.option(
     "--announce",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
     help="Format of the line that announces the addresses.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Lowest level of log lines on standard error; by default warnings, and the addresses of stores.",
 )
 def tap(**options: Any) -> int:
     """Run a proxy between clients and a Pravega cluster.

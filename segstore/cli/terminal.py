@@ -7,6 +7,7 @@ imitate another line. Log lines have a bounded length.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import click
@@ -14,11 +15,12 @@ import click
 _LONGEST_LOGGED = 1_000
 
 
-def echo(line: object, *, err: bool = False) -> None:
-    """Prints one line."""
+def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
+    """Prints one line. fg: its colour on a terminal; none if NO_COLOR is set (https://no-color.org)."""
     from segstore.wire.printable import printable
 
-    click.echo(printable(str(line)), err=err)
+    text = printable(str(line))
+    click.echo(click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text, err=err)
 
 
 def error_text(error: OSError) -> str:
@@ -29,6 +31,17 @@ def error_text(error: OSError) -> str:
     if error.strerror is None:
         return str(error) or type(error).__name__
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
+class Renamed(click.Option):
+    """An option whose names after the first are earlier ones, which work and are not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names, self.opts = self.opts, self.opts[:1]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
 
 
 class LogFormatter(logging.Formatter):
@@ -47,11 +60,11 @@ class LogFormatter(logging.Formatter):
         return "\n".join([printable(message), *(printable(each, _LONGEST_LOGGED) for each in traceback)])
 
 
-def log_to_stderr() -> None:
-    """Sets up the log of a server: warnings with a timestamp, on standard error."""
+def log_to_stderr(level: str = "warning") -> None:
+    """Sets up the log of a server, with timestamps, on standard error. level: the lowest that is shown."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler])
+    logging.basicConfig(handlers=[handler], level=level.upper())
 
 
 def log_plainly() -> None:

@@ -1,4 +1,4 @@
-"""`segstore trace show | stats | filter | diff | convert | index`: inspects and rewrites traces.
+"""`segstore trace show | stats | view | filter | diff | convert | index`: inspects and rewrites traces.
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from segstore.cli.replay import ignore_option
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ _IN = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(short_help="Inspect, compare and convert traces.")
 def trace() -> None:
-    """Inspect and rewrite traces: captures (.wtrace) and fixtures (.jsonl)."""
+    """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng)."""
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
@@ -72,7 +73,7 @@ def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceF
             advance = stack.enter_context(bar).update
         yield opened, _named(path, opened.records(advance))
     for damage in opened.damages if report_damage else ():
-        echo(f"{path}: {damage}", err=True)
+        echo(f"{path}: {damage}", err=True, fg="red")
 
 
 def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
@@ -99,13 +100,13 @@ def _chosen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = 
     return seen if chosen is None else filter(chosen, seen)
 
 
-def _numbered(records: Iterable[Record], chosen: Filter) -> Iterator[tuple[int, Exchange]]:
+def _numbered(records: Iterable[Record], chosen: Filter, *, follow: bool) -> Iterator[tuple[int, Exchange]]:
     """Each record with the number of its connection, from 1; a reopened number is another connection."""
     from segstore.wire.trace import RecordKind
 
     numbers: dict[int, int] = {}
     count = 0
-    for seen in _seen(records, chosen):
+    for seen in _seen(records, chosen, follow=follow):
         if seen.connection not in numbers or seen.record.kind is RecordKind.OPEN:
             count += 1
             numbers[seen.connection] = count
@@ -128,10 +129,13 @@ def _status(*opened: TraceFile) -> int:
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
+@click.option("--full", is_flag=True, help="Print long texts, payloads and lists whole.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 @click.option("--follow", is_flag=True, help="Continue with records that a server adds to a capture, until Ctrl-C.")
-def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: bool, follow: bool) -> int:
+def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show_tokens: bool, follow: bool) -> int:
     """Print the records of a trace: seconds since its start, connection, direction, command.
+
+    Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
     Filters can use these names: type kind code segment stream scope flow sequence request_id writer_id connection
     direction failure malformed size latency time.
@@ -149,23 +153,29 @@ def show(source: Path, chosen: Filter | None, form: str | None, show_tokens: boo
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
-            echo(_one_line(seen))
+            echo(_one_line(seen, full), fg=_colour(seen))
             if form == "hex" and seen.kind in ("frame", "bytes"):
-                for line in _annotated(seen.record.data, show_tokens):
+                for line in _annotated(seen.record.data, show_tokens, full):
                     echo(line)
     return _status(opened)
 
 
-def _one_line(seen: Exchange) -> str:
+def _colour(seen: Exchange) -> str | None:
+    if seen.malformed or seen.failure:
+        return "red"
+    return "bright_black" if seen.kind in ("open", "close") else "cyan" if seen.direction else None
+
+
+def _one_line(seen: Exchange, full: bool) -> str:
     from segstore.traces import duration
 
     arrow = "<" if seen.direction else ">"
     latency = seen.latency_ns
     waited = "" if latency is None else f"  after {duration(latency)}"
-    return f"{seen.time_ns / 1e9:12.6f}  #{seen.connection} {arrow} {_said(seen)}{waited}"
+    return f"{seen.time_ns / 1e9:12.6f}  #{seen.connection} {arrow} {_said(seen, full)}{waited}"
 
 
-def _said(seen: Exchange) -> str:
+def _said(seen: Exchange, full: bool) -> str:
     from segstore.wire.inspect import summary
     from segstore.wire.trace import unpack_data
 
@@ -174,18 +184,22 @@ def _said(seen: Exchange) -> str:
         return f"{len(data)} bytes that are not a frame"
     if seen.kind == "frame":
         if seen.command is not None:
-            return summary(seen.command)
+            return summary(seen.command, full=full)
         return f"{seen.type_name}, {len(data)} bytes, malformed: {seen.error}"
+    if seen.call is not None:
+        return str(seen.call)
     facts = unpack_data(data)
     said = f"{len(data)} bytes" if facts is None else " ".join(f"{name}={json.dumps(facts[name])}" for name in facts)
+    if seen.kind == "call":
+        return f"{len(data)} bytes that are not a call"
     by = f"closed by the {'store' if seen.direction else 'client'}" if seen.kind == "close" else "opened"
     return f"{by} {said}".rstrip()
 
 
-def _annotated(data: bytes, show_tokens: bool) -> Iterator[str]:
+def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[str]:
     from segstore.wire.inspect import describe, lines
 
-    return lines(describe(data, unknown="keep"), show_tokens=show_tokens)
+    return lines(describe(data, unknown="keep"), show_tokens=show_tokens, full=full)
 
 
 @trace.command(short_help="Print statistics.")
@@ -215,20 +229,23 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
 @trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=_IN)
 @click.argument("right", metavar="B", type=_IN)
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
+@click.option("--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
-def diff(left: Path, right: Path, show_tokens: bool) -> int:
-    """Compare two traces.
+def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
+    """Compare two traces, such as two runs of one program.
 
-    Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Connections
-    are compared in the order in which they start, regardless of their numbers. Times are not compared.
+    Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Times are
+    not compared. Ids of requests, writers, transactions and transient segments may differ, if each always stands for
+    the same one in the other trace. Connections are matched by their first request.
     """
-    from segstore.wire.trace import differences
+    from segstore.wire.trace import Translation, differences
 
     with _reading(left) as (one, mine), _reading(right) as (other, its):
-        found = tuple(differences(mine, its))
+        found = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
     for each in found:
-        for line in _difference(each, show_tokens):
-            echo(line)
+        for number, line in enumerate(_difference(each, show_tokens)):
+            echo(line, fg=None if number else "yellow")
     return 1 if found else _status(one, other)
 
 
@@ -254,6 +271,39 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
 
 
+@trace.command(short_help="Write an HTML page.")
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_IN)
+@click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
+@click.option("--against", metavar="B", type=_IN, help="Compare the trace with another one.")
+def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
+    """Write a page that shows traces in a browser: one HTML file that loads nothing.
+
+    It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
+    and transactions at any record. Payloads are shortened if the page would exceed a third of the traces' size.
+    """
+    from segstore.view import write_page
+    from segstore.wire.trace import TraceError
+
+    if against is not None and len(sources) > 1:
+        raise click.UsageError("--against compares one trace with another", click.get_current_context())
+    size = sum(each.stat().st_size for each in sources)
+    with contextlib.ExitStack() as stack:
+        advance = None
+        if size >= _LONG_WORK_BYTES and _is_terminal():
+            bar: Any = click.progressbar(length=2 * size, label="reading", file=sys.stderr)
+            advance = stack.enter_context(bar).update
+        try:
+            written = write_page(output, sources, against, advance=advance)
+        except TraceError as error:
+            raise click.ClickException(str(error)) from error
+        except OSError as error:
+            raise click.ClickException(f"{error.filename or output}: {error.strerror or error}") from error
+    for path, damage in written.damages:
+        echo(f"{path}: {damage}", err=True)
+    echo(f"{output}: {written.size:,} bytes")
+    return 1 if written.damages else 0
+
+
 # --- rewriting --------------------------------------------------------------------------------------------------
 
 
@@ -272,10 +322,13 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
+@click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
 @click.option("--only", is_flag=True, help="Leave out the Hellos, start and end of connections unless they match.")
 @_redact_option
 @_compress_option
-def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool, compress: bool) -> int:
+def filter_(
+    source: Path, target: Path, chosen: Filter, with_replies: bool, only: bool, redact: bool, compress: bool
+) -> int:
     """Write the records of a trace that match a filter, in the form that the suffix of OUT names.
 
     Unless --only is given, connections with a match also keep both Hellos, their start and their end, so that the
@@ -286,27 +339,32 @@ def filter_(source: Path, target: Path, chosen: Filter, only: bool, redact: bool
     of: frozenset[int] = frozenset()
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
-            of = frozenset(number for number, seen in _numbered(records, chosen) if chosen(seen))
+            numbered = _numbered(records, chosen, follow=False)
+            of = frozenset(number for number, seen in numbered if chosen(seen))
     with _reading(source) as (opened, records):
         fitting = (
             seen.record
-            for number, seen in _numbered(records, chosen)
-            if (number in of and _frames_a_dialogue(seen)) or chosen(seen)
+            for number, seen in _numbered(records, chosen, follow=with_replies)
+            if (number in of and _frames_a_dialogue(seen))
+            or chosen(seen)
+            or (with_replies and any(map(chosen, seen.answers)))
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
     echo(f"{count} records")
     return _status(opened)
 
 
-@trace.command(short_help="Convert a trace between .wtrace and .jsonl.")
+@trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
 @click.argument("source", metavar="IN", type=_IN)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
 def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
-    """Convert a trace to the form that the suffix of OUT names: .wtrace for machines, .jsonl for people.
+    """Convert a trace to the form that the suffix of OUT names: .wtrace for machines, .jsonl for people, .pcapng for
+    Wireshark.
 
-    Lossless, except for --redact.
+    IN may also be a packet capture (pcap, pcapng); its connections that start with a Hello are read. Between .wtrace
+    and .jsonl nothing is lost, except for --redact; a .pcapng has no metadata.
     """
     from segstore.traces import redacted
 

@@ -25,8 +25,9 @@ from uuid import UUID
 
 from segstore.explore.command import names_place, start, words_of
 from segstore.server import MockSegmentStore, SegmentStoreServer
+from segstore.server.recording import TraceRecorder
 from segstore.server.replay import Step, read_script
-from segstore.traces import TraceClient, TraceRecorder, shortened
+from segstore.traces import TraceClient, shortened
 from segstore.wire import Buffer
 from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
@@ -103,6 +104,10 @@ class Finding(NamedTuple):
         return "\n".join([str(self.cut), *(f"  {printable(each)}" for each in self.broken)])
 
 
+Tell = Callable[[int, int, Finding | None], object]
+"""Takes progress: the number of runs so far, of how many, and what broke in the last one."""
+
+
 class Exploration(NamedTuple):
     """The result of an exploration. unreached: cut points that no run reached."""
 
@@ -125,6 +130,7 @@ class ExploreOptions(TypedDict, total=False):
     check: Callable[[Mock], str | None] | None
     make_store: Callable[[], Mock]
     wanted: dict[str, list[bytes]] | None
+    tell: Tell
 
 
 async def explore(
@@ -137,14 +143,17 @@ async def explore(
     check: Callable[[Mock], str | None] | None = None,
     make_store: Callable[[], Mock] = MockSegmentStore,
     wanted: dict[str, list[bytes]] | None = None,
+    tell: Tell = lambda done, of, finding: None,
 ) -> Exploration:
     """Cuts a client's connections at every point, one point per run.
 
     client: called with a fresh, started store; returns when done. make_store: creates the store or a `MockCluster`.
     match: a filter of the requests at which to cut, KeepAlives excepted. keep_order: whether each writer's events must
     keep the order of the fault-free run. check: called after each run; returns what else is broken, or None. wanted:
-    the events of each segment, if known in advance. Raises what the client raises in the fault-free run, TimeoutError
-    if that does not end, ValueError if its results differ from `wanted`, and FilterError.
+    the events of each segment, if known in advance. tell: called after each run.
+
+    Raises what the client raises in the fault-free run, TimeoutError if that does not end, ValueError if its results
+    differ from `wanted`, and FilterError.
     """
     good = await _run(client, None, match, timeout_s, make_store)
     if good.hung:
@@ -167,8 +176,10 @@ async def explore(
             broken = tuple(compared(good, outcome, keep_order=keep_order, timeout_s=timeout_s))
             if outcome.violation:
                 broken += (outcome.violation,)
-            if broken:
-                findings.append(Finding(cut, broken, outcome.records))
+            finding = Finding(cut, broken, outcome.records) if broken else None
+            if finding is not None:
+                findings.append(finding)
+            tell(runs, 1 + len(good.requests) * len(cuts), finding)
     return Exploration(runs, findings, unreached)
 
 
@@ -180,6 +191,7 @@ async def explore_trace(
     cuts: Sequence[Where] = _EVERYWHERE,
     timeout_s: float = 5.0,
     keep_order: bool = True,
+    tell: Tell = lambda done, of, finding: None,
 ) -> Exploration:
     """Like `explore`, with the requests of a trace; failures are shortened to the fewest requests that still fail.
 
@@ -188,16 +200,17 @@ async def explore_trace(
     """
     steps = read_script(records)
 
-    async def explored(some: Sequence[Step], there: Sequence[Where]) -> Exploration:
+    async def explored(some: Sequence[Step], there: Sequence[Where], **how: Any) -> Exploration:
         return await explore(
             lambda mock: make_client(some).run(mock.host, mock.port),
             match=match,
             cuts=there,
             timeout_s=timeout_s,
             keep_order=keep_order,
+            **how,
         )
 
-    found = await explored(steps, cuts)
+    found = await explored(steps, cuts, tell=tell)
     findings, runs = [], found.runs
     for finding in found.findings:
         smallest = finding
@@ -236,6 +249,7 @@ async def explore_command(
     match: str = "",
     timeout_s: float = 10.0,
     keep_order: bool = True,
+    tell: Tell = lambda done, of, finding: None,
 ) -> Exploration:
     """Like `explore`, with a command as the client. `{host}` and `{port}` in it are replaced by the store's address,
     `{controller}` by the host:port of a controller, which is only started if the placeholder occurs.
@@ -274,7 +288,7 @@ async def explore_command(
             raise made.raised
         wanted = made.segments
     return await explore(
-        client, match=match, timeout_s=timeout_s, keep_order=keep_order, wanted=wanted, make_store=make_store
+        client, match=match, timeout_s=timeout_s, keep_order=keep_order, wanted=wanted, make_store=make_store, tell=tell
     )
 
 

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import IO, Any, Final, Protocol, Self
 
@@ -184,11 +184,15 @@ class ThreadHost(Host):
 
 
 class ProcessHost(Host):
-    """A process with a `ThreadHost`; its interpreter and its import path are those of this one."""
+    """A process with a `ThreadHost`; its interpreter and its import path are those of this one.
+
+    shared: file descriptors of this process that are open there, too, under the same numbers.
+    """
 
     in_process = False
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Collection[int] = ()) -> None:
+        self._shared = shared
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._pending: dict[int, concurrent.futures.Future[Any]] = {}
@@ -198,7 +202,7 @@ class ProcessHost(Host):
 
     def start(self) -> None:
         command = [sys.executable, "-c", _CHILD, *sys.path]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=self._shared)
         self._reader = threading.Thread(target=self._read, name="segstore servers' answers", daemon=True)
         self._reader.start()
 

@@ -6,23 +6,32 @@ Each takes the server as its first argument, so it can be sent to another proces
 from __future__ import annotations
 
 import copy
+import difflib
 import gc
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pydantic import ValidationError
+
 from segstore import __version__
 from segstore.server.cluster import MockCluster
+from segstore.server.config import first_error, unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
+from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients, read_script, replay_controller
-from segstore.server.store import NotOwner, SegmentStore
+from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import Stoppable, ThreadHost
-from segstore.traces import FileRecorder, TraceFile
+from segstore.testing.reports import report_of, report_of_trace
+from segstore.traces import Recording, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Record, TraceError
@@ -35,6 +44,7 @@ __tracebackhide__ = True  # pytest shows the caller's line and the failure, not 
 T = TypeVar("T")
 
 _EVENT_HEADER_BYTES: Final = 8
+_NAMES_SHOWN: Final = 3
 
 
 def end(thing: Stoppable) -> Coroutine[Any, Any, Any]:
@@ -55,6 +65,13 @@ class Watched(ABC):
     @abstractmethod
     def cut(self) -> int: ...
 
+    @abstractmethod
+    def connections(self) -> Iterable[str]:
+        """The open connections, one line each."""
+
+    def report(self) -> str:
+        return report_of(self.observed, self.connections())
+
     def requests(self, match: str, stage: StageName) -> list[Seen]:
         return [copy.copy(each) for each in self.observed.requests(match, stage)]
 
@@ -69,9 +86,12 @@ class Watched(ABC):
         return self.observed.faults.add(match, do, **rest)
 
     def faults(self, name: str, *given: Any) -> Any:
-        """Returns an attribute of the faults, or the result of a method."""
-        found = getattr(self.observed.faults, name)
+        """Returns an attribute of the faults, such as `rules`, or the result of a method, such as `toxics.clear`."""
+        found = attrgetter(name)(self.observed.faults)
         return found(*given) if callable(found) else copy.copy(found)
+
+    def add_toxic(self, toxic: Any, fields: dict[str, Any]) -> str:
+        return self.observed.faults.toxics.add(toxic, **fields)
 
     def set_round_trip_ms(self, given: float | Mapping[int, float]) -> None:
         self.observed.faults.round_trip_ms = given
@@ -80,10 +100,10 @@ class Watched(ABC):
 class Served(Watched):
     """A cluster served for a test, and its recorder. Made by `start`."""
 
-    def __init__(self, host: ThreadHost, cluster: MockCluster, recorder: FileRecorder | None) -> None:
+    def __init__(self, host: ThreadHost, cluster: MockCluster, recording: Recording | None) -> None:
         self.observed = self.cluster = cluster
         self._host = host
-        self._recorder = recorder
+        self._recording = recording
         self._stopped = False
 
     @classmethod
@@ -103,29 +123,38 @@ class Served(Watched):
         """As `segstore.testing.servers.ServerThread.serve`."""
         if isinstance(faults, str | Path):
             faults = read_faults(Path(faults))
-        if controller is not None and not isinstance(controller, ControllerConfig):
-            controller = ControllerConfig(**controller)
         accounts = None if users is None else Accounts(users)
         settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
-        cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
-        recorder = None
+        try:
+            if controller is not None and not isinstance(controller, ControllerConfig):
+                controller = ControllerConfig(**controller)
+            cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
+        except ValidationError as error:
+            first = first_error(error)
+            *groups, field = map(str, first["loc"] or ("settings",))
+            why = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "extra_forbidden":
+                why = unknown_name("option", field, ControllerConfig.model_fields)
+            raise ValueError(f"{'.'.join((*groups, field))}: {why}") from None
+        recording = None
         if record is not None:
-            recorder = FileRecorder(
+            recording = Recording(
                 record,
                 recorder=f"segstore {__version__} test",
                 wire_version=WIRE_VERSION,
                 record_tokens=record_tokens,
                 values=dict(record_values or {}),
             )
-        for each in cluster.stores:
-            each.hub.recorder = recorder
+            both = together(cluster.stores[0].hub.recorder, recording.recorder)
+            for each in cluster.stores:
+                each.hub.recorder = both
         try:
             await cluster.start(with_controller=False)
         except BaseException:
-            if recorder is not None:
-                recorder.close()
+            if recording is not None:
+                recording.close()
             raise
-        return cls(host, cluster, recorder)
+        return cls(host, cluster, recording)
 
     async def stop(self) -> None:
         """Closes all connections and the recording. Raises OSError if it could not be written. May be called twice."""
@@ -135,10 +164,8 @@ class Served(Watched):
         try:
             await self.cluster.stop()
         finally:
-            if self._recorder is not None:
-                self._recorder.close()
-        if self._recorder is not None and self._recorder.failure is not None:
-            raise self._recorder.failure
+            if self._recording is not None:
+                self._recording.close()
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
@@ -153,6 +180,11 @@ class Served(Watched):
 
     def http_url(self) -> str:
         return self.cluster.http_url
+
+    async def rest_url(self) -> str:
+        """Starts the controller, if it does not run."""
+        await self.controller_uri()
+        return self.cluster.rest_url
 
     async def controller_uri(self) -> str:
         """Starts the controller, if it does not run."""
@@ -169,6 +201,15 @@ class Served(Watched):
             controller.scopes.create(scope)
         await controller.create_stream(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
 
+    async def snapshot(self, name: str) -> None:
+        await self.cluster.snapshot(name)
+
+    async def restore(self, name: str) -> None:
+        await self.cluster.restore(name)
+
+    async def reset(self) -> None:
+        await self.cluster.reset()
+
     # --- what it holds ----------------------------------------------------------------------------------------------
 
     def call(self, function: Callable[[MockCluster], T]) -> T:
@@ -183,9 +224,17 @@ class Served(Watched):
         return sorted(name for name in names if with_indexes or not is_index(name))
 
     def read(self, segment: str) -> bytes:
-        """All bytes from the start offset. Raises NoSuchSegment."""
+        """All bytes from the start offset. Raises NoSuchSegment, which names segments that exist."""
         store = self._owner(segment)
-        info = store.segment_info(segment)
+        try:
+            info = store.segment_info(segment)
+        except NoSuchSegment as error:
+            names = self.segments(with_indexes=False)
+            near = difflib.get_close_matches(segment, names, _NAMES_SHOWN) or names[:_NAMES_SHOWN]
+            more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+            there = f"there are {', '.join(map(repr, near))}{more}" if names else "there are no segments"
+            error.args = (f"{error}; {there}",)
+            raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 
     def events(self, segment: str) -> list[bytes]:
@@ -205,6 +254,12 @@ class Served(Watched):
         for each in connections:
             each.abort()
         return len(connections)
+
+    def connections(self) -> Iterable[str]:
+        for store in self.cluster.stores:
+            for each in store.hub.connections:
+                where = f"connection {each.number or ''} from {each.session.peer} to store {store.number}"
+                yield f"{where}: {each.bytes_in} bytes in, {each.bytes_out} bytes out"
 
     def _owner(self, segment: str) -> SegmentStore:
         container = container_of(segment, self.cluster.settings.store.containers)
@@ -244,6 +299,9 @@ class ServedTap(Watched):
     def cut(self) -> int:
         return self.tap.cut()
 
+    def connections(self) -> Iterable[str]:
+        return [f"from {each.peer}" for each in self.tap.links]
+
 
 async def _hold_grpc(host: ThreadHost) -> None:
     """Keeps gRPC's thread and sockets until the host stops; otherwise each controller would recreate them."""
@@ -258,6 +316,22 @@ async def _hold_grpc(host: ThreadHost) -> None:
         host.at_end["grpc"] = let_go
 
 
+class _Announcement:
+    """Writes the first problem to a file descriptor at once: the test's process may be blocked in native code."""
+
+    def __init__(self, descriptor: int, title: str, *, only_refusals: bool) -> None:
+        self._descriptor = descriptor
+        self._title = title
+        self._only_refusals = only_refusals
+        self._done = False
+
+    def __call__(self, problem: Problem) -> None:
+        if not self._done and (problem.refusal or not self._only_refusals):
+            self._done = True
+            with suppress(OSError):  # the terminal is gone
+                os.write(self._descriptor, f"\n{self._title}: {problem}\n".encode(errors="replace"))
+
+
 class ServedTrace:
     """A trace server of a test. Made by `start`."""
 
@@ -268,8 +342,14 @@ class ServedTrace:
         self._controller: ControllerServer | None = None
 
     @classmethod
-    async def start(cls, host: ThreadHost, *, trace: Path | Iterable[Record], **options: Any) -> ServedTrace:
-        """trace: a file, or its records. Raises OSError, TraceError, also for a damaged file."""
+    async def start(
+        cls, host: ThreadHost, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
+    ) -> ServedTrace:
+        """trace: a file, or its records. announce: a file descriptor to which the first problem is written when it
+        happens, and its title. Raises OSError, TraceError, also for a damaged file.
+        """
+        if announce is not None:
+            options["tell"] = _Announcement(*announce, only_refusals=options.get("missing") == "pass")
         if isinstance(trace, Path):
             with TraceFile(trace) as opened:
                 records = list(opened.records())
@@ -299,8 +379,20 @@ class ServedTrace:
     def address(self) -> tuple[str, int]:
         return self.server.host, self.server.port
 
+    def report(self) -> str:
+        return report_of_trace(self.server)
+
+    def failure(self) -> str:
+        return self.server.failure
+
+    async def wait_failed(self) -> str:
+        return await self.server.wait_failed()
+
     def problems(self) -> list[Problem]:
         return list(self.server.problems)
 
     def unused(self) -> Counter[str]:
         return self.server.unused()
+
+    def missed(self, most: int) -> list[str]:
+        return self.server.missed(most)

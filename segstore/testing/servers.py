@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import difflib
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
@@ -35,8 +36,19 @@ from segstore.server.clock import Clock
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import Authority, ControllerConfig
 from segstore.server.coordination import Coordinator, OwnershipSettings
-from segstore.server.faults import Action, Decision, FaultSettings, Rule, RuleOptions, Seen, StageName
+from segstore.server.faults import (
+    Action,
+    Decision,
+    FaultSettings,
+    Function,
+    Rule,
+    RuleOptions,
+    Seen,
+    StageName,
+    fault_decorator,
+)
 from segstore.server.replay import Problem, TraceOptions
+from segstore.server.toxics import Toxic, ToxicOptions, ToxicTally
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
 from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched, break_connections, end
 from segstore.wire.trace import Record
@@ -47,6 +59,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Function)
 
 
 class ServerOptions(StoreOptions, total=False):
@@ -60,6 +73,7 @@ class ServerOptions(StoreOptions, total=False):
     faults: FaultSettings | Path | str | None
     clock: Clock | None
     watched: bool
+    rest_port: int | None
     http_port: int | None
     http_token_file: Path | None
     data: Path | None
@@ -90,6 +104,15 @@ class WouldBlock(RuntimeError):
         raise cls(call, instead)
 
 
+def _check_options(given: Collection[str], known: Collection[str]) -> None:
+    """Raises ValueError for an option that does not exist, with the one that was probably meant."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known))}"
+            raise ValueError(f"there is no option {name}{meant}")
+
+
 async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
     """Runs a blocking function in a daemon thread, which does not keep the process alive."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -114,18 +137,28 @@ class Servers(Host):
         controller: the settings of the controller. users: lines of a password file for it. faults: a fault file or its
         content. record: a new file for the stores' traffic, with `record_values` in its header; record_tokens: whether
         it contains delegation tokens. The others are as in `MockCluster`. With `auth_key` the controller issues tokens
-        that the stores accept. Raises ValueError for an invalid setting,
-        FaultFileError, OSError.
+        that the stores accept. Raises ValueError for an invalid setting or one that does not exist, FaultFileError,
+        OSError.
         """
+        _check_options(settings, ServerOptions.__annotations__)
         return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
 
-    def replay(self, trace: Path | Iterable[Record], **options: Unpack[TraceOptions]) -> RunningTrace:
+    def replay(
+        self,
+        trace: Path | Iterable[Record],
+        *,
+        announce: tuple[int, str] | None = None,
+        **options: Unpack[TraceOptions],
+    ) -> RunningTrace:
         """Starts a server that answers from a trace, a file or records; options are those of `TraceServer`.
 
-        Raises OSError, TraceError, ValueError.
+        announce: a file descriptor to which the first problem is written when it happens, and a title for it; a process
+        needs it in `shared`.
+        Raises OSError, TraceError, ValueError, also for an option that does not exist.
         """
+        _check_options(options, TraceOptions.__annotations__)
         trace = trace if isinstance(trace, Path) else list(trace)
-        return RunningTrace(self, self.create(ServedTrace.start, trace=trace, **options))
+        return RunningTrace(self, self.create(ServedTrace.start, trace=trace, announce=announce, **options))
 
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
         """Starts a tap before a controller, a store or both; options are those of `segstore.tap.Tap`.
@@ -173,12 +206,21 @@ class _Hosted(ABC):
     def port(self) -> int:
         return self.address[1]
 
+    @abstractmethod
+    def report(self) -> str:
+        """The last requests, the decisions of fault rules and the open connections, as text."""
+
     def stop(self) -> None:
-        """Closes all connections and stops listening; what was recorded stays readable. May be called twice."""
-        self._do(end)
-        if not self._stopped:
-            self._stopped = True
-            weakref.finalize(self, self._host.forget, self._key).atexit = False
+        """Closes all connections and stops listening; what was recorded stays readable. May be called twice.
+
+        Raises FaultFunctionError if a function of a fault rule has failed.
+        """
+        try:
+            self._do(end)
+        finally:
+            if not self._stopped:
+                self._stopped = True
+                weakref.finalize(self, self._host.forget, self._key).atexit = False
 
 
 class Running(_Hosted):
@@ -194,6 +236,13 @@ class Running(_Hosted):
         self.watched = watched
         self.faults = RunningFaults(self)
 
+    def fault(self, match: str = "", **rest: Unpack[RuleOptions]) -> Callable[[F], F]:
+        """As `WithFaults.fault`: decorates a function to decide about the requests that match.
+
+        The function runs on the servers' thread; in a process of their own, it must be one of a module.
+        """
+        return fault_decorator(self.faults.add, match, rest)
+
     @property
     @abstractmethod
     def addresses(self) -> list[tuple[str, int]]:
@@ -206,6 +255,9 @@ class Running(_Hosted):
         if not addresses:
             raise LookupError("the tap knows of no store yet: it learns of stores from the controller's replies")
         return addresses[0]
+
+    def report(self) -> str:
+        return self._do(Watched.report)
 
     def cut(self) -> int:
         """Breaks all connections at once, as a failing network does; how many there were."""
@@ -257,6 +309,11 @@ class RunningServer(Running):
         return self._do(Served.admin_port)
 
     @property
+    def rest_url(self) -> str:
+        """http://host:port of the controller's REST API, if the setting `rest_port` is given, such as 0."""
+        return self._do(Served.rest_url)
+
+    @property
     def http_url(self) -> str:
         """http://host:port of the control API, if the setting `http_port` is given, such as 0."""
         return self._do(Served.http_url)
@@ -269,6 +326,21 @@ class RunningServer(Running):
     def create_stream(self, scope: str, stream: str, segments: int = 1) -> None:
         """Creates a stream, and its scope if needed, through the controller. Raises ControllerError."""
         self._do(Served.create_stream, scope, stream, segments)
+
+    def snapshot(self, name: str) -> None:
+        """Takes a snapshot of all data, and replaces one of this name. Raises SnapshotRefused with a data directory."""
+        self._do(Served.snapshot, name)
+
+    def restore(self, name: str) -> None:
+        """Restores a snapshot: cuts all connections, removes fault rules, discards recorded requests.
+
+        Raises NoSuchSnapshot, SnapshotRefused.
+        """
+        self._do(Served.restore, name)
+
+    def reset(self) -> None:
+        """As `restore`, to an empty server. Raises SnapshotRefused."""
+        self._do(Served.reset)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
@@ -348,10 +420,11 @@ class AsyncView(Waits):
 
 
 class RunningFaults:
-    """The `Faults` of a running server: the same calls, executed where it runs."""
+    """The `Faults` of a running server: the same calls, executed where it runs. toxics: its toxics."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
+        self.toxics = RunningToxics(server)
 
     def _do(self, name: str, *given: Any) -> Any:
         return self._server._do(Watched.faults, name, *given)
@@ -359,7 +432,7 @@ class RunningFaults:
     def add(
         self,
         match: str | Rule = "",
-        do: str | Action | Mapping[str, Any] | Sequence[Any] = (),
+        do: str | Action | Function | Mapping[str, Any] | Sequence[Any] = (),
         **rest: Unpack[RuleOptions],
     ) -> str:
         """As `Faults.add`: appends a rule and returns its name."""
@@ -426,6 +499,27 @@ class RunningFaults:
         return lines
 
 
+class RunningToxics:
+    """The `Toxics` of a running server: the same calls, executed where it runs."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+
+    def add(self, toxic: str | Toxic, **fields: Unpack[ToxicOptions]) -> str:
+        """As `Toxics.add`: adds a toxic and returns its name. Raises ValueError."""
+        name: str = self._server._do(Watched.add_toxic, toxic, fields)
+        return name
+
+    def clear(self, name: str | None = None) -> None:
+        """As `Toxics.clear`: removes a toxic, or all. Raises NoSuchToxic."""
+        self._server._do(Watched.faults, "toxics.clear", name)
+
+    def tallies(self) -> list[ToxicTally]:
+        """As `Toxics.tallies`: the toxics, each with the number of open connections that have it."""
+        found: list[ToxicTally] = self._server._do(Watched.faults, "toxics.tallies")
+        return found
+
+
 class RunningTrace(_Hosted):
     """A trace that answers clients. Made by `Servers.replay`."""
 
@@ -451,3 +545,24 @@ class RunningTrace(_Hosted):
     def unused(self) -> Counter[str]:
         """The requests of the trace that no client has made so far, counted by command."""
         return self._do(ServedTrace.unused)
+
+    def report(self) -> str:
+        return self._do(ServedTrace.report)
+
+    @property
+    def failure(self) -> str:
+        """Why the server has failed (`TraceServer`); "" if it has not."""
+        return self._do(ServedTrace.failure)
+
+    def when_failed(self, tell: Callable[[str], object]) -> None:
+        """Calls a function, in a thread of the host, with the reason when the server has failed (`TraceServer`)."""
+
+        def done(waited: concurrent.futures.Future[str]) -> None:
+            if not waited.cancelled() and waited.exception() is None and waited.result():
+                tell(waited.result())
+
+        self._host.submit(ServedTrace.wait_failed, self._key).add_done_callback(done)
+
+    def missed(self, most: int = 10) -> list[str]:
+        """The first of these requests, one line each: place in the trace, command and fields."""
+        return self._do(ServedTrace.missed, most)

@@ -5,11 +5,13 @@ from segstore.traces.files import (
     FIXTURE,
     FileRecorder,
     TraceFile,
-    TraceRecorder,
     UnknownSuffix,
+    check_suffix,
     redacted,
+    replacing,
     write_trace,
 )
+from segstore.traces.recording import STANDARD_OUTPUT, Recording
 from segstore.traces.replay import Drive, drive, report
 from segstore.traces.stats import duration, lines, statistics
 from segstore.traces.stubborn_client import TraceClient, shortened
@@ -17,16 +19,19 @@ from segstore.traces.stubborn_client import TraceClient, shortened
 __all__ = [
     "CAPTURE",
     "FIXTURE",
+    "STANDARD_OUTPUT",
     "Drive",
     "FileRecorder",
+    "Recording",
     "TraceClient",
     "TraceFile",
-    "TraceRecorder",
     "UnknownSuffix",
+    "check_suffix",
     "drive",
     "duration",
     "lines",
     "redacted",
+    "replacing",
     "report",
     "shortened",
     "statistics",

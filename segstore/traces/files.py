@@ -17,20 +17,20 @@ import logging
 import mmap
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from segstore.wire import MAX_FRAME_BYTES
+from segstore.server.recording import TraceRecorder
+from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION
 from segstore.wire.trace import (
     BLOCK_BYTES,
     LONGEST_LINE,
     SECRET_CODES,
     SPARE_BYTES,
     Block,
+    Call,
     Damage,
-    Direction,
     FixtureHeader,
     Metadata,
     Record,
@@ -45,6 +45,7 @@ from segstore.wire.trace import (
     read_blocks,
     read_lines,
     redact,
+    redacted_call,
     write_lines,
 )
 
@@ -55,6 +56,8 @@ log = logging.getLogger(__name__)
 
 CAPTURE: Final = ".wtrace"
 FIXTURE: Final = ".jsonl"
+PACKETS: Final = ".pcapng"
+_PACKET_MAGICS: Final = tuple(map(bytes.fromhex, ("0a0d0d0a", "a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1")))
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 _DIRECT_BYTES: Final = 1024 * 1024
 """From this size of a block's data, it is written past the system's cache."""
@@ -66,19 +69,22 @@ class UnknownSuffix(ValueError):
     """The suffix of a file to be written names no trace format."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path}: a trace ends in {CAPTURE} (for machines) or {FIXTURE} (for people)")
+        super().__init__(
+            f"{path}: a trace ends in {CAPTURE} (for machines), {FIXTURE} (for people) or {PACKETS} (for Wireshark)"
+        )
         self.path = path
 
 
 class TraceFile:
-    """Reads a trace of either form, detected from its first bytes.
+    """Reads a trace of any form, detected from its first bytes. Of packet captures (pcap, pcapng), the connections that
+    start with a Hello are read.
 
         with TraceFile(path) as trace:
             for record in trace.records():
                 ...
 
-    Attributes: path, size (bytes), form ("capture" or "fixture"), metadata (set once `records` has started), damages
-    (unreadable parts of a capture so far). Raises OSError.
+    Attributes: path, size (bytes), form ("capture", "fixture" or "packets"), metadata (set once `records` has started),
+    damages (unreadable parts so far). Raises OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +94,8 @@ class TraceFile:
         self._file: BinaryIO = path.open("rb")
         try:
             self.size = os.fstat(self._file.fileno()).st_size
-            self.form = "fixture" if is_fixture(self._file.read(64)) else "capture"
+            start = self._file.read(64)
+            self.form = "packets" if start.startswith(_PACKET_MAGICS) else "fixture" if is_fixture(start) else "capture"
             self._file.seek(0)
         except BaseException:
             self._file.close()
@@ -102,7 +109,17 @@ class TraceFile:
 
     def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
         """Yields all records in order. advance: called with the number of bytes processed. Raises TraceError."""
+        if self.form == "packets":
+            return self._packets()
         return self._fixture(advance) if self.form == "fixture" else self._capture(advance)
+
+    def _packets(self) -> Iterator[Record]:
+        from segstore.pipeline.storage import LocalFile
+        from segstore.traces.packets import read_capture
+
+        self.metadata = Metadata(WIRE_VERSION)
+        with LocalFile(self.path.open("rb", buffering=0)) as file:
+            yield from read_capture(file, str(self.path), self.damages)
 
     def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
         def lines() -> Iterator[str]:
@@ -140,8 +157,8 @@ class TraceFile:
         added to `damages` once a block follows it; a torn block may still be being written. Raises TraceError, also for
         a fixture, which does not grow.
         """
-        if self.form == "fixture":
-            raise TraceError("a fixture does not grow: only a capture can be followed")
+        if self.form != "capture":
+            raise TraceError(f"a file of {self.form} does not grow: only a capture can be followed")
         at, mark = 0, None
         while True:
             self.size = os.fstat(self._file.fileno()).st_size
@@ -164,11 +181,20 @@ class TraceFile:
             return contextlib.nullcontext(self._file.read())  # a pipe
 
 
+def check_suffix(path: Path) -> None:
+    """Raises UnknownSuffix unless the suffix names a form that can be written."""
+    if path.suffix not in _WRITERS:
+        raise UnknownSuffix(path)
+
+
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
         if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
-            record = record._replace(data=redact(record.data, record.kind is RecordKind.FRAME))
+            data = redact(record.data, record.kind is RecordKind.FRAME)
+            record = record if data is record.data else record._replace(data=data)
+        elif record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
+            record = record._replace(data=redacted_call(call).pack())
         yield record
 
 
@@ -180,8 +206,7 @@ def write_trace(
     metadata: called after the first record. Raises UnknownSuffix, OSError and whatever `records` raises; an existing
     file is then unchanged.
     """
-    if path.suffix not in (CAPTURE, FIXTURE):
-        raise UnknownSuffix(path)
+    check_suffix(path)
     count = 0
 
     def counted() -> Iterator[Record]:
@@ -189,20 +214,25 @@ def write_trace(
         for count, record in enumerate(records, 1):  # noqa: B007 — read outside
             yield record
 
+    with replacing(path) as file:
+        file.writelines(_WRITERS[path.suffix](counted(), metadata, compress))
+    return count
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "xb", opener=_owners) as file:
-            file.writelines(
-                _capture(counted(), metadata, compress) if path.suffix == CAPTURE else _fixture(counted(), metadata)
-            )
+            yield file
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    return count
 
 
-def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
+def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata], _: bool) -> Iterator[bytes]:
     first = tuple(itertools.islice(records, 1))
     for line in write_lines(metadata(), itertools.chain(first, records)):
         yield line.encode()
@@ -220,49 +250,18 @@ def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compre
     yield writer.take()
 
 
+def _packets(records: Iterator[Record], metadata: Callable[[], Metadata], _: bool) -> Iterator[bytes]:
+    from segstore.traces.packets import write_capture
+
+    return write_capture(records, metadata)
+
+
+_WRITERS: Final = {CAPTURE: _capture, FIXTURE: _fixture, PACKETS: _packets}
+
+
 def _owners(path: str, flags: int) -> int:
     """Opens a file readable only by its owner: traffic is confidential and may contain tokens."""
     return os.open(path, flags, 0o600)
-
-
-class TraceRecorder(ABC):
-    """Turns the traffic of a server's connections into blocks of a capture, which `write` takes as pieces.
-
-    The methods are those of `segstore.server.connection.recording.Recorder`.
-
-    Attributes: connections, the number of connections opened so far.
-    """
-
-    def __init__(self, writer: TraceWriter, clock: Callable[[], int] = time.time_ns) -> None:
-        self.connections = 0
-        self._writer = writer
-        self._clock = clock
-
-    @abstractmethod
-    def write(self, parts: list[Buffer]) -> None:
-        """Takes the pieces of a block, which are valid only until it returns."""
-
-    def opened(self, **facts: str) -> int:
-        """Records that a connection was opened; returns its number, from 1."""
-        self.connections += 1
-        self._writer.opened(self._clock(), self.connections, **facts)
-        return self.connections
-
-    def received(self, connection: int, data: Buffer) -> None:
-        """Records bytes sent by the client, in any pieces; they are copied."""
-        if self._writer.add(self._clock(), connection, 0, data):
-            self.write(self._writer.take_parts())
-
-    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """Records bytes sent by the store, as consecutive buffers; they are copied."""
-        for part in parts:
-            if self._writer.add(self._clock(), connection, 1, part):
-                self.write(self._writer.take_parts())
-
-    def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
-        """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
-        if self._writer.closed(self._clock(), connection, by, **facts):
-            self.write(self._writer.take_parts())
 
 
 class FileRecorder(TraceRecorder):
@@ -318,11 +317,6 @@ class FileRecorder(TraceRecorder):
     def direct(self) -> bool:
         """Whether full blocks bypass the system's cache."""
         return self._direct is not None
-
-    def tick(self) -> None:
-        """Writes pending data that is old enough."""
-        if self._writer.due(self._clock()):
-            self.write(self._writer.take_parts())
 
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""

@@ -70,19 +70,20 @@ def statistics(records: Iterable[Record]) -> Statistics:
         if record.kind is RecordKind.CLOSE:
             alive.discard(record.connection)
             continue
-        if record.kind is RecordKind.OPEN or record.connection not in alive:
+        if record.kind is not RecordKind.CALL and (record.kind is RecordKind.OPEN or record.connection not in alive):
             connections += 1
             alive.add(record.connection)
         if record.kind is RecordKind.OPEN:
             continue
-        name = "(no frame)" if record.kind is RecordKind.BYTES else seen.type_name or "(no frame)"
+        name = seen.call.rpc if seen.call is not None else seen.type_name or "(no frame)"
         row = counts.setdefault((record.direction, name), [0, 0, 0, 0])
         row[0] += 1
         row[1] += len(record.data)
         row[2] += seen.failure
         row[3] += seen.malformed
         for request in seen.answers:
-            waits.setdefault(str(request.type_name), array("q")).append(record.ts_ns - request.record.ts_ns)
+            asked = request.type_name if request.call is None else request.call.rpc
+            waits.setdefault(str(asked), array("q")).append(record.ts_ns - request.record.ts_ns)
     left = exchanges.unanswered()
     return Statistics(
         last - first,

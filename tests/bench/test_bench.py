@@ -30,11 +30,19 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "name", ["codec", "memory", "framing", pytest.param("server", marks=pytest.mark.needs("Linux's /proc"))]
+    "name",
+    [
+        "codec",
+        "memory",
+        "framing",
+        pytest.param("server", marks=pytest.mark.needs("Linux's /proc")),
+        pytest.param("toxics", marks=pytest.mark.needs("Linux's /proc")),
+    ],
 )
 def test_each_benchmark_finds_a_figure_for_each_goal(name: str) -> None:
     report: Report = importlib.import_module(f"bench.{name}").run(TINY)
-    assert len(report.figures) == {"codec": 6 if SPEED is None else 12, "memory": 6, "framing": 3, "server": 3}[name]
+    expected = {"codec": 6 if SPEED is None else 12, "memory": 6, "framing": 3, "server": 3, "toxics": 2}
+    assert len(report.figures) == expected[name]
     assert all(figure.value >= 0 and figure.goal > 0 for figure in report.figures)
     for heading, rows in report.tables:
         assert rows

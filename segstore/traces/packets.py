@@ -1,0 +1,165 @@
+"""Traces as packet captures: writes pcapng, and reads pcap and pcapng, as records.
+
+A trace holds no packets, so synthetic ones carry its bytes: raw IP, one or more TCP segments a record, at the record's
+time. The addresses are those of the record that opened the connection; a connection without any gets addresses of
+127.0.0.0/8. A connection ends with FINs, first from the side that closed it. What packets cannot carry (facts other
+than addresses, the trace's metadata) is written as comments, for readers only.
+
+Invariant: reading what was written gives the same records of each connection that starts with a Hello, apart from those
+facts. They are in the order of their packets, except that an open record comes with the connection's first bytes.
+Connections are numbered from 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import ip_address
+from typing import Final
+
+from segstore.pipeline.storage import File
+from segstore.pipeline.trace.files import Piece, Skipped
+from segstore.pipeline.trace.packet_files import ACK, FIN, RAW_IP, SYN
+from segstore.pipeline.trace.packets import read_packets
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Damage, Direction, Metadata, Record, RecordKind, unpack_data
+
+_SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
+_COMMENT, _APPLICATION, _RESOLUTION = 1, 4, 9
+_MOST_DATA: Final = 65_000
+"""Bytes of a record in one packet; IP allows 65,535 with its headers."""
+_PUSH: Final = 0x08
+_MASK: Final = 0xFFFFFFFF
+
+_End = tuple[bytes, int]
+
+
+def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Record]:
+    """Yields the records of all connections that start with a Hello, in order. What cannot be read is added to
+    `damages`. Raises OSError.
+    """
+    numbers: dict[int, int] = {}
+    for found in read_packets(Piece(path, "packets", 0, file.size), file, (), groups=1):
+        if isinstance(found, Skipped):
+            damages.append(Damage(found.offset, found.size, False, found.reason))
+            continue
+        for record in found.columns or ():
+            if record.kind is RecordKind.OPEN:
+                numbers[record.connection] = len(numbers) + 1
+            yield record._replace(connection=numbers[record.connection])
+
+
+def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
+    """Yields the blocks of a pcapng file. metadata: called after the first record."""
+    connections: dict[int, _Connection] = {}
+    used: set[tuple[_End, _End]] = set()
+    port = 49_151
+    started = False
+    for record in records:
+        if not started:
+            yield _start(metadata())
+            started = True
+        connection = connections.get(record.connection)
+        if connection is None or record.kind is RecordKind.OPEN:
+            if connection is not None:
+                yield from connection.close(record.ts_ns, Direction.REQUEST, "")
+                used.discard(connection.ends)
+            facts = (unpack_data(record.data) if record.kind is RecordKind.OPEN else None) or {}
+            ends = _ends(facts)
+            while ends is None or ends in used:
+                port = port + 1 if port < 65_535 else 49_152
+                host = bytes((127, 0, 0, 1)) if len(used) < 8192 else bytes((127, *len(used).to_bytes(3, "big")))
+                ends = (host, port), (bytes((127, 0, 0, 1)), 12_345)
+            used.add(ends)
+            connection = connections[record.connection] = _Connection(ends)
+            yield from connection.open(record.ts_ns, _comment(record) if record.kind is RecordKind.OPEN else "")
+        if record.kind is RecordKind.CLOSE:
+            yield from connection.close(record.ts_ns, record.direction, _comment(record))
+            used.discard(connections.pop(record.connection).ends)
+        elif record.kind in (RecordKind.FRAME, RecordKind.BYTES):
+            yield from connection.data(record.ts_ns, record.direction, record.data)
+    if not started:
+        yield _start(metadata())
+
+
+def _comment(record: Record) -> str:
+    return record.data.decode("utf-8", "replace") if record.data not in (b"", b"{}") else ""
+
+
+def _ends(facts: dict[str, object]) -> tuple[_End, _End] | None:
+    """The addresses of client and store in the facts of a connection; None unless both are there, of one family."""
+    try:
+        peer, store = (Endpoint.parse(str(facts[name])) for name in ("peer", "store"))
+        ends = (ip_address(peer.host).packed, peer.port), (ip_address(store.host).packed, store.port)
+    except (KeyError, ValueError):
+        return None
+    return ends if len(ends[0][0]) == len(ends[1][0]) else None
+
+
+class _Connection:
+    """The TCP side of a connection. ends: client and store. Each side's next sequence number starts at 0."""
+
+    def __init__(self, ends: tuple[_End, _End]) -> None:
+        self.ends = ends
+        self._next = [0, 0]
+
+    def open(self, ts_ns: int, comment: str) -> Iterator[bytes]:
+        yield self._packet(ts_ns, 0, SYN, comment=comment)
+        yield self._packet(ts_ns, 1, SYN | ACK)
+        yield self._packet(ts_ns, 0, ACK)
+
+    def data(self, ts_ns: int, side: int, data: bytes) -> Iterator[bytes]:
+        for at in range(0, len(data), _MOST_DATA):
+            yield self._packet(ts_ns, side, ACK | _PUSH, data[at : at + _MOST_DATA])
+
+    def close(self, ts_ns: int, side: int, comment: str) -> Iterator[bytes]:
+        yield self._packet(ts_ns, side, FIN | ACK, comment=comment)
+        yield self._packet(ts_ns, 1 - side, FIN | ACK)
+        yield self._packet(ts_ns, side, ACK)
+
+    def _packet(self, ts_ns: int, side: int, flags: int, data: bytes = b"", comment: str = "") -> bytes:
+        (source, source_port), (target, target_port) = self.ends[side], self.ends[1 - side]
+        answered = self._next[1 - side] if flags & ACK else 0
+        numbers = (source_port, target_port, self._next[side], answered, 5 << 4, flags, 65_535)
+        self._next[side] = (self._next[side] + len(data) + bool(flags & (SYN | FIN))) & _MASK
+        tcp = struct.pack(">HHIIBBHHH", *numbers, 0, 0)
+        size = len(tcp) + len(data)
+        digest = _checksum(source + target + struct.pack(">II", 6, size) + tcp + data)
+        tcp = tcp[:16] + digest + tcp[18:] + data
+        if len(source) == 16:
+            ip = struct.pack(">IHBB16s16s", 6 << 28, size, 6, 64, source, target)
+        else:
+            ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + size, 0, 0x4000, 64, 6, 0, source, target)
+            ip = ip[:10] + _checksum(ip) + ip[12:]
+        packet = ip + tcp
+        at = max(ts_ns, 0)
+        head = struct.pack("<IIIII", 0, at >> 32, at & _MASK, len(packet), len(packet))
+        return _block(_PACKET, head + _padded(packet), *_options(_COMMENT, comment))
+
+
+def _checksum(data: bytes) -> bytes:
+    """The ones' complement of the sum of 16-bit words, which is that of the number's remainder."""
+    return (0xFFFF - int.from_bytes(data + bytes(len(data) % 2)) % 0xFFFF).to_bytes(2)
+
+
+def _start(metadata: Metadata) -> bytes:
+    said = "; ".join(f"{name}: {value}" for name, value in metadata.values.items())
+    section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
+    options = (*_options(_COMMENT, said), *_options(_APPLICATION, metadata.recorder))
+    resolution = struct.pack("<HHB3x", _RESOLUTION, 1, 9)
+    return _block(_SECTION, section, *options) + _block(_INTERFACE, struct.pack("<HHI", RAW_IP, 0, 0), resolution)
+
+
+def _options(code: int, text: str) -> tuple[bytes, ...]:
+    data = text.encode()[:0xFFFF]
+    return (struct.pack("<HH", code, len(data)) + _padded(data),) if data else ()
+
+
+def _block(kind: int, body: bytes, *options: bytes) -> bytes:
+    joined = b"".join((body, *options, bytes(4) if options else b""))
+    size = struct.pack("<I", len(joined) + 12)
+    return b"".join((struct.pack("<I", kind), size, joined, size))
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)

@@ -1,0 +1,129 @@
+"""Recordings of a running server or tap: one rule for where they go and in which form.
+
+The ending of the name decides the form: a capture (`.wtrace`), a fixture (`.jsonl`) or packets (`.pcapng`); others are
+refused. `-` is standard output, which gets the lines of a fixture as the traffic comes. Delegation tokens are left out
+unless requested.
+
+Invariants: a recording never replaces a file. Forms other than captures are a capture beside the file until the
+recording is closed, so nothing is lost if the process is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.recording import TraceRecorder
+from segstore.traces.files import CAPTURE, FileRecorder, TraceFile, check_suffix, write_trace
+from segstore.wire import MAX_FRAME_BYTES
+from segstore.wire.trace import (
+    SECRET_CODES,
+    Damage,
+    Metadata,
+    TraceWriter,
+    make_mark,
+    read_blocks,
+    redact,
+    to_line,
+    write_lines,
+)
+
+if TYPE_CHECKING:
+    from segstore.wire import Buffer
+
+log = logging.getLogger(__name__)
+
+STANDARD_OUTPUT: Final = Path("-")
+
+
+class Recording:
+    """A recording in progress. Attributes: recorder, for the servers; connections may be added until `close`.
+
+    path: a file that does not exist yet, or `-`. The others are those of `FileRecorder`. Raises UnknownSuffix,
+    FileExistsError and other OSErrors.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        recorder: str,
+        wire_version: int,
+        record_tokens: bool = False,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        values: dict[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.recorder: FileRecorder | LineRecorder
+        if path == STANDARD_OUTPUT:
+            self.recorder = LineRecorder(Metadata(wire_version, recorder, values or {}), record_tokens=record_tokens)
+            return
+        check_suffix(path)
+        if path.exists():
+            said = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(errno.EEXIST, said, str(path))
+        self.recorder = FileRecorder(
+            path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE),
+            recorder=recorder,
+            wire_version=wire_version,
+            record_tokens=record_tokens,
+            max_frame_bytes=max_frame_bytes,
+            values=values,
+        )
+
+    def close(self, *, keep_empty: bool = True) -> None:
+        """Writes pending data, and the file in its form. Can be called twice. Raises OSError if it cannot be written.
+
+        keep_empty: whether a file without connections and calls is kept.
+        """
+        recorder = self.recorder
+        recorder.close()
+        if recorder.failure is not None:
+            raise recorder.failure
+        if not isinstance(recorder, FileRecorder) or not recorder.path.exists():
+            return
+        if not (recorder.connections or recorder.calls or keep_empty):
+            recorder.path.unlink()
+        elif recorder.path != self.path:
+            with TraceFile(recorder.path) as trace:
+                write_trace(self.path, trace.records(), lambda: trace.metadata)
+            recorder.path.unlink()
+
+
+class LineRecorder(TraceRecorder):
+    """Prints the records as lines of a fixture to standard output, about once a second if there is little traffic.
+
+    If standard output fails, the recording ends with a log line and sets `failure`; the server continues.
+    """
+
+    def __init__(self, metadata: Metadata, *, record_tokens: bool) -> None:
+        self.failure: OSError | None = None
+        self._mark = make_mark(os.urandom(8))
+        self._metadata = metadata
+        self._start_ns: int | None = None
+        hide = None if record_tokens else redact
+        super().__init__(TraceWriter(self._mark, metadata, redact=hide, redact_codes=SECRET_CODES))
+
+    def write(self, parts: list[Buffer]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            for block in read_blocks(b"".join(parts), mark=self._mark):
+                for record in () if isinstance(block, Damage) else block.columns:
+                    if self._start_ns is None:
+                        self._start_ns = record.ts_ns
+                        sys.stdout.write("".join(write_lines(self._metadata, [record])))
+                    else:
+                        sys.stdout.write(to_line(record, self._start_ns) + "\n")
+            sys.stdout.flush()
+        except OSError as error:
+            log.error("recording to standard output has ended: %s", error)
+            self.failure = error
+
+    def close(self) -> None:
+        """Prints pending records."""
+        self.write(self._writer.finish_parts(self._clock()))

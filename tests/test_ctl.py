@@ -1,0 +1,102 @@
+"""`segstore ctl` against a served store: tables, JSON, refusals in one line, shell completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from segstore.cli import main
+from segstore.testing import RunningServer, ServerThread
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with ServerThread() as servers:
+        served = servers.serve(http_port=0)
+        assert served.controller_uri  # starts the controller, for all tests
+        yield served
+
+
+@pytest.fixture
+def run(server: RunningServer) -> Run:
+    server.reset()
+
+    def ctl(*given: str) -> Result:
+        return CliRunner().invoke(main, ["ctl", "--url", server.http_url, *given])
+
+    return ctl
+
+
+def test_rules_are_added_listed_released_and_removed(run: Run, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules:\n- {match: type = READ_SEGMENT, do: hold, name: held reads}\n", encoding="utf-8")
+    assert run("faults", "add", str(rules)).output == "name: held reads\n"
+    assert run("faults", "list").output.splitlines() == [
+        "name        matched  fired  held  enabled",
+        "held reads  0        0      0     true",
+    ]
+    assert run("faults", "release", "held reads").output == "released: 0\n"
+    assert run("faults", "remove", "held reads").exit_code == 0
+    missing = run("faults", "release", "held reads")
+    assert (missing.exit_code, missing.output) == (1, "segstore: there is no rule 'held reads'\n")
+    rules.write_text("rules: [{do: nothing}]", encoding="utf-8")
+    wrong = run("faults", "add", str(rules))
+    assert (wrong.exit_code, wrong.output.count("\n"), "rules.yaml: line 1" in wrong.output) == (1, 1, True)
+
+
+def test_data_is_snapshotted_restored_and_reset(run: Run, server: RunningServer) -> None:
+    server.create_stream("scope", "stream", 1)
+    assert run("snapshot", "take", "a/b").exit_code in (0, 1)
+    taken = json.loads(run("--json", "snapshot", "take", "base").output)
+    assert (taken["name"], taken["segments"]) == ("base", 2)
+    assert run("reset").output == "connections: 0\n"
+    assert run("segments").output.splitlines() == ["name  store  container  start_offset  length  sealed"]
+    run("snapshot", "restore", "base")
+    assert run("segments", "scope/").output.splitlines()[1].startswith("scope/stream/0.#epoch.0  0 ")
+    assert "base" in run("snapshot", "list").output
+    assert run("snapshot", "delete", "base").exit_code == 0
+    assert len(json.loads(run("--json", "containers").output)["containers"]) == 4
+
+
+def test_requests_are_waited_for_and_verified(run: Run) -> None:
+    assert run("verify", "--exactly", "0").output == "count: 0\n"
+    failed = run("verify", "type = READ_SEGMENT", "--at-least", "1")
+    assert failed.exit_code == 1
+    assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")
+    assert run("wait", "--timeout-s", "0.01").exit_code == 1
+    assert run("keep").output == "last: 0\n"
+    assert run("requests", "type =").output.startswith("segstore: query.match: ")
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    found = CliRunner().invoke(main, ["ctl", "--url", url, "reset"])
+    assert (found.exit_code, "a URL is http://HOST:PORT" in found.output) == (2, True)
+
+
+def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) -> None:
+    gone = CliRunner().invoke(main, ["ctl", "--url", "http://127.0.0.1:1", "reset"])
+    assert (gone.exit_code, gone.output) == (
+        1, "segstore: http://127.0.0.1:1: Connection refused; is it served? --http-port\n"
+    )  # fmt: skip
+    other = CliRunner().invoke(main, ["ctl", "--url", f"http://127.0.0.1:{server.port}", "reset"])
+    assert (other.exit_code, other.output.count("\n")) == (1, 1)
+
+
+@pytest.mark.slow
+def test_a_shell_completes_its_commands() -> None:
+    words = {"COMP_WORDS": "segstore ctl sn", "COMP_CWORD": "2", "_SEGSTORE_COMPLETE": "bash_complete"}
+    program = "import sys; sys.argv[0] = 'segstore'; from segstore.cli import main; main(prog_name='segstore')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **words}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["plain,snapshot"]

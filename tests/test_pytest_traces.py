@@ -1,0 +1,272 @@
+"""The pytest plugin's recordings, traces and explorer, in test suites of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from segstore.traces import TraceFile
+from segstore.wire.trace import RecordKind
+from tests.pytest_suites import SLOW_S, STRICT, TRACES, WRITES, passed, recorded, slow
+
+pytest_plugins = ["pytester", "tests.pytest_suites"]
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+# --- recordings and traces ------------------------------------------------------------------------------------------
+
+
+def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
+    passed(result, 1)
+    result.stdout.fnmatch_lines([f"1 traces in {suite.path / 'traces'}"])
+    assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
+    with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
+        kinds = [each.kind for each in trace.records()]
+        assert trace.metadata.values["test"].endswith("::test_writes")
+    assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
+    suite.makepyfile(
+        test_replays="""
+        import pytest
+        from talk import *
+
+        def test_strictly(segstore_trace):
+            trace = segstore_trace("test_writes", complete=True)
+            assert talk(trace, *BEGIN, append(1, b"a"))[-1] == "DATA_APPENDED"
+
+        @pytest.mark.asyncio
+        async def test_by_content(segstore_trace):
+            trace = segstore_trace("traces/test_writes.jsonl", mode="match")
+            assert await talk_async(trace, BEGIN[0], BEGIN[1]) == ["HELLO", "SEGMENT_CREATED"]
+            assert trace.unused() == {"SETUP_APPEND": 1, "APPEND_BLOCK_END": 1}
+    """
+    )
+    passed(suite.runpytest_inprocess(*STRICT, "test_replays.py", "-o", "segstore_traces=traces"), 2)
+
+
+@pytest.mark.parametrize(("options", "kept"), [((), False), (("--segstore-record-tokens",), True)])
+def test_tokens_are_left_out_of_recordings_unless_they_are_asked_for(
+    suite: pytest.Pytester, options: tuple[str, ...], kept: bool
+) -> None:
+    suite.makepyfile("""
+    from segstore.wire import CreateSegment
+    from talk import *
+
+    def test_creates(segstore_server, request):
+        talk(segstore_server, BEGIN[0], CreateSegment(1, "s/t/0", 0, 0, "a-token", 0))
+    """)
+    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=traces", *options), 1)
+    written = (suite.path / "traces" / "test_creates.jsonl").read_text()
+    assert ("a-token" in written, "*******" in written) == (kept, not kept)
+
+
+def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=.")
+    suite.makepyfile(
+        test_replays="""
+        from talk import *
+        OTHER = Hello(17, 5), CreateSegment(1, "scope/other/0.#epoch.0", 0, 0, "", 0)
+
+        def test_differs(segstore_trace):
+            talk(segstore_trace("test_writes"), *OTHER)
+
+        def test_is_not_complete(segstore_trace):
+            talk(segstore_trace("test_writes", complete=True), *BEGIN)
+
+        def test_is_expected(segstore_trace):
+            trace = segstore_trace("test_writes", check=False, missing="close")
+            assert talk(trace, *OTHER)[-1] == "closed"
+            assert [each.request for each in trace.problems] == ["CREATE_SEGMENT"]
+
+        def test_goes_on_to_the_mock(segstore_trace, segstore_server):
+            assert talk(segstore_trace("test_writes", missing="pass"), *OTHER)[-1] == "SEGMENT_CREATED"
+            assert "scope/other/0.#epoch.0" in segstore_server.segments()
+
+        def test_is_not_there(segstore_trace):
+            segstore_trace("nowhere")
+    """
+    )
+    result = suite.runpytest_inprocess("-q", "test_replays.py")
+    result.assert_outcomes(passed=4, errors=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
+            "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
+            f"there is no trace 'nowhere' in {suite.path}; *",
+        ]
+    )
+
+
+@pytest.mark.parametrize("process", ["yes", "no"])
+def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: pytest.Pytester, process: str) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=.")
+    suite.makepyfile(
+        test_replays="""
+        import pytest, threading
+        from talk import *
+        OTHER = Hello(17, 5), CreateSegment(1, "scope/other/0.#epoch.0", 0, 0, "", 0)
+
+        def test_in_a_wait(segstore_trace):
+            talk(segstore_trace("test_writes", missing="fail"), *OTHER)
+            threading.Event().wait()
+
+        def test_in_a_system_call(segstore_trace):
+            trace = segstore_trace("test_writes", missing="fail")
+            with socket.create_connection(trace.address) as opened:
+                opened.sendall(b"".join(map(encode, OTHER)))
+                while True:
+                    opened.recv(1 << 16)
+
+        @pytest.mark.asyncio
+        async def test_in_a_coroutine(segstore_trace):
+            await talk_async(segstore_trace("test_writes", missing="fail"), *OTHER)
+            await asyncio.Event().wait()
+
+        def test_too_late(segstore_trace):
+            segstore_trace("test_writes", timeout_s=0.05)
+            threading.Event().wait()
+
+        def test_after_them(segstore_trace):
+            assert talk(segstore_trace("test_writes", missing="fail", timeout_s=60), *BEGIN)[-1] == "APPEND_SETUP"
+    """
+    )
+    result = suite.runpytest_inprocess("-q", "--tb=short", "test_replays.py", "-o", f"segstore_process={process}")
+    result.assert_outcomes(passed=1, failed=4, errors=4)
+    problem = "connection 1: CREATE_SEGMENT differs from the trace: segment is 'scope/other/*"
+    for line in (f"E * Failed: {problem}", "E * Failed: the trace was still answering clients after 0.05 s"):
+        result.stdout.fnmatch_lines([line])
+    assert result.stdout.str().count("E   Failed: connection 1") == 3
+
+
+@pytest.mark.needs("pravega, the official client")
+@slow
+def test_the_official_client_gives_up_at_the_first_problem_and_at_the_deadline(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+        from pravega_client import StreamManager
+
+        def write(trace, wrong):
+            manager = StreamManager(f"tcp://{trace.controller_uri}")
+            writer = manager.create_writer("scope", "stream")
+            for number in range(12):
+                writer.write_event(f"event {number}" if number != wrong else "wrong", routing_key=f"key {number % 3}")
+            writer.flush()
+
+        def test_first_problem(segstore_trace):
+            write(segstore_trace("write", mode="match", missing="fail"), wrong=3)
+
+        def test_deadline(segstore_trace):
+            write(segstore_trace("write", mode="match", timeout_s=1), wrong=3)
+
+        def test_refused_elsewhere(segstore_trace):
+            write(segstore_trace("write", mode="match", missing="pass"), wrong=3)
+    """)
+    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={TRACES}"
+    # This client retries for 120 s what is refused in another way: three tests would take longer than this.
+    result = suite.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S)
+    result.assert_outcomes(failed=3, errors=3)
+    near = "near: request * of the trace (connection *): data[[]0[]] is 'wrong' and not 'event 3'"
+    for name in ("first_problem", "deadline"):
+        announced = f"*::test_{name}: write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
+        result.stderr.fnmatch_lines([announced, f"  {near}"])
+    refused = (
+        "write.jsonl: connection *: SETUP_APPEND was forwarded: the store at * answers NO_SUCH_SEGMENT for scope/*"
+    )
+    result.stderr.fnmatch_lines([f"*::test_refused_elsewhere: {refused}"])
+    problem = "write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
+    too_late = "write.jsonl: the trace was still answering clients after 1 s"
+    result.stdout.fnmatch_lines([problem, f"  {near}", problem, f"  {near}", too_late, refused])
+
+
+def test_recordings_have_names_of_their_own_and_those_without_traffic_are_none(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        test_a="""
+        import pytest
+        from talk import *
+
+        class TestSome:
+            def test_same(self, segstore_server): talk(segstore_server, BEGIN[0])
+
+        @pytest.mark.parametrize("what", ["x/../y", "x y"])
+        def test_each(segstore_server, what): talk(segstore_server, BEGIN[0])
+
+        def test_nothing(segstore_server): ...
+
+        def test_two(segstore_cluster):
+            for _ in range(2):
+                talk(segstore_cluster(), BEGIN[0])
+    """,
+        test_b="""
+        from talk import *
+
+        def test_same(segstore_server): talk(segstore_server, BEGIN[0])
+    """,
+    )
+    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record", "kept"), 6)
+    assert recorded(suite.path / "kept") == [
+        "test_a.TestSome.test_same.jsonl",
+        "test_b.test_same.jsonl",
+        "test_each-x-..-y.jsonl",
+        "test_each-x-y.jsonl",
+        "test_two-2.jsonl",
+        "test_two.jsonl",
+    ]
+
+
+def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytest.Pytester) -> None:
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    good = (suite.path / "kept" / "test_writes.jsonl").read_bytes()
+    suite.makepyfile(WRITES + "        raise ValueError\n")
+    result = suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["1 traces in *kept, 1 of failed tests"])
+    assert recorded(suite.path / "kept") == ["test_writes.failed.jsonl", "test_writes.jsonl"]
+    assert (suite.path / "kept" / "test_writes.jsonl").read_bytes() == good
+    suite.makepyfile(WRITES)
+    suite.runpytest_inprocess("-q", "--segstore-record=kept")
+    assert recorded(suite.path / "kept") == ["test_writes.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["test_writes", "test_writes.jsonl"])
+def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Pytester, name: str) -> None:
+    (suite.path / "test_writes.failed.jsonl").write_text("")
+    suite.makepyfile(f"def test_replays(segstore_trace):\n    segstore_trace({name!r})\n")
+    result = suite.runpytest_inprocess("-q")
+    result.assert_outcomes(failed=1)
+    failed = "test_writes.failed.jsonl"
+    there = f"{failed} is there, the recording of a test that failed"
+    result.stdout.fnmatch_lines([f"there is no trace '{name}' in {suite.path}; {there}: *, or ask for '{failed}'"])
+
+
+# --- the race explorer ----------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
+        import pytest
+        from segstore.testing.servers import WouldBlock
+        from talk import *
+
+        def careless(mock):
+            talk(mock, *BEGIN, append(1, b"a"))
+
+        async def careless_too(mock):
+            await talk_async(mock, *BEGIN, append(1, b"a"))
+
+        @pytest.mark.parametrize("client", [careless, careless_too])
+        def test_it(segstore_explore, client):
+            found = segstore_explore(client, match="type = APPEND_BLOCK_END", cuts=("before", "after"))
+            assert found.runs == 3
+            (finding,) = found.findings
+            assert finding.cut.where == "before"
+            assert "lost" in str(finding)
+
+        @pytest.mark.asyncio
+        async def test_a_coroutine_awaits_it_itself(segstore_explore):
+            with pytest.raises(WouldBlock, match="segstore.explore.explorer.explore"):
+                segstore_explore(careless_too)
+    """)
+    passed(suite.runpytest_inprocess(*STRICT), 3)
