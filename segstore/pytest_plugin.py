@@ -363,7 +363,8 @@ def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
     def fail(_: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
         idle = frame is not None and frame.f_code.co_name == "select"
-        if reasons and item.stash.get(_running, False) and (idle or not _in_loop() or next(signals) > _MOST_SIGNALS):
+        may_fail = bool(reasons) and item.stash.get(_running, False)
+        if may_fail and (idle or not _in_loop() or next(signals) > _MOST_SIGNALS):
             item.stash[_running] = False
             pytest.fail(reasons[0])
 
