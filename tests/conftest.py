@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.pytest_suites")
 
 ROOT = Path(__file__).parent.parent
+TYPESCRIPT = Path(sys.prefix) / "typescript"
+"""Where `make test` installs npm's packages for TypeScript."""
 
 
 def zookeeper_starts() -> bool:
@@ -82,6 +84,8 @@ PARTS: dict[str, Callable[[], bool]] = {
     "the extra docs": lambda: find_spec("material") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "tshark": lambda: shutil.which("tshark") is not None,
+    "node": lambda: shutil.which("node") is not None,
+    "npm's packages openapi-ts and typescript": (TYPESCRIPT / "node_modules" / "@hey-api").is_dir,
     "deltalake": lambda: find_spec("deltalake") is not None,
     "pyiceberg": lambda: find_spec("pyiceberg") is not None,
     "PySpark 4.1 or newer": lambda: has_pyspark(4, 1),
@@ -110,6 +114,7 @@ GROUPS = {
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
+    "tests/typescript/": "typescript",
     "tests/test_docs_site.py": "docs",
 }
 """Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""
