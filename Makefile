@@ -48,9 +48,10 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) $(TYPESCRIPT)/.installed ## run every test; options for pytest in ARGS; installs chromium and tshark if root, unless NO_SYSTEM_PACKAGES=1
+test: $(DEV) $(TYPESCRIPT)/.installed ## run every test; options for pytest in ARGS; installs chromium, tshark and junit5 if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
+	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper

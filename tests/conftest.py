@@ -44,6 +44,15 @@ pytest.register_assert_rewrite("tests.pytest_suites")
 ROOT = Path(__file__).parent.parent
 TYPESCRIPT = Path(sys.prefix) / "typescript"
 """Where `make test` installs npm's packages for TypeScript."""
+JUNIT = [
+    Path("/usr/share/java", f"{name}.jar")
+    for name in (
+        *("junit-jupiter-api", "junit-jupiter-engine", "junit-platform-commons", "junit-platform-console"),
+        *("junit-platform-engine", "junit-platform-launcher", "junit-platform-reporting", "apiguardian-api"),
+        *("opentest4j", "opentest4j-reporting-events", "picocli"),
+    )
+]
+"""JUnit 5 as Debian packages it; `make test` installs it."""
 
 
 def zookeeper_starts() -> bool:
@@ -84,6 +93,9 @@ PARTS: dict[str, Callable[[], bool]] = {
     "the extra docs": lambda: find_spec("material") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "tshark": lambda: shutil.which("tshark") is not None,
+    "rustc": lambda: shutil.which("rustc") is not None,
+    "Go": lambda: shutil.which("go") is not None,
+    "JUnit 5 and a Java compiler": lambda: shutil.which("javac") is not None and all(each.is_file() for each in JUNIT),
     "node": lambda: shutil.which("node") is not None,
     "npm's packages openapi-ts and typescript": (TYPESCRIPT / "node_modules" / "@hey-api").is_dir,
     "deltalake": lambda: find_spec("deltalake") is not None,

@@ -118,6 +118,7 @@ class _Server:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level=logging.ERROR,  # below, it reports what clients do, such as Java's `Upgrade: h2c`
             access_log=False,
             server_header=False,
             date_header=False,
