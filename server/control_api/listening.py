@@ -21,7 +21,7 @@ import ssl
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import h11
 import uvicorn
@@ -41,6 +41,9 @@ from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
+_uvicorn_log = log.getChild("uvicorn")
+_uvicorn_log.setLevel(logging.ERROR)  # below, it reports what clients do, such as Java's `Upgrade: h2c`
+
 _BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
@@ -56,6 +59,10 @@ class _Connection(H11Protocol):
     _asking = False
     since_s = 0.0
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.logger = _uvicorn_log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
@@ -118,7 +125,6 @@ class _Server:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level=logging.ERROR,  # below, it reports what clients do, such as Java's `Upgrade: h2c`
             access_log=False,
             server_header=False,
             date_header=False,
