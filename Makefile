@@ -213,9 +213,9 @@ $(DEV): $(INSTALLED) | $(PY)
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $@
 
-$(TYPESCRIPT)/.installed: tests/typescript/package-lock.json
+$(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
 	@mkdir -p $(@D) && cp tests/typescript/package.json $< $(@D)
-	@if command -v npm >/dev/null 2>&1 && npm ci --prefix $(@D) --no-audit --no-fund --silent; then touch $@; \
+	@if command -v npm >/dev/null 2>&1 && npm ci --prefix $(@D) --no-audit --no-fund --silent --fetch-retries=1; then touch $@; \
 		else echo "npm is not here, or could not install: the tests of the generated client will be reported as not run" >&2; fi
 
 $(PY):

@@ -1,7 +1,6 @@
 """The recipes for suites in other languages run as the pages have them, with a writer of events as the code under test.
 
-Each page's code is run with the file that it tells to copy; only the part that stands for the reader's own code is made
-here.
+Each page's code runs with the file that readers copy. Only the part that stands for their own code is made here.
 """
 
 from __future__ import annotations
@@ -30,6 +29,20 @@ async def main():
 asyncio.run(main())
 """
 """The code under test: writes an event. Arguments: the controller's URI, and the event."""
+FAILING = """
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+class FailingTest {
+    @RegisterExtension
+    static final SegstoreExtension segstore = new SegstoreExtension("--stores", "2");
+
+    @Test
+    void whatIsVerifiedIsNotSo() {
+        segstore.verify("type = DELETE_SEGMENT", 1);
+    }
+}
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -37,14 +50,19 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def run(folder: Path, *command: str | Path) -> str:
-    """What a command prints, which finds `segstore` on its path. Fails if it fails."""
+def ended(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command that has run, which found `segstore` on its path."""
     bin_ = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("SEGSTORE", None)
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def run(folder: Path, *command: str | Path) -> str:
+    """What a command prints. Fails if it fails."""
+    done = ended(folder, *command)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -90,8 +108,7 @@ export const writeOrder = async (...given) => execFileSync('{sys.executable}', [
     printed = run(folder, "node", "--test")
     assert re.search(r"\bpass 2\b", printed), printed
     missing = "import { Segstore } from './segstore.mjs'; await Segstore.start({ command: 'no-such-command' });"
-    with pytest.raises(AssertionError, match="spawn no-such-command ENOENT"):
-        run(folder, "node", "--input-type=module", "-e", missing)
+    assert "spawn no-such-command ENOENT" in ended(folder, "node", "--input-type=module", "-e", missing).stderr
 
 
 @pytest.mark.needs("JUnit 5 and a Java compiler")
@@ -115,11 +132,15 @@ def test_the_suite_in_java_passes_with_the_extension(folder: Path) -> None:
 """,
         encoding="utf-8",
     )
+    (folder / "FailingTest.java").write_text(FAILING, encoding="utf-8")
     jars = os.pathsep.join(str(each) for each in JUNIT)
     run(folder, "javac", "-cp", jars, "-d", "out", *(each.name for each in folder.glob("*.java")))
-    launcher = ("org.junit.platform.console.ConsoleLauncher", "--select-class", "OrdersTest")
-    printed = run(folder, "java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.pathsep}out", *launcher)
-    assert re.search(r"\b2 tests successful\b", printed), printed
+    launcher = ("org.junit.platform.console.ConsoleLauncher", "--scan-classpath", "out")
+    done = ended(folder, "java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.pathsep}out", *launcher)
+    assert re.search(r"\b2 tests successful\b", done.stdout), done.stdout + done.stderr
+    assert re.search(r"\b1 tests failed\b", done.stdout)
+    assert "0 requests with type = DELETE_SEGMENT were received, not exactly 1" in done.stdout
+    assert 'the latest requests: {"last":' in done.stderr
 
 
 @pytest.mark.needs("rustc")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ import pytest
 
 from segstore.client import connect
 from tests.conftest import TYPESCRIPT
-from tests.processes import PATIENCE_S, started
+from tests.processes import PATIENCE_S, SERVE, started
 
 HERE = Path(__file__).parent
-SERVE = [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", "--http-port", "0"]
 pytestmark = [pytest.mark.slow, pytest.mark.needs("node", "npm's packages openapi-ts and typescript")]
 
 
@@ -38,7 +36,7 @@ def run(folder: Path, tool: str, *given: str) -> str:
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[dict[str, str]]:
-    with started([*SERVE, "--announce", "json"]) as (process, line):
+    with started(SERVE) as (process, line):
         yield json.loads(line)
         process.terminate()
 

@@ -15,11 +15,10 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from segstore.server.control_api import Controlled, make_app
-from tests.processes import PATIENCE_S, started
+from tests.processes import PATIENCE_S, SERVE, started
 from tests.server.control_api.support import asking, refusal
 
 HERE = Path(__file__).parent
-SERVE = [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0", "--http-port", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, 
 
 @pytest.mark.slow
 def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
-    with started([*SERVE, "--announce", "json"]) as (process, line):
+    with started(SERVE) as (process, line):
         url = f"http://{json.loads(line)['http']}"
         with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
             http.put("/v1/streams/shop/orders").raise_for_status()
