@@ -43,6 +43,7 @@ _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Probl
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
 _NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
 """Models that the library describes and no request or response has."""
+_OF_LISTS: Final = ("type", "items", "minItems", "maxItems")
 
 
 def _operation(route: APIRoute) -> str:
@@ -82,7 +83,7 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             description = described()
-            _describe_actions(description)
+            _describe_rules(description)
             _describe_responses(description)
             _describe_access(description, guarded=guarded)
         return described()
@@ -91,14 +92,15 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     return app
 
 
-def _describe_actions(description: dict[str, Any]) -> None:
-    """Adds to the description that an action can be a word, alone or in a list; the model does not say so."""
+def _describe_rules(description: dict[str, Any]) -> None:
+    """Adds to the description the short forms of rules: an action as a word, one value for a list."""
     for name, schema in description["components"]["schemas"].items():
         if name.startswith("Rule"):
-            actions = schema["properties"]["do"]
-            one = {"anyOf": [{"type": "string"}, actions["items"]]}
-            listed = {"type": "array", "minItems": 1, "items": one}
-            schema["properties"]["do"] = {"anyOf": [*one["anyOf"], listed], "title": "Do"}
+            fields = schema["properties"]
+            fields["do"]["items"] = {"anyOf": [{"type": "string"}, fields["do"]["items"]]}
+            for field in (fields["do"], fields["nth"]):
+                listed = {key: field.pop(key) for key in _OF_LISTS if key in field}
+                field["anyOf"] = [listed["items"], listed]
 
 
 def _describe_responses(description: dict[str, Any]) -> None:

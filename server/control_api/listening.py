@@ -99,7 +99,11 @@ class _Connection(H11Protocol):
         """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""
         problem = body(400, "this is not an HTTP request, or its head is too long", "header")
         headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
-        parts = (h11.Response(status_code=400, headers=headers), h11.Data(data=problem), h11.EndOfMessage())
+        parts = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=problem),
+            h11.EndOfMessage(),
+        )
         self.transport.write(b"".join(self.conn.send(each) or b"" for each in parts))
         self.transport.close()
 

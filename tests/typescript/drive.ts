@@ -30,7 +30,7 @@ const read = await done(api.readEvents({ ...stream, query: { as: 'json' } }));
 await done(api.takeSnapshot({ client, path: { name: 'base' } }));
 
 await done(api.keepRequests({ client }));
-const rule: Rule = { name: 'late', match: 'type = APPEND_BLOCK_END', do: { delay_ms: 1, at: 'before' } };
+const rule: Rule = { name: 'late', match: 'type = APPEND_BLOCK_END', nth: 1, do: { delay_ms: 1, at: 'before' } };
 const added = await done(api.addFault({ client, body: rule }));
 process.stdout.write('ready\n');
 const match = 'type = APPEND_BLOCK_END and segment ~ "shop/orders/*"';
