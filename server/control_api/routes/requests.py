@@ -19,6 +19,8 @@ from segstore.wire.trace import FilterError, FixtureHeader, header_line, to_line
 
 _LINES_AT_ONCE = 100
 _NEIGHBOURS = 10
+_FORMS = {"wtrace": "application/octet-stream", "jsonl": "application/x-ndjson"}
+_BYTES = {"type": "string", "format": "binary"}
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -48,7 +50,7 @@ def router(controlled: Controlled) -> APIRouter:
             last=traffic.last, forgotten=traffic.first - 1, requests=[info_of(controlled, each) for each in requests]
         )
 
-    @made.get("/requests/{number}", tags=["requests"], summary="A request and its reply in detail")
+    @made.get("/requests/{number:int}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
         found = kept()
         request, beside = await found.about(number, _NEIGHBOURS)
@@ -56,7 +58,13 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
         return detail_of(info_of(controlled, request), request, beside, found.traffic)
 
-    @made.get("/trace", tags=["requests"], summary="The latest traffic as a trace", response_class=Response)
+    @made.get(
+        "/trace",
+        tags=["requests"],
+        summary="The latest traffic as a trace",
+        response_class=Response,
+        responses={200: {"content": {each: {"schema": _BYTES} for each in _FORMS.values()}}},
+    )
     async def get_trace(
         form: Annotated[
             Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")
@@ -64,9 +72,8 @@ def router(controlled: Controlled) -> APIRouter:
     ) -> Response:
         traffic = kept().traffic
         name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
-        if form == "jsonl":
-            return StreamingResponse(_lines(traffic), media_type="application/x-ndjson", headers=name)
-        return StreamingResponse(_pieces(traffic.trace()), media_type="application/octet-stream", headers=name)
+        content = _lines(traffic) if form == "jsonl" else _pieces(traffic.trace())
+        return StreamingResponse(content, media_type=_FORMS[form], headers=name)
 
     return made
 
