@@ -16,10 +16,10 @@ from segstore.client import Client, ClientSettings, connect
 from segstore.client.errors import TokenRefused
 from segstore.server import FaultFileError, MockSegmentStore, Rule
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Accounts, Authority, ControllerServer
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, NoFaults
 from segstore.server.faults.observe import NotObserved
-from segstore.server.replay import TraceServer, read_script, replay_controller
+from segstore.server.replay import TraceServer
 from segstore.tap import Tap
 from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
@@ -201,10 +201,10 @@ async def test_a_recording_answers_a_client_as_the_cluster_did(tmp_path: Path) -
         await writes_one(tap.controller_uri, new=True)
     records = read_all(tmp_path / "run.wtrace")
     async with TraceServer(records, mode="match") as server:
-        made = replay_controller(read_script(records), server.host, server.port)
-        async with await ControllerServer.start(made) as controller:
-            await writes_one(f"tcp://127.0.0.1:{controller.port}")
+        controller = await server.start_controller(records)
+        await writes_one(f"tcp://{controller}", new=True)
         assert server.problems == []
+        assert not server.unused()
 
 
 @pytest.mark.parametrize("kept", [False, True])

@@ -28,7 +28,9 @@ from segstore.wire.trace.exchanges import segments_of
 from segstore.wire.trace.pairing import Pairing, take_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from segstore.wire.trace.call_fields import CallField
 
 MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
 """Default limit on records buffered until the other trace has caught up."""
@@ -147,7 +149,7 @@ class Translation:
             if field.is_data:
                 texts = tuple(bytes.fromhex(each).decode("latin-1") for each in texts)  # type: ignore[assignment]
             (rest, mine), (other, its) = map(take_ids, texts)
-            if rest != other:
+            if rest != other or len(mine) != len(its):  # a name may contain what stands for an id
                 return False
             new = [((_EVERYWHERE, one), (_EVERYWHERE, another)) for one, another in zip(mine, its, strict=True)]
         else:
@@ -349,6 +351,25 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         found.append(FieldDifference(name, values[0], values[1], secret, is_data))
     telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)
+
+
+def differing_fields(
+    left: Mapping[str, CallField], right: Mapping[str, CallField], fits: Callable[[str, str], bool]
+) -> tuple[FieldDifference, ...]:
+    """Returns the fields in which the messages of two calls differ, beyond times and ids that fit."""
+    found = []
+    for name in dict.fromkeys((*left, *right)):
+        one, other = left.get(name), right.get(name)
+        if one is not None and other is not None:
+            if one.secret and other.secret:
+                if one.value == other.value:
+                    continue
+            elif one.rest == other.rest and all(map(fits, one.ids, other.ids)):
+                continue
+        secret = any(each is not None and each.secret for each in (one, other))
+        values = (None if each is None else _shown(each.value, secret) for each in (one, other))
+        found.append(FieldDifference(name, *values, secret))
+    return tuple(found)
 
 
 def _shown(value: Any, secret: bool) -> Any:

@@ -8,7 +8,7 @@ from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.forwarding import ForwardingServer, NotForwarded
 from segstore.server.controller.api.in_flight import Handler, InFlight, trailing_of
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
-from segstore.server.controller.api.server import ControllerServer, listen, new_server
+from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "NotForwarded",
     "Permission",
     "answer",
+    "bounds",
     "listen",
     "new_server",
     "scope_resource",
