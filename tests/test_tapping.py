@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import SecretStr
@@ -189,20 +190,25 @@ async def test_a_tap_records_what_the_store_itself_records(tmp_path: Path, watch
     await check_replayed_as_a_server(ours)
 
 
-async def test_a_recording_answers_a_client_as_the_cluster_did(tmp_path: Path) -> None:
-    async def writes_one(uri: str, *, new: bool = False) -> None:
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_a_recording_alone_answers_a_client_as_the_cluster_did(
+    tmp_path: Path, mode: Literal["strict", "match"]
+) -> None:
+    async def program(uri: str) -> tuple[bool, list[bytes]]:
         async with connect(uri) as pravega:
-            if new:
-                await make_stream(pravega, segments=1)
+            await make_stream(pravega)
             async with pravega.event_writer("shop", "orders") as writer:
-                await writer.write(b"tea", routing_key="table 7")
+                for number in range(4):
+                    await writer.write(b"tea %d" % number, routing_key=f"table {number}")
+            again = await pravega.controller.create_scope("shop")
+            return again, sorted(await read_events(pravega, 4))
 
-    async with MockCluster() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
-        await writes_one(tap.controller_uri, new=True)
+    async with MockCluster(2) as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        recorded = await program(tap.controller_uri)
     records = read_all(tmp_path / "run.wtrace")
-    async with TraceServer(records, mode="match") as server:
+    async with TraceServer(records, mode=mode) as server:
         controller = await server.start_controller(records)
-        await writes_one(f"tcp://{controller}", new=True)
+        assert await program(str(controller)) == recorded
         assert server.problems == []
         assert not server.unused()
 

@@ -4,13 +4,16 @@ A call matches one of the trace if method and fields are equal except for those 
 ids that the client chose, which are paired (`segstore.wire.trace.call_fields`). Metadata is not compared. In the mode
 "strict" a call may come once all calls have come that were answered before it was made in the trace; so calls that were
 in flight together may come in any order, as gRPC shares connections between callers. In the mode "match" each call is
-answered wherever it is in the trace, and those that clients repeat by the clock any number of times.
+answered wherever it is in the trace, and those that clients repeat any number of times.
+
+Clients ping transactions by the clock. So in both modes a ping may come at any time, and any number of times; one that
+the trace lacks is answered with OK.
 
 In answers the client's ids, and this replay's addresses, take the place of those of the trace, and delegation tokens
 are empty: a recording has none, or expired ones.
 
-Pure. Invariants: a call of the trace is used once, except the repeatable ones in the mode "match"; what the trace holds
-and cannot be answered is in `left_out`, with the reason.
+Pure. Invariants: a call of the trace is used once, except pings, and the repeatable ones in the mode "match"; records
+that are no call, or cannot be answered, are in `left_out`, with the reason.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ from segstore.wire.trace import (
 if TYPE_CHECKING:
     from segstore.wire.endpoint import Endpoint
 
-_REPEATABLE: Final = frozenset({"getControllerServerList", "getDelegationToken", "getURI", "pingTransaction"})
+_PING: Final = "pingTransaction"
+_REPEATABLE: Final = frozenset({"getControllerServerList", "getDelegationToken", "getURI"})
 _STATUSES: Final = frozenset(grpc.StatusCode.__members__)
 _NEVER: Final = 1 << 62
 _SHOWN: Final = 400
@@ -66,8 +70,8 @@ class LeftOut(NamedTuple):
 class CallStep:
     """A call of the trace.
 
-    number: from 1, among the calls. made, answered: places of its records in the trace. answer: None if the trace ends
-    before it. delay_ns: time to the answer. used: how often it was matched.
+    number: from 1, among the calls; 0 for one that is answered without the trace. made, answered: places of its records
+    in the trace. answer: None if the trace has none. delay_ns: time to the answer. used: how often it was matched.
     """
 
     def __init__(self, number: int, made: int, ts_ns: int, request: Call) -> None:
@@ -157,15 +161,16 @@ class CallReplay:
             self._by_key.setdefault(step.key, []).append(step)
             self._by_rpc.setdefault(step.request.rpc, []).append(step)
         self._next = 0
-        self._answers = [(step.answered, step.number, step) for step in self.steps]
+        self._ordered = [step for step in self.steps if step.request.rpc != _PING]
+        self._answers = [(step.answered, step.number, step) for step in self._ordered]
         heapq.heapify(self._answers)
 
     @property
     def expected(self) -> CallStep | None:
         """The first call that has not come, in the mode "strict"."""
-        while self._next < len(self.steps) and self.steps[self._next].used:
+        while self._next < len(self._ordered) and self._ordered[self._next].used:
             self._next += 1
-        return self.steps[self._next] if self.mode == "strict" and self._next < len(self.steps) else None
+        return self._ordered[self._next] if self.mode == "strict" and self._next < len(self._ordered) else None
 
     def answer(self, call: Call) -> CallStep | None:
         """The call of the trace that has the answer to one; None if there is none, or it comes elsewhere."""
@@ -178,7 +183,9 @@ class CallReplay:
                     break
                 again = each
         step = step or again
-        if step is None or (self.mode == "strict" and step.made > self._earliest()):
+        if step is None:
+            return _pinged(call) if call.rpc == _PING and call.content is not None else None
+        if self.mode == "strict" and call.rpc != _PING and step.made > self._earliest():
             return None
         step.used += 1
         if step is not again and not self._repeats(step, ids):
@@ -189,7 +196,8 @@ class CallReplay:
 
     def _repeats(self, step: CallStep, ids: tuple[str, ...]) -> bool:
         """Whether a call of the trace may come again: it is the last that matches one which clients repeat."""
-        if self.mode == "strict" or step.request.rpc not in _REPEATABLE:
+        rpc = step.request.rpc
+        if rpc != _PING and (self.mode == "strict" or rpc not in _REPEATABLE):
             return False
         return not any(each is not step and self._fits(each, ids) for each in self._by_key[step.key])
 
@@ -234,11 +242,20 @@ class CallReplay:
 
     def unused(self) -> Counter[str]:
         """The calls of the trace that no client has made, counted by method."""
-        return Counter(step.request.rpc for step in self.steps if not step.used)
+        return Counter(step.request.rpc for step in self._ordered if not step.used)
 
     def missed(self) -> Iterable[str]:
         """These calls, one line each, with their places in the trace and their fields."""
-        return (f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self.steps if not each.used)
+        return (
+            f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self._ordered if not each.used
+        )
+
+
+def _pinged(call: Call) -> CallStep:
+    """A ping that the trace lacks, answered with OK, whose number is 0."""
+    step = CallStep(0, 0, 0, call)
+    step.answer = Call(call.number, call.rpc, status="OK")
+    return step
 
 
 def trailing_of_answer(answer: Call) -> tuple[tuple[str, str | bytes], ...]:
