@@ -204,7 +204,9 @@ def test_diff_of_two_runs_ignores_ids_and_what_it_is_told_to(tmp_path: Path) -> 
     assert "  offset: 5 in A, 6 in B" in run("diff", *traces, status=1).stdout.splitlines()
     assert run("diff", *traces, "--ignore", "offset").stdout == ""
     assert "writer_id" in run("diff", *traces, "--exact", status=1).stdout
-    assert "no command has a field 'ofset' (offset?)" in run("diff", *traces, "--ignore", "ofset", status=2).stderr
+    assert (
+        "no command or call has a field 'ofset' (offset?)" in run("diff", *traces, "--ignore", "ofset", status=2).stderr
+    )
 
 
 async def _a_program(uri: str) -> None:

@@ -105,25 +105,29 @@ def timeout_option(help_text: str) -> Callable[[F], F]:
     return click.option("--timeout-s", type=positive, default=5.0, show_default=True, help=help_text)
 
 
-def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
+def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...], *, calls: bool) -> frozenset[str]:
     from segstore.wire import COMMANDS
 
     known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
+    if calls and not known.issuperset(given):
+        from segstore.wire.trace import names_of_call_fields
+
+        known |= names_of_call_fields()
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" ({near[0]}?)" if near else ""
-            raise click.BadParameter(f"no command has a field {name!r}{hint}", ctx, option)
+            raise click.BadParameter(f"no command {'or call ' * calls}has a field {name!r}{hint}", ctx, option)
     return frozenset(given)
 
 
-def ignore_option(help_text: str) -> Callable[[F], F]:
-    """`--ignore`: fields that are not compared, as a set of names."""
+def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
+    """`--ignore`: fields that are not compared, as a set of names. calls: whether it may be one of a call."""
     return click.option(
         "--ignore",
         metavar="FIELD",
         multiple=True,
-        callback=_fields,
+        callback=partial(_fields, calls=calls),
         default=("last_modified", "server_stack_trace"),
         show_default=True,
         help=help_text,

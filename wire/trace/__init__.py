@@ -33,7 +33,7 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, translated_answer
+from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_answer
 from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
 from segstore.wire.trace.diff import (
     VARYING_FIELDS,
@@ -130,6 +130,7 @@ __all__ = [
     "language",
     "make_mark",
     "mark_of",
+    "names_of_call_fields",
     "parse_filter",
     "read_blocks",
     "read_body",

@@ -42,8 +42,8 @@ class CallField(NamedTuple):
 def fields_of(call: Call) -> dict[str, CallField]:
     """The fields of a call's message that are set, by path, such as `streamInfo.scope` or `segments[0].offset`.
 
-    A transaction id is one field, and so is an address. Those of a message that is not known or does not decode are its
-    bytes in hex.
+    A transaction id is one field, and so is an address; values of enums are names. A message that is not known or does
+    not decode is one field, its bytes in hex.
     """
     if call.content is None:
         text = call.message.hex()
@@ -64,7 +64,7 @@ def _fields(message: Message, path: str) -> Iterator[tuple[str, CallField]]:
             for at, each in _values(field, value):
                 name = f"{path}.{field.name}{at}" if path else f"{field.name}{at}"
                 if field.message_type is None or _is_map_of_scalars(field):
-                    yield name, _scalar(field.name, each)
+                    yield name, _scalar(field, each)
                 else:
                     yield from _fields(each, name)
 
@@ -84,22 +84,44 @@ def _values(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", each) for number, each in enumerate(value))
 
 
-def _scalar(name: str, value: Any) -> CallField:
-    if name == TOKEN:
+def _scalar(field: Any, value: Any) -> CallField:
+    if field.name == TOKEN:
         return CallField(value, (), "*", secret=True)
-    if name in _TIMES:
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        value = value if named is None else named.name
+    if field.name in _TIMES:
         return CallField(value, (), (value > 0) - (value < 0))
     if isinstance(value, str):
-        rest, ids = take_ids(value)
-        return CallField(value, tuple(ids), (rest, len(ids)) if ids else rest)
+        return text_field(value)
     if isinstance(value, float) and math.isnan(value):
         return CallField("NaN", (), "NaN")  # which equals itself
     return CallField(value, (), value)
 
 
+def text_field(text: str) -> CallField:
+    """A field of text, in which ids may differ."""
+    rest, ids = take_ids(text)
+    return CallField(text, tuple(ids), (rest, len(ids)) if ids else rest)
+
+
 def id_of(transaction: Any) -> UUID:
     """The UUID in a `TxnId`."""
     return UUID(int=(transaction.highBits & _MASK) << 64 | transaction.lowBits & _MASK)
+
+
+def names_of_call_fields() -> set[str]:
+    """The names of all fields of the controller's messages, and of a call's status and details."""
+    from segstore.wire.controller_api import messages
+
+    kinds = list(messages.ServerRequest.DESCRIPTOR.file.message_types_by_name.values())
+    return {"grpc-status", "grpc-message", *(field.name for kind in kinds for field in _all_fields(kind))}
+
+
+def _all_fields(kind: Any) -> Iterator[Any]:
+    yield from kind.fields
+    for each in kind.nested_types:
+        yield from _all_fields(each)
 
 
 class CallKey(NamedTuple):
