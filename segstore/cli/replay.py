@@ -206,6 +206,7 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
 
 async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
     from segstore.traces import drive
+    from segstore.wire.trace import Direction, RecordKind
 
     found = await drive(
         records,
@@ -215,6 +216,9 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
+    calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
+    if calls:
+        echo(f"controller calls that were not made, because --to is a store: {calls}", err=True)
     return _compared(found, "in the trace", "the store's")
 
 
@@ -238,7 +242,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 
     def tell(problem: Problem) -> None:
         try:
-            echo(problem)  # which flushes
+            for line in str(problem).splitlines():
+                echo(line)  # which flushes
         except BrokenPipeError:  # the reader of the output has gone
             stop.set()
 
