@@ -47,12 +47,12 @@ def answered_by_leader(
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a request of the REST API")
             raise AssertionError("abort raises")
         authorization = next((str(value) for key, value in sent_metadata(context) if key == _CREDENTIALS), None)
-        return _encode(await answered(leading, asked, authorization, context.peer()))
+        return _encode(await answered(leading, asked, authorization, context.peer(), calls=front.calls))
 
     async def ask(asked: Asked, authorization: str | None, peer: str) -> Answer:
         leading = executor()
         if leading is not None:
-            return await answered(leading, asked, authorization, peer)
+            return await answered(leading, asked, authorization, peer, calls=front.calls)
         try:
             data, _ = await front.ask(
                 _METHOD, _encode(asked), [] if authorization is None else [(_CREDENTIALS, authorization)], timeout_s

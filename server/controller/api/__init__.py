@@ -1,7 +1,7 @@
 """The controller's gRPC server: methods, status codes, authentication and permissions, some of it also for REST."""
 
 from segstore.server.controller.api.access import Permission
-from segstore.server.controller.api.answers import answer
+from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Accounts, Authority
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.executing import Executor
@@ -33,4 +33,5 @@ __all__ = [
     "stream_resource",
     "trailing_of",
     "user_resource",
+    "with_status",
 ]
