@@ -142,7 +142,7 @@ class ControllerChannels:
             self.states.sent(node)
             self._calls.add(call)
             try:
-                return Answer(await call, node)
+                return Answer(await _answered(call), node)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
                     refusals += 1
@@ -317,6 +317,23 @@ class ControllerChannels:
         await asyncio.gather(
             *tasks, *self._closing, *(channel.close(None) for channel in channels.values()), return_exceptions=True
         )
+
+
+async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
+    """Waits for a call's response; cancels the call if the wait is cancelled.
+
+    The wait's own CancelledError is raised: that of gRPC lacks the text by which anyio recognizes its scopes.
+    """
+
+    async def response() -> Any:
+        return await call
+
+    task = asyncio.get_running_loop().create_task(response(), name="waiting for the controller")
+    try:
+        await asyncio.wait([task])
+    finally:
+        task.cancel()
+    return task.result()
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
