@@ -26,7 +26,15 @@ from segstore.client.connection import (
     RawClient,
     SegmentRequests,
 )
-from segstore.client.controller import TableConfig, TransactionStatus
+from segstore.client.controller import (
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+    TableConfig,
+    TransactionStatus,
+)
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
 from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
 from segstore.client.retry import Backoff
@@ -81,11 +89,15 @@ __all__ = [
     "Position",
     "RawClient",
     "ReaderGroup",
+    "RetentionPolicy",
+    "RetentionType",
     "Retriable",
     "Revision",
     "RevisionedStream",
     "RoundRobin",
     "Router",
+    "ScaleType",
+    "ScalingPolicy",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
@@ -94,6 +106,7 @@ __all__ = [
     "SinglePartition",
     "StateRules",
     "StateSynchronizer",
+    "StreamConfig",
     "StreamEvent",
     "TableConfig",
     "TableEntry",

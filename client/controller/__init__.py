@@ -11,12 +11,18 @@ from segstore.client.controller.controller import (
     name_of,
     parts_of,
 )
+from segstore.client.controller.policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 
 __all__ = [
     "Access",
     "Controller",
     "ControllerChannels",
     "ControllerLocations",
+    "RetentionPolicy",
+    "RetentionType",
+    "ScaleType",
+    "ScalingPolicy",
+    "StreamConfig",
     "Successor",
     "TableConfig",
     "TransactionStatus",
