@@ -27,11 +27,13 @@ from segstore.client.connection import (
     SegmentRequests,
 )
 from segstore.client.controller import (
+    CutError,
     RetentionPolicy,
     RetentionType,
     ScaleType,
     ScalingPolicy,
     StreamConfig,
+    StreamCut,
     TableConfig,
     TransactionStatus,
 )
@@ -73,6 +75,7 @@ __all__ = [
     "Cluster",
     "ConnectionPool",
     "Credentials",
+    "CutError",
     "Endpoint",
     "Entry",
     "EventReader",
@@ -107,6 +110,7 @@ __all__ = [
     "StateRules",
     "StateSynchronizer",
     "StreamConfig",
+    "StreamCut",
     "StreamEvent",
     "TableConfig",
     "TableEntry",

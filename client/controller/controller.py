@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.connection import Endpoint, TokenCache
 from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.controller.cuts import checked_cut
 from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
 from segstore.client.errors import (
     NoSuchStream,
@@ -205,8 +206,8 @@ class Controller:
         _succeeded(await self._ask("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
 
     async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Deletes all data before a cut: segment id → offset."""
-        request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
+        """Deletes all data before a cut: segment id → offset. Raises CutError for a `StreamCut` of another stream."""
+        request = m.StreamCut(streamInfo=_info(scope, stream), cut=checked_cut(scope, stream, cut))
         _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
 
     async def scale(

@@ -61,8 +61,10 @@ def test_the_message_is_what_the_java_client_sends() -> None:
 
 
 def test_values_are_those_of_the_api() -> None:
-    assert [each.value for each in ScaleType] == list(m.ScalingPolicy.ScalingPolicyType.values())
-    assert [0, *(each.value for each in RetentionType)] == list(m.RetentionPolicy.RetentionPolicyType.values())
+    scaling, retention = m.ScalingPolicy, m.RetentionPolicy
+    api = [scaling.FIXED_NUM_SEGMENTS, scaling.BY_RATE_IN_KBYTES_PER_SEC, scaling.BY_RATE_IN_EVENTS_PER_SEC]
+    assert [each.value for each in ScaleType] == api
+    assert [each.value for each in RetentionType] == [retention.TIME, retention.SIZE]
 
 
 @pytest.mark.parametrize(
