@@ -11,6 +11,7 @@ For work on the protocol below streams there are `ConnectionPool` and its flows,
 `SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
 """
 
+from segstore.client.batch import EventRange, EventRangeReader
 from segstore.client.client import Client, connect
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
@@ -78,6 +79,8 @@ __all__ = [
     "CutError",
     "Endpoint",
     "Entry",
+    "EventRange",
+    "EventRangeReader",
     "EventReader",
     "EventWriter",
     "Final",

@@ -287,6 +287,16 @@ class Controller:
         request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
         return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
 
+    async def segments_between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[int]:
+        """Returns the ids of the segments that have data between two cuts; one may be empty: the head or the tail.
+
+        Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
+        """
+        request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
+        return [each.segmentId for each in (await self._call("getSegmentsBetween", request)).segments]
+
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
