@@ -11,6 +11,7 @@ For work on the protocol below streams there are `ConnectionPool` and its flows,
 `SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
 """
 
+from segstore.client.batch import EventRange, EventRangeReader
 from segstore.client.client import Client, connect
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
@@ -26,7 +27,17 @@ from segstore.client.connection import (
     RawClient,
     SegmentRequests,
 )
-from segstore.client.controller import TableConfig, TransactionStatus
+from segstore.client.controller import (
+    CutError,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+    StreamCut,
+    TableConfig,
+    TransactionStatus,
+)
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
 from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
 from segstore.client.retry import Backoff
@@ -65,8 +76,11 @@ __all__ = [
     "Cluster",
     "ConnectionPool",
     "Credentials",
+    "CutError",
     "Endpoint",
     "Entry",
+    "EventRange",
+    "EventRangeReader",
     "EventReader",
     "EventWriter",
     "Final",
@@ -81,11 +95,15 @@ __all__ = [
     "Position",
     "RawClient",
     "ReaderGroup",
+    "RetentionPolicy",
+    "RetentionType",
     "Retriable",
     "Revision",
     "RevisionedStream",
     "RoundRobin",
     "Router",
+    "ScaleType",
+    "ScalingPolicy",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
@@ -94,6 +112,8 @@ __all__ = [
     "SinglePartition",
     "StateRules",
     "StateSynchronizer",
+    "StreamConfig",
+    "StreamCut",
     "StreamEvent",
     "TableConfig",
     "TableEntry",

@@ -13,6 +13,7 @@ from random import Random
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from segstore.client.batch import EventRange, EventRangeReader, event_ranges
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
@@ -148,6 +149,19 @@ class Client(ClosedAfter):
         from_: "head", "tail", or a cut: segment id → offset.
         """
         return EventReader(self._cluster("READ"), scope, stream, from_=from_)
+
+    async def event_ranges(
+        self, scope: str, stream: str, *, from_: From = "head", to: From = "tail"
+    ) -> list[EventRange]:
+        """Returns the segment ranges between two positions, for `range_reader`, in any process.
+
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        """
+        return await event_ranges(self._cluster("READ"), scope, stream, from_, to)
+
+    def range_reader(self, wanted: EventRange) -> EventRangeReader:
+        """Returns a reader of the events of one range."""
+        return EventRangeReader(self._cluster("READ"), wanted)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import name_of
+from segstore.client.controller import StreamCut, checked_cut, name_of, parts_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.codec import GroupConfig
 from segstore.client.groups.reader import GroupReader
@@ -29,7 +29,6 @@ from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import tail_of
-from segstore.wire.names import SegmentName
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
@@ -79,6 +78,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             self._starts = {each: given.get(each, "head") for each in names}
         else:
             self._starts = dict.fromkeys(names, from_)
+        for (own, stream), start in self._starts.items():
+            if isinstance(start, Mapping):
+                checked_cut(own, stream, start)
         self._table = self._new_table()
 
     def _new_table(self, *, recovers: bool = False) -> GroupTable:
@@ -172,17 +174,12 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         assert config is not None
         return sorted(f"{scope}/{stream}" for scope, stream in config.streams)
 
-    async def cuts(self) -> dict[str, dict[int, int]]:
+    async def cuts(self) -> dict[str, StreamCut]:
         """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
 
         The result can be passed as `from_` of another group.
         """
-        found: dict[str, dict[int, int]] = {}
-        for segment, offset in sorted((await self._state()).positions().items()):
-            parsed = SegmentName.parse(segment)
-            if parsed.segment_id is not None:
-                found.setdefault(f"{parsed.scope}/{parsed.stream}", {})[parsed.segment_id] = offset
-        return found
+        return cuts_of((await self._state()).positions())
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 
@@ -193,6 +190,15 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def aclose(self) -> None:
         """Releases this object's resources; the group and its readers continue. Can be called twice."""
         self._table.close()
+
+
+def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    """Sorts positions, qualified segment name → offset, into cuts by "scope/stream"."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for segment, offset in sorted(positions.items()):
+        scope, stream, number = parts_of(segment)
+        found.setdefault((scope, stream), {})[number] = offset
+    return {f"{scope}/{stream}": StreamCut(scope, stream, cut) for (scope, stream), cut in found.items()}
 
 
 def _full(scope: str, stream: str) -> tuple[str, str]:
