@@ -11,6 +11,7 @@ may come from any thread, also from one that runs an event loop. Ctrl-C cancels 
 Written by tools/make_sync.py.
 """
 
+from segstore.client.sync.batch import EventRangeReader
 from segstore.client.sync.client import Client, connect
 from segstore.client.sync.controller import Controller
 from segstore.client.sync.groups import GroupReader, ReaderGroup
@@ -31,6 +32,7 @@ __all__ = [
     "ByteWriter",
     "Client",
     "Controller",
+    "EventRangeReader",
     "EventReader",
     "EventWriter",
     "GroupReader",

@@ -10,10 +10,12 @@ from random import Random
 from typing import Literal
 
 from segstore.client import connect as async_connect
+from segstore.client.batch import EventRange
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Credentials, PoolMetrics
 from segstore.client.groups import GroupStart
 from segstore.client.stream import From, Router
+from segstore.client.sync.batch import EventRangeReader
 from segstore.client.sync.controller import Controller
 from segstore.client.sync.groups import ReaderGroup
 from segstore.client.sync.loop import Lease
@@ -62,6 +64,17 @@ class Client(OpenedClient):
         from_: "head", "tail", or a cut: segment id → offset.
         """
         return EventReader(self._lease.call(self._inner.event_reader, scope, stream, from_=from_), self._lease)
+
+    def event_ranges(self, scope: str, stream: str, *, from_: From = "head", to: From = "tail") -> list[EventRange]:
+        """Returns the segment ranges between two positions, for `range_reader`, in any process.
+
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        """
+        return self._lease.run(self._inner.event_ranges, scope, stream, from_=from_, to=to)
+
+    def range_reader(self, wanted: EventRange) -> EventRangeReader:
+        """Returns a reader of the events of one range."""
+        return EventRangeReader(self._lease.call(self._inner.range_reader, wanted), self._lease)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""

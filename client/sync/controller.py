@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
 from segstore.client.connection import Endpoint
-from segstore.client.controller import Access, Successor, TableConfig, TransactionStatus
+from segstore.client.controller import Access, StreamConfig, Successor, TableConfig, TransactionStatus
 from segstore.client.controller import Controller as AsyncController
 from segstore.client.routing import SegmentRange
 from segstore.client.sync.proxies import Iteration, Proxy
@@ -34,16 +34,30 @@ class Controller(Proxy[AsyncController]):
         """Iterates over all scopes, page by page."""
         return Iteration(self._lease.call(self._inner.list_scopes), self._lease)
 
-    def list_streams(self, scope: str) -> Iterator[str]:
-        """Iterates over all streams of a scope, page by page."""
-        return Iteration(self._lease.call(self._inner.list_streams, scope), self._lease)
+    def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+        """Iterates over all streams of a scope, or those with a tag, page by page."""
+        return Iteration(self._lease.call(self._inner.list_streams, scope, tag=tag), self._lease)
 
-    def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
-        """Creates a stream with a fixed number of segments; returns False if it exists.
+    def create_stream(
+        self, scope: str, stream: str, config: StreamConfig | None = None, *, segments: int | None = None
+    ) -> bool:
+        """Creates a stream; returns False if it exists, whatever its configuration.
 
-        Raises ValueError for fewer than 1, for which a controller would report only a failure.
+        segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
+        Raises ValueError for fewer than 1, and if both are given.
         """
-        return self._lease.run(self._inner.create_stream, scope, stream, segments=segments)
+        return self._lease.run(self._inner.create_stream, scope, stream, config, segments=segments)
+
+    def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Replaces a stream's configuration; its segments stay. Raises NoSuchStream and StreamSealed.
+
+        To change a part: `dataclasses.replace(controller.stream_config(…), tags=(…))`.
+        """
+        self._lease.run(self._inner.update_stream, scope, stream, config)
+
+    def stream_config(self, scope: str, stream: str) -> StreamConfig:
+        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation if no stream can have it."""
+        return self._lease.run(self._inner.stream_config, scope, stream)
 
     def seal_stream(self, scope: str, stream: str) -> None:
         self._lease.run(self._inner.seal_stream, scope, stream)
@@ -52,7 +66,7 @@ class Controller(Proxy[AsyncController]):
         self._lease.run(self._inner.delete_stream, scope, stream)
 
     def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Deletes all data before a cut: segment id → offset."""
+        """Deletes all data before a cut: segment id → offset. Raises CutError for a `StreamCut` of another stream."""
         self._lease.run(self._inner.truncate_stream, scope, stream, cut)
 
     def scale(
@@ -87,6 +101,13 @@ class Controller(Proxy[AsyncController]):
     def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         """Returns the segments of an epoch."""
         return self._lease.run(self._inner.epoch_segments, scope, stream, epoch)
+
+    def segments_between(self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> list[int]:
+        """Returns the ids of the segments that have data between two cuts; one may be empty: the head or the tail.
+
+        Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
+        """
+        return self._lease.run(self._inner.segments_between, scope, stream, start, end)
 
     def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
         """Creates a transaction; returns its id and the stream segments that its own segments belong to."""

@@ -11,6 +11,7 @@ from typing import Self
 
 from segstore.client import GroupReader as AsyncGroupReader
 from segstore.client import ReaderGroup as AsyncReaderGroup
+from segstore.client.controller import StreamCut
 from segstore.client.groups import GroupEvent
 from segstore.client.sync.proxies import Proxy, step
 
@@ -59,7 +60,7 @@ class ReaderGroup(Proxy[AsyncReaderGroup]):
         """Returns the group's streams, as "scope/stream"."""
         return self._lease.run(self._inner.streams)
 
-    def cuts(self) -> dict[str, dict[int, int]]:
+    def cuts(self) -> dict[str, StreamCut]:
         """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
 
         The result can be passed as `from_` of another group.

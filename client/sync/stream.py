@@ -19,7 +19,7 @@ from segstore.client import RevisionedStream as AsyncRevisionedStream
 from segstore.client import StateSynchronizer as AsyncStateSynchronizer
 from segstore.client import Transaction as AsyncTransaction
 from segstore.client import TransactionWriter as AsyncTransactionWriter
-from segstore.client.controller import TransactionStatus
+from segstore.client.controller import StreamCut, TransactionStatus
 from segstore.client.segment import WriterStats
 from segstore.client.stream import Entry, Revision, StateRules, StreamEvent
 from segstore.client.sync.proxies import Iteration, Proxy, parts_of, step
@@ -202,7 +202,7 @@ class EventReader(Proxy[AsyncEventReader]):
         self._lease.run(self._inner.open)
 
     @property
-    def cut(self) -> dict[int, int]:
+    def cut(self) -> StreamCut:
         """The position from which to resume: segment id → offset after its last returned event."""
         return self._lease.call(lambda: self._inner.cut)
 
