@@ -304,8 +304,7 @@ class Controller:
         answer = await self._call(
             "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
         )
-        bits = (answer.txnId.highBits & _MASK) << 64 | (answer.txnId.lowBits & _MASK)
-        return UUID(int=bits), [_range(each) for each in answer.activeSegments]
+        return _identifier(answer.txnId), [_range(each) for each in answer.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
         """Extends a lease; returns the status that the controller reports."""
@@ -333,6 +332,16 @@ class Controller:
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
         answer = await self._call("checkTransactionState", request)
         return TransactionStatus(m.TxnState.State.Name(answer.state))
+
+    async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
+        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        answer = await self._call(
+            "listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
+        )
+        return {
+            _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
+            for each in answer.response
+        }
 
     # --- key-value tables -------------------------------------------------------------------------------------------
 
@@ -408,6 +417,10 @@ def _table(scope: str, table: str) -> m.KeyValueTableInfo:
 def _transaction(identifier: UUID) -> m.TxnId:
     high, low = (bits - 2**64 if bits >= 2**63 else bits for bits in (identifier.int >> 64, identifier.int & _MASK))
     return m.TxnId(highBits=high, lowBits=low)
+
+
+def _identifier(message: Any) -> UUID:
+    return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
 
 
 def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:

@@ -130,6 +130,10 @@ class Controller(Proxy[AsyncController]):
     def transaction_status(self, scope: str, stream: str, transaction: UUID) -> TransactionStatus:
         return self._lease.run(self._inner.transaction_status, scope, stream, transaction)
 
+    def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
+        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        return self._lease.run(self._inner.completed_transactions, scope, stream)
+
     def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
         """Creates a table; returns False if one exists, whatever its configuration."""
         return self._lease.run(self._inner.create_table, scope, table, config)
