@@ -335,9 +335,8 @@ class Controller:
 
     async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
         """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
-        answer = await self._call(
-            "listCompletedTransactions", m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
-        )
+        request = m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
+        answer = await self._call("listCompletedTransactions", request)
         return {
             _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
             for each in answer.response

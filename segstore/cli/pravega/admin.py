@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
@@ -44,7 +45,7 @@ class Admin:
 
         return run(self._cluster, until_done)
 
-    async def list(self, column: str, names: AsyncIterator[str]) -> None:
+    async def names(self, column: str, names: AsyncIterator[str]) -> None:
         """Prints names."""
         async for name in names:
             echo(json.dumps({column: name}) if self._as_json else name)
@@ -65,7 +66,7 @@ class Admin:
             print_table(columns, rows)
 
 
-_admin: Final[Callable[[F], F]] = click.make_pass_decorator(Admin)
+_admin: Final[Callable[..., Any]] = click.make_pass_decorator(Admin)
 _scope: Final = click.argument("scope")
 _stream: Final = click.argument("stream", type=STREAM)
 _table: Final = click.argument("table", type=STREAM)
@@ -102,7 +103,7 @@ def scopes() -> None:
 @_admin
 def list_scopes(admin: Admin) -> int:
     """List the scopes."""
-    return admin.do(lambda client: admin.list("scope", client.controller.list_scopes()))
+    return admin.do(lambda client: admin.names("scope", client.controller.list_scopes()))
 
 
 @scopes.command("create")
@@ -143,7 +144,7 @@ def streams() -> None:
 @_admin
 def list_streams(admin: Admin, scope: str, tag: str | None) -> int:
     """List the streams of a scope."""
-    return admin.do(lambda client: admin.list("stream", client.controller.list_streams(scope, tag=tag)))
+    return admin.do(lambda client: admin.names("stream", client.controller.list_streams(scope, tag=tag)))
 
 
 @streams.command("show")
@@ -271,7 +272,7 @@ def scale_stream(admin: Admin, stream: Name, segments: int) -> int:
     async def work(client: Client) -> None:
         now = [each.segment_id for each in await client.controller.current_segments(*stream)]
         bounds = [number / segments for number in range(segments + 1)]
-        await client.controller.scale(*stream, now, list(zip(bounds, bounds[1:], strict=False)), wait_ms=_SCALE_MS)
+        await client.controller.scale(*stream, now, list(pairwise(bounds)), wait_ms=_SCALE_MS)
 
     return admin.do(work)
 
@@ -385,7 +386,7 @@ def tables() -> None:
 @_admin
 def list_tables(admin: Admin, scope: str) -> int:
     """List the key-value tables of a scope."""
-    return admin.do(lambda client: admin.list("table", client.controller.list_tables(scope)))
+    return admin.do(lambda client: admin.names("table", client.controller.list_tables(scope)))
 
 
 @tables.command("show")

@@ -38,14 +38,18 @@ class Cluster(NamedTuple):
 
         from segstore.client import ClientSettings, connect
 
-        given = {"tls_ca_file": self.ca} if self.ca is not None else {}
+        given: dict[str, Any] = dict(map(_property, self.properties))
+        if self.ca is not None:
+            given["tls_ca_file"] = self.ca
         try:
-            settings = ClientSettings.from_environment(**given, **dict(map(_property, self.properties)))
+            settings = ClientSettings.from_environment(**given)
             return connect(self.uri, settings)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name = ".".join(map(str, first["loc"]))
             said = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "extra_forbidden":
+                said = "there is none of this name"
             raise click.UsageError(f"client setting {name}: {said}" if name else said) from error
         except ValueError as error:
             raise click.UsageError(str(error)) from error

@@ -136,9 +136,9 @@ async def _slices(
     if group is not None:
         member = f"segstore-{os.uname().nodename}-{os.getpid()}"
         starts = {stream[1]: start} if isinstance(start, Mapping) else start
-        async with client.reader_group(stream[0], group, streams=[stream[1]], from_=starts) as opened:
-            async with opened.reader(member) as reader:
-                yield _of_group(reader)
+        opened = client.reader_group(stream[0], group, streams=[stream[1]], from_=starts)
+        async with opened, opened.reader(member) as reader:
+            yield _of_group(reader)
     elif at_end:
         yield _of_ranges(client, stream, start)
     else:
@@ -163,8 +163,7 @@ async def _of_ranges(client: Client, stream: tuple[str, str], start: Any) -> Asy
 
 
 async def _of_group(reader: Any) -> AsyncIterator[list[Place]]:
-    from segstore.wire.names import SegmentName
-
     async for event in reader:
-        name = SegmentName.parse(event.segment)
-        yield [Place(event.data, f"{name.scope}/{name.stream}", name.number, name.epoch, event.offset)]
+        stream, _, segment = event.segment.rpartition("/")
+        number, _, epoch = segment.partition(".#epoch.")
+        yield [Place(event.data, stream, int(number), int(epoch or 0), event.offset)]
