@@ -253,7 +253,7 @@ def create_stream(admin: Admin, stream: Name, **given: Any) -> int:
 @_configured
 @_admin
 def update_stream(admin: Admin, stream: Name, **given: Any) -> int:
-    """Change the given parts of a stream's configuration. Its segments stay as they are."""
+    """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
 
     async def work(client: Client) -> None:
         config = await client.controller.stream_config(*stream)
