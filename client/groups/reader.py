@@ -66,6 +66,10 @@ class _End(NamedTuple):
     in_vain: bool
 
 
+def _stream_of(segment: str) -> str:
+    return segment.rpartition("/")[0]
+
+
 class GroupReader(OpenedBefore):
     """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
@@ -84,7 +88,9 @@ class GroupReader(OpenedBefore):
         self._positions: dict[str, int] = {}
         """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes)
+        telemetry = cluster.telemetry
+        observer = None if telemetry is None else telemetry.receiving(_stream_of, table.group)
+        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes, observer)
         self._in_hand: tuple[str, int] | None = None
         """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
@@ -144,7 +150,8 @@ class GroupReader(OpenedBefore):
                 if not joining.cancelled() and joining.exception() is None:
                     await self._table.change(lambda state: state.quit(self.name, {}))
         except (ClientError, TimeoutError) as problem:
-            log.warning("the reader %s, cancelled while joining, may be online in its group: %r", self.name, problem)
+            said = "the reader %s, cancelled while joining, may be online in its group: %r"
+            log.warning(said, self.name, problem, extra={"reader": self.name, "segment": self._table.segment})
         finally:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)

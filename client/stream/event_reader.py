@@ -72,7 +72,9 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
-        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes)
+        telemetry = cluster.telemetry
+        observer = None if telemetry is None else telemetry.receiving(lambda _: self._name)
+        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes, observer)
         self._opened = False
 
     async def open(self) -> None:
