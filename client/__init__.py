@@ -42,6 +42,7 @@ from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, U
 from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
 from segstore.client.retry import Backoff
 from segstore.client.segment import Chunk, SegmentReader, SegmentWriter, SegmentWriterStats, WriterStats, add_up
+from segstore.client.serializers import Deserialized, JsonSerializer, MsgspecSerializer, Serializer
 from segstore.client.stream import (
     ByteReader,
     ByteWriter,
@@ -77,6 +78,7 @@ __all__ = [
     "ConnectionPool",
     "Credentials",
     "CutError",
+    "Deserialized",
     "Endpoint",
     "Entry",
     "EventRange",
@@ -88,8 +90,10 @@ __all__ = [
     "GroupEvent",
     "GroupReader",
     "HashedKey",
+    "JsonSerializer",
     "KeyValueTable",
     "Locations",
+    "MsgspecSerializer",
     "PartialRoundRobin",
     "PoolMetrics",
     "Position",
@@ -109,6 +113,7 @@ __all__ = [
     "SegmentRequests",
     "SegmentWriter",
     "SegmentWriterStats",
+    "Serializer",
     "SinglePartition",
     "StateRules",
     "StateSynchronizer",
