@@ -39,7 +39,21 @@ from segstore.client.controller import (
     TransactionStatus,
 )
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
-from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
+from segstore.client.groups import (
+    Checkpoint,
+    CheckpointTaken,
+    GroupChange,
+    GroupEvent,
+    GroupListener,
+    GroupMetrics,
+    GroupReader,
+    Position,
+    ReaderGroup,
+    SegmentEnded,
+    SegmentLag,
+    SegmentsAcquired,
+    SegmentsReleased,
+)
 from segstore.client.retry import Backoff
 from segstore.client.segment import Chunk, SegmentReader, SegmentWriter, SegmentWriterStats, WriterStats, add_up
 from segstore.client.serializers import Deserialized, JsonSerializer, MsgspecSerializer, Serializer
@@ -70,6 +84,8 @@ __all__ = [
     "Bearer",
     "ByteReader",
     "ByteWriter",
+    "Checkpoint",
+    "CheckpointTaken",
     "Chunk",
     "Client",
     "ClientError",
@@ -87,7 +103,10 @@ __all__ = [
     "EventWriter",
     "Final",
     "FixedStore",
+    "GroupChange",
     "GroupEvent",
+    "GroupListener",
+    "GroupMetrics",
     "GroupReader",
     "HashedKey",
     "JsonSerializer",
@@ -108,11 +127,15 @@ __all__ = [
     "Router",
     "ScaleType",
     "ScalingPolicy",
+    "SegmentEnded",
+    "SegmentLag",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
     "SegmentWriter",
     "SegmentWriterStats",
+    "SegmentsAcquired",
+    "SegmentsReleased",
     "Serializer",
     "SinglePartition",
     "StateRules",
