@@ -77,6 +77,7 @@ from segstore.client.stream import (
     TransactionWriter,
 )
 from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
+from segstore.client.watermarks import TimeWindow, TimeWindows
 
 __all__ = [
     "Backoff",
@@ -146,6 +147,8 @@ __all__ = [
     "TableConfig",
     "TableEntry",
     "TableKey",
+    "TimeWindow",
+    "TimeWindows",
     "Transaction",
     "TransactionStatus",
     "TransactionWriter",
