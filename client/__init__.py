@@ -39,9 +39,24 @@ from segstore.client.controller import (
     TransactionStatus,
 )
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
-from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
+from segstore.client.groups import (
+    Checkpoint,
+    CheckpointTaken,
+    GroupChange,
+    GroupEvent,
+    GroupListener,
+    GroupMetrics,
+    GroupReader,
+    Position,
+    ReaderGroup,
+    SegmentEnded,
+    SegmentLag,
+    SegmentsAcquired,
+    SegmentsReleased,
+)
 from segstore.client.retry import Backoff
 from segstore.client.segment import Chunk, SegmentReader, SegmentWriter, SegmentWriterStats, WriterStats, add_up
+from segstore.client.serializers import Deserialized, JsonSerializer, MsgspecSerializer, Serializer
 from segstore.client.stream import (
     ByteReader,
     ByteWriter,
@@ -62,6 +77,7 @@ from segstore.client.stream import (
     TransactionWriter,
 )
 from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
+from segstore.client.watermarks import TimeWindow, TimeWindows
 
 __all__ = [
     "Backoff",
@@ -69,6 +85,8 @@ __all__ = [
     "Bearer",
     "ByteReader",
     "ByteWriter",
+    "Checkpoint",
+    "CheckpointTaken",
     "Chunk",
     "Client",
     "ClientError",
@@ -77,6 +95,7 @@ __all__ = [
     "ConnectionPool",
     "Credentials",
     "CutError",
+    "Deserialized",
     "Endpoint",
     "Entry",
     "EventRange",
@@ -85,11 +104,16 @@ __all__ = [
     "EventWriter",
     "Final",
     "FixedStore",
+    "GroupChange",
     "GroupEvent",
+    "GroupListener",
+    "GroupMetrics",
     "GroupReader",
     "HashedKey",
+    "JsonSerializer",
     "KeyValueTable",
     "Locations",
+    "MsgspecSerializer",
     "PartialRoundRobin",
     "PoolMetrics",
     "Position",
@@ -104,11 +128,16 @@ __all__ = [
     "Router",
     "ScaleType",
     "ScalingPolicy",
+    "SegmentEnded",
+    "SegmentLag",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
     "SegmentWriter",
     "SegmentWriterStats",
+    "SegmentsAcquired",
+    "SegmentsReleased",
+    "Serializer",
     "SinglePartition",
     "StateRules",
     "StateSynchronizer",
@@ -118,6 +147,8 @@ __all__ = [
     "TableConfig",
     "TableEntry",
     "TableKey",
+    "TimeWindow",
+    "TimeWindows",
     "Transaction",
     "TransactionStatus",
     "TransactionWriter",

@@ -35,6 +35,7 @@ from segstore.client.stream import (
 )
 from segstore.client.tables import KeyValueTable
 from segstore.client.telemetry import ObservedEventWriter, Telemetry, telemetry_of
+from segstore.client.watermarks import TimeWindows
 from segstore.wire.names import segment_name
 
 _DEFAULT_PORT = 9090
@@ -176,6 +177,10 @@ class Client(ClosedAfter):
     def range_reader(self, wanted: EventRange) -> EventRangeReader:
         """Returns a reader of the events of one range."""
         return EventRangeReader(self._cluster("READ"), wanted)
+
+    def time_windows(self, scope: str, stream: str) -> TimeWindows:
+        """Returns the time windows of a stream's positions, from the times that its writers note."""
+        return TimeWindows(self._cluster("READ"), scope, stream)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""

@@ -344,7 +344,7 @@ class Writer:
     def types(self, member: Member, annotation: ast.expr | None) -> str:
         """An annotation in its synchronous form, whose names are imported."""
         assert annotation is not None, f"{member.name} has no annotation"
-        text = ast.unparse(annotation)
+        text = re.sub(r"\bAsyncGenerator\[(.+), None\]", r"AsyncIterator[\1]", ast.unparse(annotation))
         for word, module in (("Iterator", "collections.abc"), ("Iterable", "collections.abc")):
             text, count = re.subn(rf"\bAsync{word}\b", word, text)
             if count:

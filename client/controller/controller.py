@@ -342,6 +342,34 @@ class Controller:
             for each in answer.response
         }
 
+    # --- times of writers -------------------------------------------------------------------------------------------
+
+    async def note_time(
+        self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
+    ) -> None:
+        """Notes that a writer had reached a position, segment id → offset, at a time, for watermarks.
+
+        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last one, and
+        INVALID_POSITION for a position before it.
+        """
+        cut = m.StreamCut(streamInfo=_info(scope, stream), cut=position)
+        answer = await self._ask(
+            "noteTimestampFromWriter", m.TimestampFromWriter(writer=writer, position=cut, timestamp=timestamp)
+        )
+        status = m.TimestampResponse.Status.Name(answer.message.result)
+        if status != "SUCCESS":
+            raise RequestRejected(
+                f"the time {timestamp} of writer {writer} of {scope}/{stream}: the controller reports {status}",
+                endpoint=str(answer.node),
+                stream=f"{scope}/{stream}",
+                status=status,
+            )
+
+    async def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
+        """Makes watermarks wait for a writer no longer; returns False if it noted no time."""
+        answer = await self._ask("removeWriter", m.RemoveWriterRequest(writer=writer, stream=_info(scope, stream)))
+        return bool(answer.message.result == m.RemoveWriterResponse.SUCCESS)
+
     # --- key-value tables -------------------------------------------------------------------------------------------
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:

@@ -15,15 +15,19 @@ more segments than one table update can hold. Follows `ReaderGroup` (pravega-cli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
+from uuid import uuid4
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import StreamCut, checked_cut, name_of, parts_of
+from segstore.client.controller import StreamCut, checked_cut, name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
+from segstore.client.groups.changes import GroupListener
+from segstore.client.groups.checkpoints import Checkpoint, checkpointed
 from segstore.client.groups.codec import GroupConfig
+from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
@@ -134,9 +138,12 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
-    def reader(self, name: str) -> GroupReader:
-        """Returns an unopened reader; its name must be unique in the group while it is online."""
-        return GroupReader(self._cluster, self._new_table(recovers=True), name)
+    def reader(self, name: str, *, listener: GroupListener | None = None) -> GroupReader:
+        """Returns an unopened reader; its name must be unique in the group while it is online.
+
+        listener: called with each `GroupChange` of the reader, inside `read`, between two events.
+        """
+        return GroupReader(self._cluster, self._new_table(recovers=True), name, listener=listener)
 
     async def readers(self) -> list[str]:
         """Returns the names of all online readers, including those of other clients."""
@@ -179,7 +186,32 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         The result can be passed as `from_` of another group.
         """
-        return cuts_of((await self._state()).positions())
+        state = await self._state()
+        return cuts_of(await finished_positions(self._cluster, state.future) | state.positions())
+
+    async def metrics(self) -> GroupMetrics:
+        """Returns how far the recorded positions are behind the ends of the streams, by segment.
+
+        Readers record their positions every `refresh_ms`.
+        """
+        return await lag_of(self._cluster, await self._state())
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60_000) -> Checkpoint:
+        """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
+
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
+        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
+        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        """
+        return await checkpointed(self._cluster, self._table, name or uuid4().hex, timeout_ms)
+
+    async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
+        """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
+        while True:
+            yield await self.checkpoint(timeout_ms=timeout_ms)
+            await asyncio.sleep(every_s)
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 
@@ -190,15 +222,6 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def aclose(self) -> None:
         """Releases this object's resources; the group and its readers continue. Can be called twice."""
         self._table.close()
-
-
-def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Sorts positions, qualified segment name → offset, into cuts by "scope/stream"."""
-    found: dict[tuple[str, str], dict[int, int]] = {}
-    for segment, offset in sorted(positions.items()):
-        scope, stream, number = parts_of(segment)
-        found.setdefault((scope, stream), {})[number] = offset
-    return {f"{scope}/{stream}": StreamCut(scope, stream, cut) for (scope, stream), cut in found.items()}
 
 
 def _full(scope: str, stream: str) -> tuple[str, str]:

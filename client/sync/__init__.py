@@ -26,6 +26,7 @@ from segstore.client.sync.stream import (
     TransactionWriter,
 )
 from segstore.client.sync.tables import KeyValueTable, TableIterator
+from segstore.client.sync.watermarks import TimeWindows
 
 __all__ = [
     "ByteReader",
@@ -41,6 +42,7 @@ __all__ = [
     "RevisionedStream",
     "StateSynchronizer",
     "TableIterator",
+    "TimeWindows",
     "Transaction",
     "TransactionWriter",
     "connect",

@@ -29,6 +29,7 @@ from segstore.client.sync.stream import (
     TransactionWriter,
 )
 from segstore.client.sync.tables import KeyValueTable
+from segstore.client.sync.watermarks import TimeWindows
 
 
 class Client(OpenedClient):
@@ -75,6 +76,10 @@ class Client(OpenedClient):
     def range_reader(self, wanted: EventRange) -> EventRangeReader:
         """Returns a reader of the events of one range."""
         return EventRangeReader(self._lease.call(self._inner.range_reader, wanted), self._lease)
+
+    def time_windows(self, scope: str, stream: str) -> TimeWindows:
+        """Returns the time windows of a stream's positions, from the times that its writers note."""
+        return TimeWindows(self._lease.call(self._inner.time_windows, scope, stream), self._lease)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""

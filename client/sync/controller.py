@@ -134,6 +134,18 @@ class Controller(Proxy[AsyncController]):
         """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
         return self._lease.run(self._inner.completed_transactions, scope, stream)
 
+    def note_time(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> None:
+        """Notes that a writer had reached a position, segment id → offset, at a time, for watermarks.
+
+        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last one, and
+        INVALID_POSITION for a position before it.
+        """
+        self._lease.run(self._inner.note_time, scope, stream, writer, timestamp, position)
+
+    def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
+        """Makes watermarks wait for a writer no longer; returns False if it noted no time."""
+        return self._lease.run(self._inner.remove_writer, scope, stream, writer)
+
     def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
         """Creates a table; returns False if one exists, whatever its configuration."""
         return self._lease.run(self._inner.create_table, scope, table, config)

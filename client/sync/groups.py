@@ -5,15 +5,15 @@ Written by tools/make_sync.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from segstore.client import GroupReader as AsyncGroupReader
 from segstore.client import ReaderGroup as AsyncReaderGroup
 from segstore.client.controller import StreamCut
-from segstore.client.groups import GroupEvent
-from segstore.client.sync.proxies import Proxy, step
+from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics
+from segstore.client.sync.proxies import Iteration, Proxy, step
 
 
 class ReaderGroup(Proxy[AsyncReaderGroup]):
@@ -40,9 +40,12 @@ class ReaderGroup(Proxy[AsyncReaderGroup]):
         """
         self._lease.run(self._inner.open)
 
-    def reader(self, name: str) -> GroupReader:
-        """Returns an unopened reader; its name must be unique in the group while it is online."""
-        return GroupReader(self._lease.call(self._inner.reader, name), self._lease)
+    def reader(self, name: str, *, listener: GroupListener | None = None) -> GroupReader:
+        """Returns an unopened reader; its name must be unique in the group while it is online.
+
+        listener: called with each `GroupChange` of the reader, inside `read`, between two events.
+        """
+        return GroupReader(self._lease.call(self._inner.reader, name, listener=listener), self._lease)
 
     def readers(self) -> list[str]:
         """Returns the names of all online readers, including those of other clients."""
@@ -66,6 +69,26 @@ class ReaderGroup(Proxy[AsyncReaderGroup]):
         The result can be passed as `from_` of another group.
         """
         return self._lease.run(self._inner.cuts)
+
+    def metrics(self) -> GroupMetrics:
+        """Returns how far the recorded positions are behind the ends of the streams, by segment.
+
+        Readers record their positions every `refresh_ms`.
+        """
+        return self._lease.run(self._inner.metrics)
+
+    def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60000) -> Checkpoint:
+        """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
+
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
+        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
+        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        """
+        return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
+
+    def checkpoints(self, every_s: float, *, timeout_ms: float = 60000) -> Iterator[Checkpoint]:
+        """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
+        return Iteration(self._lease.call(self._inner.checkpoints, every_s, timeout_ms=timeout_ms), self._lease)
 
     def delete(self) -> None:
         """Deletes the group, which ends its readers. Raises NoSuchReaderGroup."""
@@ -121,9 +144,10 @@ class GroupReader(Proxy[AsyncGroupReader]):
     def read(self) -> GroupEvent | None:
         """Returns the next event; None when all streams of the group are sealed and read to their ends.
 
-        Marks the previous event as handled. Only one call may be pending. Raises ReaderOffline if another client took
-        this reader offline, NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and the
-        errors of `SegmentReader.read`.
+        Marks the previous event as handled, then calls the listener. Only one call may be pending.
+
+        Raises ReaderOffline if another client took this reader offline, NoSuchReaderGroup, TokenRefused,
+        RetriesExhausted, ProtocolViolation, Closed, and the errors of `SegmentReader.read`.
         """
         return self._lease.run(self._inner.read)
 

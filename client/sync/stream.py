@@ -289,6 +289,16 @@ class EventWriter(Proxy[AsyncEventWriter]):
         """
         return self._lease.submit(self._inner.submit, event, routing_key=routing_key)
 
+    def note_time(self, timestamp: int) -> None:
+        """Notes a time: all earlier events are of this time or before, all later ones of this time or after.
+
+        Flushes first. timestamp: in any unit that the stream's writers and readers agree on, such as Unix ms. The
+        controller combines the times of all writers every few seconds; `TimeWindows` is what readers see. A large event
+        counts once a smaller one is stored behind it. Raises as `flush`, and RequestRejected for a time before the
+        last.
+        """
+        self._lease.run(self._inner.note_time, timestamp)
+
     @property
     def is_connected(self) -> bool:
         """Whether at least one segment writer has started and all that have are set up at their stores."""
