@@ -2,7 +2,7 @@
 
     python tools/make_sync.py [--check]
 
-The classes are those that `Client` and `StateSynchronizer` lead to by what their methods return. Each method keeps its
+The classes are those that `Client` leads to by what its methods return, and `MADE_BY_USERS`. Each method keeps its
 name (but for `aclose`, which becomes `close`), its parameters and its docstring; `async` and `await` go. Refused: a
 method whose types have no synchronous form, unless `LEFT_OUT` names it. With `--check` nothing is written, and the exit
 status is 1 if a module is out of date.
@@ -25,13 +25,15 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from segstore.client import Client, StateSynchronizer
+from segstore.client import Client, Deserialized, StateSynchronizer
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "client" / "sync"
 PACKAGE = "segstore.client"
 HAND_MADE: Final = "segstore.client.sync.proxies"
 
+MADE_BY_USERS: Final = (StateSynchronizer, Deserialized)
+"""Classes of which users create objects, from another object of the client: the constructor's first argument."""
 LEFT_OUT: Final = {
     "Client.pool": "connections belong to the loop",
     "Client.locations": "for the pool's own users",
@@ -190,11 +192,14 @@ class Imports:
         if hasattr(builtins, name):
             return
         value = getattr(module, name, None)
-        if isinstance(value, TypeVar):
-            self.type_variables[name] = f'{name} = TypeVar("{name}")'
-            self.by_module["typing"].add("TypeVar")
-            return
         tree = ast.parse(inspect.getsource(module))
+        if isinstance(value, TypeVar):
+            for made in tree.body:
+                if isinstance(made, ast.Assign) and ast.unparse(made.targets[0]) == name:
+                    self.type_variables[name] = ast.unparse(made)
+                    for used in names_in(made.value):
+                        self.add(used, module)
+            return
         origin = module.__name__
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and name in {each.asname or each.name for each in node.names}:
@@ -224,7 +229,7 @@ def is_active(value: type) -> bool:
 def reached() -> dict[str, type]:
     """The classes to write, by name."""
     found: dict[str, type] = {}
-    todo: list[type] = [Client, StateSynchronizer]
+    todo: list[type] = [Client, *MADE_BY_USERS]
     while todo:
         cls = todo.pop()
         if cls.__name__ in found:
@@ -285,7 +290,7 @@ class Writer:
         if is_client:
             self.imports.by_module[HAND_MADE] = {"OpenedClient"}
         parts = [f"class {cls.__name__}({base}):", docstring(without_left_out(cls))]
-        parts += self.constructor(cls) if takes_proxies(cls, self.classes) else []
+        parts += self.constructor(cls) if cls in MADE_BY_USERS else []
         for each in attributes(cls):
             parts += self.of_attribute(cls, each)
         hand_made = {"open", "aclose", "__aenter__", "__aexit__"} if is_client else set()
@@ -309,7 +314,12 @@ class Writer:
         node = tree_of(vars(cls)["__init__"])
         assert isinstance(node, ast.FunctionDef)
         self.use(sys.modules[cls.__module__], *names_in(node.args))
-        self.imports.by_module[HAND_MADE].add("parts_of")
+        self.imports.by_module[HAND_MADE] |= {"parts_of", "Proxy"}
+        given = node.args.args[1].annotation
+        if not names_in(given) & self.classes.keys():  # any object of the client that has what the annotation asks for
+            node.args.args[1].annotation = ast.parse(
+                f"Proxy[{ast.unparse(given or ast.Name('Any'))}]", mode="eval"
+            ).body
         first, *others = [each.arg for each in node.args.args[1:]]
         yield f"def __init__({ast.unparse(node.args)}) -> None:"
         yield f"    inner, lease = parts_of({first})"
@@ -415,16 +425,6 @@ class Writer:
         arguments = [each.arg for each in node.args.args] + [f"{each.arg}={each.arg}" for each in node.args.kwonlyargs]
         body = [docstring(ast.get_docstring(node)), f"return Client(async_connect({', '.join(arguments)}), Lease())"]
         return f"def connect({ast.unparse(node.args)}) -> Client:\n" + textwrap.indent("\n".join(body), "    ")
-
-
-def takes_proxies(cls: type, classes: dict[str, type]) -> bool:
-    """Whether users create an object from another object of the client, its first argument."""
-    found = vars(cls).get("__init__")
-    if not isinstance(found, FunctionType):
-        return False
-    node = tree_of(found)
-    assert isinstance(node, ast.FunctionDef)
-    return len(node.args.args) > 1 and bool(names_in(node.args.args[1].annotation) & classes.keys())
 
 
 def without_left_out(cls: type) -> str:

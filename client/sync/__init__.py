@@ -15,6 +15,7 @@ from segstore.client.sync.batch import EventRangeReader
 from segstore.client.sync.client import Client, connect
 from segstore.client.sync.controller import Controller
 from segstore.client.sync.groups import GroupReader, ReaderGroup
+from segstore.client.sync.serializers import Deserialized
 from segstore.client.sync.stream import (
     ByteReader,
     ByteWriter,
@@ -33,6 +34,7 @@ __all__ = [
     "ByteWriter",
     "Client",
     "Controller",
+    "Deserialized",
     "EventRangeReader",
     "EventReader",
     "EventWriter",

@@ -38,6 +38,8 @@ class LoopThread:
     def __init__(self) -> None:
         self.pid: Final = os.getpid()
         self.users = 0
+        self._pending: set[Future[Any]] = set()
+        """Results of calls that threads wait for."""
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._main, args=(started,), name="segstore.client.sync", daemon=True)
         self._thread.start()
@@ -48,6 +50,8 @@ class LoopThread:
             loop = runner.get_loop()
             started.set_result(loop)
             loop.run_forever()
+        for each in tuple(self._pending):  # calls that came after the end
+            each.set_exception(_ended())
 
     @property
     def is_here(self) -> bool:
@@ -68,6 +72,8 @@ class LoopThread:
             if task is not None:
                 task.cancel()
 
+        self._pending.add(done)
+        done.add_done_callback(self._pending.discard)
         try:
             self._loop.call_soon_threadsafe(start)
         except RuntimeError as closed:
@@ -89,11 +95,15 @@ class LoopThread:
 def copy_result(target: Future[T], source: asyncio.Future[T]) -> None:
     """Completes a future of another thread with the result of one that is done."""
     if source.cancelled():
-        target.set_exception(Closed("the client was closed during the call"))
+        target.set_exception(_ended())
     elif (error := source.exception()) is not None:
         target.set_exception(error)
     else:
         target.set_result(source.result())
+
+
+def _ended() -> Closed:
+    return Closed("the client was closed during the call")
 
 
 class _Shared:

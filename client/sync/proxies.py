@@ -11,16 +11,16 @@ from typing import Any, Final, Generic, Self, TypeVar
 from segstore.client.client import Client
 from segstore.client.sync.loop import Lease
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 E = TypeVar("E")
 
 _END: Final = object()
 
 
-class Proxy(Generic[T]):
+class Proxy(Generic[T_co]):
     """An object of the asyncio client, used from other threads."""
 
-    def __init__(self, inner: T, lease: Lease) -> None:
+    def __init__(self, inner: T_co, lease: Lease) -> None:
         self._inner: Final = inner
         self._lease: Final = lease
 
@@ -28,7 +28,7 @@ class Proxy(Generic[T]):
         return f"<{type(self).__module__}.{type(self).__name__} of {self._inner!r}>"
 
 
-def parts_of(proxy: Proxy[T]) -> tuple[T, Lease]:
+def parts_of(proxy: Proxy[T_co]) -> tuple[T_co, Lease]:
     """Returns the asyncio object and the lease of a proxy."""
     return proxy._inner, proxy._lease
 

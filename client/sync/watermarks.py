@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from segstore.client import TimeWindows as AsyncTimeWindows
+from segstore.client.controller import StreamCut
 from segstore.client.sync.proxies import Proxy
 from segstore.client.watermarks import TimeWindow
 
@@ -32,6 +33,14 @@ class TimeWindows(Proxy[AsyncTimeWindows]):
         ProtocolViolation, and the errors of requests.
         """
         return self._lease.run(self._inner.at, cut)
+
+    def cut_before(self, timestamp: int) -> StreamCut | None:
+        """Returns the position of the last watermark whose upper bound is at most `timestamp`; None if there is none.
+
+        Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
+        of requests.
+        """
+        return self._lease.run(self._inner.cut_before, timestamp)
 
     def close(self) -> None:
         """Releases the flows. Can be called twice."""

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from segstore.client.cluster import Cluster
-from segstore.client.controller import checked_cut
+from segstore.client.controller import StreamCut, checked_cut
 from segstore.client.errors import NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream import Revision, RevisionedStream
@@ -67,6 +67,26 @@ class TimeWindows(ClosedAfter):
         if not ahead or compared(position, ahead[-1]) >= 0:
             await self._read_on(position)
         return TimeWindow(self._passed, ahead[-1].upper if ahead else None)
+
+    async def cut_before(self, timestamp: int) -> StreamCut | None:
+        """Returns the position of the last watermark whose upper bound is at most `timestamp`; None if there is none.
+
+        Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
+        of requests.
+        """
+        found: Mark | None = None
+        try:
+            async with aclosing(self._marks.read(await self._marks.oldest())) as entries:
+                async for entry in entries:
+                    mark = self._decoded(entry.data)
+                    if mark.upper > timestamp:
+                        break
+                    found = mark
+        except NoSuchStream:
+            return None  # no watermark was written yet
+        if found is None:
+            return None
+        return StreamCut(self.scope, self.stream, {each.segment_id: each.offset for each in found.segments})
 
     async def _read_on(self, position: Mapping[int, tuple[float, float, int]]) -> None:
         """Reads watermarks until one lies behind the position."""

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -23,18 +23,32 @@ if TYPE_CHECKING:
 Start = Literal["head", "tail"] | Mapping[int, int]
 
 
-def _start(context: click.Context, parameter: click.Parameter, given: str) -> Start | str:
+_SINCE: Final = "s@"
+
+
+def _start(context: click.Context, parameter: click.Parameter, given: str) -> Start | str | int:
     if given in ("begin", "beginning", "head"):
         return "head"
     if given in ("end", "tail"):
         return "tail"
+    if given.startswith(_SINCE):
+        try:
+            return int(given.removeprefix(_SINCE))
+        except ValueError as error:
+            raise click.BadParameter(f"{given!r} is not {_SINCE}TIME", context, parameter) from error
     return given
 
 
 @click.command(short_help="Print the events of a stream.")
 @click.argument("stream", type=STREAM)
 @click.option(
-    "-o", "start", default="begin", show_default=True, callback=_start, metavar="begin|end|CUT", help="Where to start."
+    "-o",
+    "start",
+    default="begin",
+    show_default=True,
+    callback=_start,
+    metavar="begin|end|CUT|s@TIME",
+    help="Where to start.",
 )
 @click.option("-e", "at_end", is_flag=True, help="Exit at the end that the stream has now; else wait for events.")
 @click.option("-c", "count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
@@ -51,7 +65,7 @@ def _start(context: click.Context, parameter: click.Parameter, given: str) -> St
 @cluster_options
 def consume(
     stream: tuple[str, str],
-    start: Start | str,
+    start: Start | str | int,
     at_end: bool,
     count: int | None,
     layout: str | None,
@@ -63,8 +77,9 @@ def consume(
 ) -> int:
     """Print the events of the stream SCOPE/NAME, until it is sealed, or Ctrl-C.
 
-    A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. Pravega
-    stores no routing keys, headers or times with events. With -G, an event that was printed is not read again.
+    A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. s@TIME is
+    the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
+    times with events. With -G, an event that was printed is not read again.
     """
     if sum((layout is not None, delimiter is not None, in_json)) > 1:
         raise click.UsageError("give one of -f, -D and -J")
@@ -74,9 +89,10 @@ def consume(
         printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    place = _cut_of(stream, start) if isinstance(start, str) and start not in ("head", "tail") else start
+    given = _cut_of(stream, start) if isinstance(start, str) and start not in ("head", "tail") else start
 
     async def work(client: Client, interruption: Interruption) -> None:
+        place = await _since(client, stream, given) if isinstance(given, int) else given
         out, pace, left = Output(printed), Pace(rate), count
         async with _slices(client, stream, place, at_end=at_end, group=group) as slices, interruption.ends():
             async for events in slices:
@@ -92,6 +108,11 @@ def consume(
         out.flush()
 
     return run(cluster, work)
+
+
+async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Start:
+    async with client.time_windows(*stream) as windows:
+        return await windows.cut_before(timestamp) or "head"
 
 
 def _cut_of(stream: tuple[str, str], text: str) -> Mapping[int, int]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from segstore import client as asynchronous
-from segstore.client import TableConfig, TableKey, TransactionStatus, sync
-from segstore.client.errors import BadKeyVersion, Closed, EventTooLarge, NoSuchStream
-from segstore.client.sync import Client, StateSynchronizer, connect
+from segstore.client import JsonSerializer, TableConfig, TableKey, TransactionStatus, sync
+from segstore.client.errors import BadEvent, BadKeyVersion, Closed, EventTooLarge, NoSuchStream
+from segstore.client.sync import Client, Deserialized, StateSynchronizer, connect
 
 
 def test_events_are_written_and_read(pravega: Client) -> None:
@@ -84,6 +84,19 @@ def test_groups_tables_bytes_and_logs(pravega: Client) -> None:
     with pravega.byte_reader("a", "b") as given:
         assert (given.read_exactly(2), given.position, given.tail()) == (b"ab", 2, 3)
     assert sorted(pravega.controller.list_streams("a")) == ["b", "s"]
+
+
+def test_events_are_deserialized(pravega: Client) -> None:
+    serializer = JsonSerializer()
+    with pravega.event_writer("a", "s") as writer:
+        for value in ({"n": 1}, [2]):
+            writer.write(serializer.serialize(value), routing_key="k")
+        writer.write(b"no JSON", routing_key="k")
+    with pravega.event_reader("a", "s") as reader:
+        values = Deserialized(reader, serializer)
+        assert [next(values)[1], next(values)[1]] == [{"n": 1}, [2]]
+        with pytest.raises(BadEvent):
+            next(values)
 
 
 class Total:

@@ -71,6 +71,25 @@ def test_the_end_of_the_loop_ends_a_pending_call() -> None:
     lease.release()
 
 
+def test_calls_that_race_with_the_end_all_end() -> None:
+    async def nothing() -> None: ...
+
+    def call(lease: Lease) -> bool:
+        try:
+            lease.run(nothing)
+        except Closed:
+            return True
+        return False
+
+    for _ in range(20):
+        lease = Lease()
+        lease.start()
+        with ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(call, lease) for _ in range(40)]
+            lease.release()
+            assert len([each.result(PATIENCE_S) for each in calls]) == 40
+
+
 def test_a_function_that_the_client_calls_cannot_call_it() -> None:
     lease = Lease()
     lease.start()
@@ -108,8 +127,8 @@ with connect(sys.argv[1]) as pravega:
     pravega.controller.create_scope("c")
     pravega.controller.create_stream("c", "s")
     with pravega.event_reader("c", "s") as reader:
-        print("reading", flush=True)
         try:
+            print("reading", flush=True)
             reader.read()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

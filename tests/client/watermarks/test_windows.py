@@ -83,6 +83,8 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
             await until_window(windows, early, TimeWindow(1_000, 3_000))
             await until_window(windows, later, TimeWindow(2_000, None))
             assert (await late.at(early)).lower == 1_000
+            assert [await late.cut_before(time) for time in (999, 1_000, 2_999)] == [None, early, early]
+            assert await late.cut_before(3_000) not in (None, early)
             with pytest.raises(CutError, match="a cut of a/t, not of a/s"):
                 await windows.at(StreamCut("a", "t", {0: 0}))
             with pytest.raises(RequestRejected, match=f"the time 1 of writer {writer.name} .* INVALID_TIME"):
