@@ -36,7 +36,7 @@ OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session
 	-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
 	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
 
@@ -191,6 +191,9 @@ spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a re
 
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
+
+sync: $(DEV) ## write the synchronous client after a change of the asyncio client
+	$(PY) tools/make_sync.py
 
 clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results

@@ -91,6 +91,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
+    "opentelemetry-sdk": lambda: find_spec("opentelemetry") is not None and find_spec("opentelemetry.sdk") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "tshark": lambda: shutil.which("tshark") is not None,
     "rustc": lambda: shutil.which("rustc") is not None,

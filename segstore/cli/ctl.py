@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from segstore.cli.terminal import echo, error_text
+from segstore.cli.terminal import cell_text, echo, error_text, print_table
 
 _URL: Final = "http://127.0.0.1:8080"
 _PATIENCE_S: Final = 60.0
@@ -71,23 +71,10 @@ class Api:
         if self.as_json:
             echo(json.dumps(found))
         elif rows:
-            _table(columns, found[rows])
+            print_table(columns, found[rows])
         else:
             for name, value in (found or {}).items():
-                echo(f"{name}: {_cell(value)}")
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_cell, value))
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Any]) -> None:
-    cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    for row in cells:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+                echo(f"{name}: {cell_text(value)}")
 
 
 def _quoted(name: str) -> str:
