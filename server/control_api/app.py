@@ -12,10 +12,19 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import looking, page
+from segstore.server.control_api import page
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
-from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
+from segstore.server.control_api.routes import (
+    about,
+    connections,
+    containers,
+    faults,
+    requests,
+    segments,
+    streams,
+    toxics,
+)
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _ABOUT = """Inspects and controls a running segment store.
@@ -48,7 +57,8 @@ def make_app(controlled: Controlled) -> FastAPI:
     for resources in (
         about,
         streams,
-        looking,
+        segments,
+        connections,
         containers,
         faults,
         toxics,
