@@ -47,6 +47,9 @@ class TapPorts(TypedDict, total=False):
     host: str
     port: int
     controller_port: int
+    http_port: int | None
+    http_token_file: Path | None
+    history_bytes: int
     published_host: str | None
     ca: Path | None
     tls_cert: Path | None
@@ -102,7 +105,7 @@ class Tap(TapServer):
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
         made = None
-        if watched or faults is not None:
+        if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         addresses = dict(where for where, _ in given)
         super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
@@ -129,6 +132,11 @@ class Tap(TapServer):
         """Port of the first store, through the tap."""
         return self._there(self.address, "store").port
 
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if `http_port` was given."""
+        return f"http://{self._there(self.http_address, 'control API')}"
+
     @staticmethod
     def _there(address: Endpoint | None, what: str) -> Endpoint:
         if address is None:
@@ -147,8 +155,8 @@ class Tap(TapServer):
                 record_tokens=self._record_tokens,
                 values=self._record_values,
             )
-            self.recorder = self._recording.recorder
-            self._ticking = asyncio.create_task(keep_writing(self.recorder), name="segstore tap records")
+            self.record(self._recording.recorder)
+            self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
         await super().start()
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
@@ -182,7 +190,7 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     stop = stopped_by_signal()
     async with tap:
         collect_rarely()
-        print_announcement(form, tap.address, tap.controller_address, out=out)
+        print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
         await stop.wait()
         log.info("draining %d connections", len(tap.links))
 

@@ -6,7 +6,7 @@ The routes about addresses, connections and counters use these two protocols, so
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from segstore.wire.endpoint import Endpoint
 
 _GAUGES = ("connections_open",)
-
-
-class Counters(NamedTuple):
-    """Counters by name. totals: only grow. now: current values."""
-
-    totals: dict[str, int]
-    now: dict[str, int]
 
 
 class OpenConnection(Protocol):
@@ -71,7 +64,8 @@ class Front(Protocol):
     @property
     def connections(self) -> Iterable[OpenConnection]: ...
 
-    def counters(self) -> Counters: ...
+    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns totals, which only grow, and current values, by name."""
 
 
 class Tap(Protocol):
@@ -133,9 +127,9 @@ class StoreFront:
     def connections(self) -> Iterable[OpenConnection]:
         return [_OfStore(each) for each in self._store.hub.connections]
 
-    def counters(self) -> Counters:
+    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
         store = self._store
         counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
         now = {name: counted.pop(name) for name in _GAUGES}
         segments = sum(len(container.segments) for container in store.store.containers.values())
-        return Counters(counted, {**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": segments})
+        return counted, {**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": segments}

@@ -61,8 +61,9 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
     async def counters() -> Counts:
-        counted = [StoreCounts(store=each.number, **each.counters()._asdict()) for each in controlled.fronts]
-        return Counts(time_s=time.monotonic(), stores=counted)
+        counted = [(each.number, *each.counters()) for each in controlled.fronts]
+        stores = [StoreCounts(store=store, totals=totals, now=now) for store, totals, now in counted]
+        return Counts(time_s=time.monotonic(), stores=stores)
 
     @made.get(
         "/metrics", tags=["server"], summary="Counters in Prometheus text format", response_class=PlainTextResponse
