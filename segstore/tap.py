@@ -26,13 +26,15 @@ from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
     keep_writing,
+    pointers,
     print_announcement,
     stopped_by_signal,
 )
-from segstore.cli.terminal import log_to_stderr
+from segstore.cli.terminal import echo, log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
+from segstore.server.net import address_text
 from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import STANDARD_OUTPUT, Recording, check_suffix
 from segstore.wire import WIRE_VERSION
@@ -191,8 +193,28 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     async with tap:
         collect_rarely()
         print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
-        await stop.wait()
+        async with asyncio.TaskGroup() as tasks:
+            probing = tasks.create_task(_probe(tap, form), name="segstore tap probes")
+            await stop.wait()
+            probing.cancel()
         log.info("draining %d connections", len(tap.links))
+
+
+async def _probe(tap: Tap, form: str) -> None:
+    """Reports whether the upstream answers and, in text form, how clients connect. The tap works either way."""
+    found = await tap.probe()
+    silent = any(each.problem for each in found)
+    line = f"Behind the tap: {'; '.join(map(str, found))}."
+    line += " The tap forwards to it once it does." if silent else ""
+    if form == "json":
+        log.log(logging.WARNING if silent else logging.INFO, "%s", line)
+        return
+    echo(line, err=True)
+    if (controller := address_text(tap.controller_address)) is not None:
+        secured = any(each.secured for each in found)
+        end = "the cluster behind it stays as it is"
+        for each in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
+            echo(each, err=True)
 
 
 def run_tap(

@@ -28,6 +28,7 @@ from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import TlsFiles, listening_on, public_host
 from segstore.server.recording import together
 from segstore.server.tap.link import Door, Link
+from segstore.server.tap.probe import Probed, probe_store
 from segstore.server.traffic import KEPT_BYTES, make_traffic
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
@@ -44,6 +45,8 @@ MOST_STORES: Final = 1_000
 MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
+_PROBE_S: Final = 3.0
+_MOST_PROBED: Final = 10
 
 
 class TooManyStores(OSError):
@@ -226,6 +229,20 @@ class TapServer(WithFaults):
             trust=None if not settings.tls else b"" if settings.ca is None else settings.ca.read_bytes(),
             calls=Calls(lambda: self.recorder, lambda: self.rules),
         )
+
+    async def probe(self) -> list[Probed]:
+        """Finds out whether the controller and the known stores answer now, also the store that the controller names.
+
+        Raises nothing for one that does not answer.
+        """
+        stores, found = list(self._doors), []
+        if self._front is not None:
+            asked, named = await self._front.probe(_PROBE_S)
+            found.append(asked)
+            if named is not None and named not in stores:
+                stores.append(named)
+        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores[:_MOST_PROBED]]
+        return [*found, *await asyncio.gather(*asking)]
 
     async def _start_control_api(self, port: int) -> ControlApi:
         from segstore.server.control_api import ControlApi, Controlled  # a web library
