@@ -20,6 +20,7 @@ from segstore.server.control_api.routes import (
     connections,
     containers,
     faults,
+    recordings,
     requests,
     segments,
     streams,
@@ -61,7 +62,16 @@ def make_app(controlled: Controlled) -> FastAPI:
         responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501, 503),
     )
     on_tap = controlled.tap is not None
-    everywhere = (about, connections, faults, toxics, asserting, requests, page)  # `requests` has paths with a number
+    everywhere = (
+        about,
+        connections,
+        faults,
+        toxics,
+        asserting,
+        requests,
+        recordings,
+        page,
+    )  # `requests` has paths with a number
     for resources in everywhere:
         app.include_router(resources.router(controlled))
     for resources in (streams, segments, containers, arranging, events, snapshots):

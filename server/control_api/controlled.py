@@ -17,6 +17,7 @@ from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
 from segstore.server.node import Snapshots
+from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
 from segstore.server.traffic import Traffic
 from segstore.wire import WIRE_VERSION
@@ -98,6 +99,11 @@ class Controlled:
             "recordings": self.traffic is not None,
         }
         return [name for name, is_there in parts.items() if is_there]
+
+    @cached_property
+    def recordings(self) -> Recordings | None:
+        """Recordings of the traffic; None if it is not kept."""
+        return None if self.traffic is None else Recordings(self.traffic)
 
     @cached_property
     def counts(self) -> WriterCounts:

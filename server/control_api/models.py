@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from segstore.server.faults import Rule
+from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
@@ -333,3 +334,33 @@ class Released(BaseModel):
     """Number of requests and replies that were released."""
 
     released: int
+
+
+class NewRecording(BaseModel):
+    """A recording to start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(default="", max_length=100, pattern=r"^[^/\x00-\x1f]*$", description="Made up if omitted.")
+    max_bytes: int = Field(
+        default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."
+    )
+
+
+class RecordingInfo(BaseModel):
+    """A recording of the traffic."""
+
+    name: str
+    running: bool
+    records: int = Field(description="Number of its records: frames, calls, and ends of connections.")
+    size: int = Field(description="In bytes, as a capture.")
+    max_bytes: int
+    started_ms: int = Field(description="Start time in ms since 1970.")
+    stopped_ms: int | None = Field(description="When it was stopped or ended; null while it runs.")
+    problem: str = Field(description="Why it has ended by itself; empty if it has not.")
+
+
+class RecordingList(BaseModel):
+    """The recordings, in the order in which they were started."""
+
+    recordings: list[RecordingInfo]

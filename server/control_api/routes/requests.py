@@ -1,23 +1,18 @@
-"""Routes about the latest requests: a list, one in detail, and the trace of all that is kept."""
+"""Routes about the latest requests: a list, and one in detail."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import Response, StreamingResponse
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
-from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.traffic import Traffic
-from segstore.wire.trace import FilterError, FixtureHeader, header_line, to_line
+from segstore.server.control_api.problems import ApiProblem, not_kept, shown
+from segstore.wire.trace import FilterError
 
-_LINES_AT_ONCE = 100
 _NEIGHBOURS = 10
 
 
@@ -27,7 +22,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     def kept() -> Latest:
         if latest is None:
-            raise ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+            raise not_kept()
         return latest
 
     @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
@@ -56,34 +51,7 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
         return detail_of(info_of(controlled, request), request, beside, found.traffic)
 
-    @made.get("/trace", tags=["requests"], summary="The latest traffic as a trace", response_class=Response)
-    async def get_trace(
-        form: Annotated[
-            Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")
-        ] = "wtrace",
-    ) -> Response:
-        traffic = kept().traffic
-        name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
-        if form == "jsonl":
-            return StreamingResponse(_lines(traffic), media_type="application/x-ndjson", headers=name)
-        return StreamingResponse(_pieces(traffic.trace()), media_type="application/octet-stream", headers=name)
-
     return made
-
-
-async def _pieces(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    for each in pieces:
-        yield each
-
-
-async def _lines(traffic: Traffic) -> AsyncIterator[bytes]:
-    """The lines of a fixture, which are made as they are sent."""
-    last, start_ns = traffic.flush(), traffic.started_ns
-    yield f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode()
-    for done, (_, record) in enumerate(traffic.records(last=last), 1):
-        yield f"{to_line(record, start_ns)}\n".encode()
-        if done % _LINES_AT_ONCE == 0:
-            await asyncio.sleep(0)
 
 
 def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
