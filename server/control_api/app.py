@@ -26,6 +26,7 @@ from segstore.server.control_api.routes import (
     streams,
     toxics,
 )
+from segstore.server.control_api.routes.bodies import describe_yaml
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _ABOUT = """Inspects and controls a running segment store, or a tap before one.
@@ -83,6 +84,7 @@ def make_app(controlled: Controlled) -> FastAPI:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             _describe_actions(described())
+            describe_yaml(described())
         return described()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents

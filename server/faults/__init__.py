@@ -2,7 +2,7 @@
 
 from segstore.server.faults.decisions import Decision, Plan, Wait
 from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator
-from segstore.server.faults.file import FaultFileError, read_faults
+from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
@@ -14,6 +14,7 @@ __all__ = [
     "Action",
     "Answer",
     "Decision",
+    "Document",
     "Drop",
     "Effect",
     "End",
@@ -43,5 +44,6 @@ __all__ = [
     "WithFaults",
     "fault_decorator",
     "line_of",
+    "parse_document",
     "read_faults",
 ]
