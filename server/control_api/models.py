@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segstore.server.faults import Rule
+from segstore.server.faults import RoundTrip, Rule
 from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
@@ -306,8 +306,49 @@ class FaultRules(BaseModel):
     """The fault rules, in evaluation order."""
 
     seed: int
-    round_trip_ms: float | dict[int, float]
+    round_trip_ms: RoundTrip
     rules: list[FaultRule]
+
+
+class RoundTripTime(BaseModel):
+    """The minimum delay of every reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    round_trip_ms: RoundTrip = Field(description="One number, or an object from store numbers to numbers.")
+
+
+class DecisionInfo(BaseModel):
+    """One firing of a rule."""
+
+    number: int = Field(description="From 1, in order.")
+    rule: str
+    action: str
+    nth: int = Field(description="Number of matches of the rule so far, including this.")
+    request: int = Field(description="The number of the request in the order of receipt.")
+    store: int
+    connection: int
+    direction: str = Field(description="request or reply.")
+    type: str
+    segments: list[str]
+    request_id: str | None = Field(description="As text: it has 64 bits.")
+    event_number: int | None = Field(description="Of an append; null for others.")
+
+
+class Decisions(BaseModel):
+    """Decisions of the fault rules, oldest first. Without times, so that two runs can be compared."""
+
+    last: int = Field(description="The number of the last decision so far; 0 for none.")
+    forgotten: int = Field(description="Number of older decisions that were discarded.")
+    decisions: list[DecisionInfo]
+
+
+class Unmatched(BaseModel):
+    """Rules that have done nothing."""
+
+    unmatched: list[str] = Field(
+        description="A text for each rule that never matched or never fired; further lines are the nearest requests."
+    )
 
 
 class ActiveToxic(BaseModel):

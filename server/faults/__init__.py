@@ -7,7 +7,7 @@ from segstore.server.faults.functions import FaultFunctionError, FaultRequest, F
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
 from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName
-from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, Rule, RuleOptions, Status
+from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 from segstore.server.faults.waits import FaultWaits
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "NotSeen",
     "Observer",
     "Plan",
+    "RoundTrip",
     "Rule",
     "RuleOptions",
     "Seen",
