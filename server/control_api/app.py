@@ -13,6 +13,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from segstore.server.control_api import looking, page
+from segstore.server.control_api.contents import groups, tables, tails, transactions
+from segstore.server.control_api.contents import streams as contents
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import Problem, install
 from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
@@ -54,6 +56,11 @@ def make_app(controlled: Controlled) -> FastAPI:
         toxics,
         asserting,  # before `requests`, whose paths end in a number
         requests,
+        contents,
+        tails,
+        transactions,
+        groups,
+        tables,
         arranging,
         events,
         snapshots,

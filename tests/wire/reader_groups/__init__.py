@@ -1,0 +1,4 @@
+"""Tests of `client/groups`. Modules whose tests have another name:
+
+reader: test_group
+"""
