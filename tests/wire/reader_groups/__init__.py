@@ -1,4 +1,1 @@
-"""Tests of `client/groups`. Modules whose tests have another name:
-
-reader: test_group
-"""
+"""Tests of `wire/reader_groups`."""
