@@ -174,3 +174,8 @@ class Traffic(TraceRecorder):
     def metadata(self) -> Metadata:
         """Of the trace."""
         return self._writer.metadata
+
+
+def make_traffic(max_bytes: int, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> Traffic | None:
+    """Makes what keeps the latest traffic; None for 0 bytes."""
+    return Traffic(max_bytes, max_frame_bytes=max_frame_bytes) if max_bytes else None

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import looking, page
-from segstore.server.control_api.contents import groups, tables, tails, transactions
-from segstore.server.control_api.contents import streams as contents
+from segstore.server.control_api import contents, page
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.problems import Problem, install
-from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
+from segstore.server.control_api.problems import ApiProblem, Problem, install
+from segstore.server.control_api.routes import (
+    about,
+    connections,
+    containers,
+    faults,
+    requests,
+    segments,
+    streams,
+    toxics,
+)
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
-_ABOUT = """Inspects and controls a running segment store.
+_ABOUT = """Inspects and controls a running segment store, or a tap before one.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
 
@@ -32,6 +39,12 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def _operation(route: APIRoute) -> str:
     return route.name
+
+
+def _refuse_on_tap() -> None:
+    raise ApiProblem(
+        409, "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap", "path"
+    )
 
 
 def make_app(controlled: Controlled) -> FastAPI:
@@ -47,26 +60,13 @@ def make_app(controlled: Controlled) -> FastAPI:
         generate_unique_id_function=_operation,
         responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501, 503),
     )
-    for resources in (
-        about,
-        streams,
-        looking,
-        containers,
-        faults,
-        toxics,
-        asserting,  # before `requests`, whose paths end in a number
-        requests,
-        contents,
-        tails,
-        transactions,
-        groups,
-        tables,
-        arranging,
-        events,
-        snapshots,
-        page,
-    ):
+    on_tap = controlled.tap is not None
+    everywhere = (about, connections, faults, toxics, asserting, requests, page)  # `requests` has paths with a number
+    for resources in everywhere:
         app.include_router(resources.router(controlled))
+    for resources in (streams, segments, containers, contents, arranging, events, snapshots):
+        refused = [Depends(_refuse_on_tap)] if on_tap else []
+        app.include_router(resources.router(controlled), dependencies=refused, include_in_schema=not on_tap)
     install(app)
     described = app.openapi
 

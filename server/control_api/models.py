@@ -25,16 +25,17 @@ class Version(BaseModel):
     """Versions of the server."""
 
     segstore: str = Field(description="Version of this project.")
-    wire_version: int = Field(description="The newest wire version that it announces.")
+    wire_version: int = Field(description="The newest wire version that it announces; on a tap, that it decodes.")
     oldest_compatible_version: int = Field(description="The oldest wire version that it accepts.")
 
 
 class StoreInfo(BaseModel):
-    """A store of this process."""
+    """A store of this process, or one that a tap has a port for."""
 
     store: int = Field(description="Its number.")
     address: str | None = Field(description="Its address for clients.")
     admin_address: str | None = Field(description="Its address for admin commands; null if there is none.")
+    upstream: str | None = Field(description="The store's own address, on a tap; null for a store of this process.")
     serving: bool = Field(description="False if it is stopped.")
 
 
@@ -44,9 +45,12 @@ class Served(BaseModel):
     segstore: str = Field(description="Version of this project.")
     started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
     controller: str | None = Field(description="The controller's address; null if there is none.")
-    data: str | None = Field(description="The data directory; null for memory.")
+    capabilities: list[str] = Field(
+        description="What can be used here: tap, stores, controller, faults, toxics, requests, snapshots, recordings."
+    )
+    data: str | None = Field(description="The data directory; null for memory, and on a tap.")
     tls: bool = Field(description="Whether the ports for clients use TLS.")
-    containers: int = Field(description="Number of containers in the cluster.")
+    containers: int = Field(description="Number of containers in the cluster; 0 on a tap.")
     stores: list[StoreInfo]
 
 
@@ -260,8 +264,8 @@ class ConnectionInfo(BaseModel):
     store: int
     peer: str
     admin: bool = Field(description="Whether it uses the admin port.")
-    writers: int = Field(description="Number of writers set up on it.")
-    waiting_reads: int
+    writers: int | None = Field(description="Number of writers set up on it; null on a tap.")
+    waiting_reads: int | None = Field(description="Number of reads that wait for data; null on a tap.")
     bytes_in: int = Field(description="Bytes read from the peer.")
     bytes_out: int = Field(description="Bytes written to the peer.")
     held_bytes: int = Field(description="Memory held for it, in bytes.")
@@ -272,6 +276,12 @@ class Connections(BaseModel):
 
     total: int
     connections: list[ConnectionInfo] = Field(description="The first `limit` connections.")
+
+
+class Cut(BaseModel):
+    """The closed connections."""
+
+    connections: int = Field(description="Number of connections that were closed.")
 
 
 class Closed(BaseModel):

@@ -109,9 +109,15 @@ def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
 
 
 def _store(controlled: Controlled, address: str) -> int | None:
-    """The number of the store that listens at an address, which may name the host otherwise than its settings."""
+    """The number of the store that listens at an address, which may name the host otherwise than its settings.
+
+    On a tap it is the store's own address.
+    """
     port = address.rpartition(":")[2]
-    for each in controlled.stores:
-        if any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
+    for each in controlled.fronts:
+        if each.upstream is not None:
+            if str(each.upstream) == address:
+                return each.number
+        elif any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
             return each.number
     return None

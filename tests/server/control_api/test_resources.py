@@ -126,10 +126,12 @@ async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
                 "store": 0,
                 "address": f"127.0.0.1:{mock.port}",
                 "admin_address": f"127.0.0.1:{mock.admin_port}",
+                "upstream": None,
                 "serving": True,
             }
         ]
         assert (served["controller"], served["data"], served["tls"]) == (None, None, False)
+        assert served["capabilities"] == ["stores", "faults", "toxics", "requests", "snapshots", "recordings"]
         assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "data", tmp_path / "odd \udc80")
         assert (await get(http, "/v1/server"))["data"] == str(tmp_path / "odd ") + "\\udc80"
@@ -160,6 +162,14 @@ async def test_a_connection_is_closed_by_its_number_and_the_others_stay() -> Non
         assert len(await other.ask(create())) == 1
         assert (await http.delete("/v1/connections/2", params={"drain": True})).status_code == 200
         assert await other.closed() == b""
+
+
+async def test_all_connections_are_closed_at_once() -> None:
+    async with asking() as (mock, http), peer_of(mock) as one, peer_of(mock) as other:
+        assert (await http.delete("/v1/connections")).json() == {"connections": 2}
+        assert (await one.closed(), await other.closed()) == (b"", b"")
+        await until(lambda: not mock.server.hub.connections)
+        assert (await http.delete("/v1/connections")).json() == {"connections": 0}
 
 
 async def test_of_many_writers_the_first_are_listed_and_all_are_counted() -> None:
