@@ -29,8 +29,7 @@ async def until(http: Any, path: str, is_so: Any) -> Any:
 async def test_a_group_of_two_readers_has_their_positions_and_lag() -> None:
     async with asking_cluster(stores=2) as (mock, http):
         await done(http, "PUT", STREAM, {"segments": 2})
-        host, port = mock.controller_address
-        async with connect(f"{host}:{port}") as pravega:
+        async with connect(mock.controller_uri) as pravega:
             async with pravega.event_writer("shop", "orders") as writer:
                 for number in range(40):
                     await writer.write(f"{number:04}".encode(), routing_key=str(number))
@@ -74,8 +73,7 @@ async def test_groups_come_in_pages_and_tables_are_none() -> None:
             await mock.controller.reader_groups.create(
                 "shop", name, ReaderGroupConfig(starting_cuts={"shop/orders": {}})
             )
-        host, port = mock.controller_address
-        async with connect(f"{host}:{port}") as pravega:
+        async with connect(mock.controller_uri) as pravega:
             for name in ("a", "c"):
                 async with pravega.reader_group("shop", name, streams=["orders"]):
                     found = await done(http, "GET", f"/v1/groups/shop/{name}")

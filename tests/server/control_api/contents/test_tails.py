@@ -79,8 +79,7 @@ async def test_after_a_scale_the_last_events_are_those_of_the_epoch_before() -> 
 async def test_bytes_without_headers_are_shown_as_data() -> None:
     async with asking_cluster() as (mock, http):
         await done(http, "PUT", STREAM)
-        host, port = mock.controller_address
-        async with connect(f"{host}:{port}") as pravega, pravega.byte_writer("shop", "orders") as writer:
+        async with connect(mock.controller_uri) as pravega, pravega.byte_writer("shop", "orders") as writer:
             await writer.append(b"\xff" * 100_000)
             await writer.flush()
         (segment,) = (await done(http, "GET", f"{STREAM}/tail"))["segments"]
