@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
@@ -77,6 +78,39 @@ def test_requests_are_waited_for_and_verified(run: Run) -> None:
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 
 
+def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServer) -> None:
+    server.create_stream("scope", "stream", 2)
+    with httpx.Client(base_url=server.http_url, trust_env=False) as http:
+        events = {"events": [{"text": "a\x1b[31m"}, {"json": {"a": [1]}}]}
+        assert http.post("/v1/streams/scope/stream/events", json=events).is_success
+        begun = http.post("/v1/streams/scope/stream/transactions").json()["id"]
+        assert http.put("/v1/tables/scope/kv", json={"primary_key_bytes": 2}).is_success
+        entries = {"entries": [{"key": {"base64": "/wA="}, "value": {"json": {"c": 1}}}]}
+        assert http.post("/v1/tables/scope/kv/entries", json=entries).is_success
+    assert run("scopes", "list").output == "scope\nscope\n"
+    assert "tables: 1\n" in run("scopes", "show", "scope").output
+    assert run("streams", "list", "scope").output.splitlines()[1].split() == ["stream", "false", "0", "2", "1"]
+    assert "head: 0:0,1:0\n" in run("streams", "show", "scope/stream").output
+    page = run("streams", "segments", "scope/stream", "--limit", "1")
+    assert page.output.splitlines()[1].startswith("0   0                   0.0  0.5   open    0             31 ")
+    assert page.output.endswith("segstore: there are more: --after 0\n")
+    assert [line.split(maxsplit=4)[4] for line in run("streams", "tail", "scope/stream").output.splitlines()] == [
+        "text",
+        "611b5b33316d",
+        '{ "a": [ 1 ] }',
+    ]
+    assert run("transactions", "list", "scope/stream").output.splitlines()[1].startswith(f"{begun}  OPEN ")
+    assert "\n\nname  " in run("transactions", "show", "scope/stream", begun).output
+    assert run("groups", "list", "scope").output == "group  kind\n"
+    assert run("groups", "show", "scope/none").output == "segstore: there is no reader group scope/none\n"
+    assert "scope/kv_kvtable/0.#epoch.0  0.0  1.0   1" in run("tables", "show", "scope/kv").output
+    assert run("tables", "entries", "scope/kv").output.splitlines()[1] == 'ff00  { "c": 1 }  0'
+    assert json.loads(run("--json", "tables", "list", "scope").output)["tables"][0]["table"] == "kv"
+    for wrong in ("kv", "/kv", "scope/", "scope/kv/0"):
+        found = run("tables", "show", wrong)
+        assert (found.exit_code, "is not SCOPE/NAME" in found.output) == (2, True)
+
+
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     found = CliRunner().invoke(main, ["ctl", "--url", url, "reset"])
@@ -92,11 +126,27 @@ def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) 
     assert (other.exit_code, other.output.count("\n")) == (1, 1)
 
 
-@pytest.mark.slow
-def test_a_shell_completes_its_commands() -> None:
-    words = {"COMP_WORDS": "segstore ctl sn", "COMP_CWORD": "2", "_SEGSTORE_COMPLETE": "bash_complete"}
+def completed(server: RunningServer, line: str) -> list[str]:
+    """What bash is offered for the last word of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_SEGSTORE_COMPLETE": "bash_complete"}
     program = "import sys; sys.argv[0] = 'segstore'; from segstore.cli import main; main(prog_name='segstore')"
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **words}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env={**os.environ, **words, "SEGSTORE_URL": server.http_url},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.splitlines() == ["plain,snapshot"]
+    assert done.stderr == ""
+    return [each.removeprefix("plain,") for each in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_shell_completes_commands_and_names_that_the_server_has(run: Run, server: RunningServer) -> None:
+    server.create_stream("scope", "stream", 1)
+    server.create_stream("scope", "other", 1)
+    assert completed(server, "segstore ctl sn") == ["snapshot"]
+    assert completed(server, "segstore ctl streams show s") == ["scope/"]
+    assert completed(server, "segstore ctl streams show scope/") == ["scope/other", "scope/stream"]
+    assert completed(server, "segstore ctl groups list s") == ["scope"]
+    assert completed(server, "segstore ctl --url http://127.0.0.1:1 streams show scope/") == [""]

@@ -23,13 +23,13 @@ from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
 from segstore.client.controller import name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
-from segstore.client.groups.codec import GroupConfig
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import tail_of
 from segstore.wire.names import SegmentName
+from segstore.wire.reader_groups import GroupConfig
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""

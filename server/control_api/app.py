@@ -12,11 +12,12 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import page
+from segstore.server.control_api import contents, page
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, Problem, install
 from segstore.server.control_api.routes import (
     about,
+    bodies,
     connections,
     containers,
     decisions,
@@ -27,7 +28,6 @@ from segstore.server.control_api.routes import (
     streams,
     toxics,
 )
-from segstore.server.control_api.routes.bodies import describe_yaml
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
 _EVERYWHERE: Final = (
@@ -41,7 +41,7 @@ _EVERYWHERE: Final = (
     recordings,
     page,
 )
-_OF_STORES: Final = (streams, segments, containers, arranging, events, snapshots)
+_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
 """Resources that a tap does not have."""
 _ABOUT = """Inspects and controls a running segment store, or a tap before one.
 
@@ -88,7 +88,7 @@ def make_app(controlled: Controlled) -> FastAPI:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             _describe_actions(described())
-            describe_yaml(described())
+            bodies.describe_yaml(described())
         return described()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents
