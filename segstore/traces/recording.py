@@ -43,10 +43,12 @@ STANDARD_OUTPUT: Final = Path("-")
 def capture_for(path: Path) -> Path:
     """Returns the capture to write first for a recording at `path`. Raises UnknownSuffix, FileExistsError."""
     check_suffix(path)
-    if path.exists():
-        said = "the file exists, and a recording never overwrites a file"
-        raise FileExistsError(errno.EEXIST, said, str(path))
-    return path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
+    capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
+    for each in (path, capture):
+        if each.exists():
+            said = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(errno.EEXIST, said, str(each))
+    return capture
 
 
 def finish(capture: Path, path: Path) -> None:
