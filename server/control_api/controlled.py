@@ -88,15 +88,20 @@ class Controlled:
     @property
     def capabilities(self) -> list[str]:
         """The names of the parts of the API that can be used here."""
+        has_stores, has_traffic = self.tap is None, self.traffic is not None
         parts = {
-            "tap": self.tap is not None,
-            "stores": self.tap is None,
+            "tap": not has_stores,
+            "stores": has_stores,
+            "segments": has_stores,
+            "containers": has_stores,
+            "counters": True,
             "controller": self.controller() is not None,
             "faults": self.faults is not None,
             "toxics": self.faults is not None,
-            "requests": self.traffic is not None,
+            "requests": has_traffic,
+            "send": has_stores and has_traffic,
+            "recordings": has_traffic,
             "snapshots": self.snapshots is not None,
-            "recordings": self.traffic is not None,
         }
         return [name for name, is_there in parts.items() if is_there]
 

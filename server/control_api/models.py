@@ -47,7 +47,8 @@ class Served(BaseModel):
     started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
     controller: str | None = Field(description="The controller's address; null if there is none.")
     capabilities: list[str] = Field(
-        description="What can be used here: tap, stores, controller, faults, toxics, requests, snapshots, recordings."
+        description="What can be used here: tap, stores, segments, containers, counters, controller, faults, toxics, "
+        "requests, send, recordings, snapshots."
     )
     data: str | None = Field(description="The data directory; null for memory, and on a tap.")
     tls: bool = Field(description="Whether the ports for clients use TLS.")

@@ -131,7 +131,10 @@ async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
             }
         ]
         assert (served["controller"], served["data"], served["tls"]) == (None, None, False)
-        assert served["capabilities"] == ["stores", "faults", "toxics", "requests", "snapshots", "recordings"]
+        assert served["capabilities"] == [
+            *("stores", "segments", "containers", "counters"),
+            *("faults", "toxics", "requests", "send", "recordings", "snapshots"),
+        ]
         assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "data", tmp_path / "odd \udc80")
         assert (await get(http, "/v1/server"))["data"] == str(tmp_path / "odd ") + "\\udc80"

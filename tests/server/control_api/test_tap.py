@@ -53,7 +53,7 @@ async def through(tap: Tap) -> AsyncIterator[Peer]:
 async def test_it_reports_what_it_has_and_where() -> None:
     async with tapped() as (tap, http):
         served = await done(http, "GET", "/v1/server")
-        assert served["capabilities"] == ["tap", "faults", "toxics", "requests", "recordings"]
+        assert served["capabilities"] == ["tap", "counters", "faults", "toxics", "requests", "recordings"]
         (upstream,) = tap.addresses
         assert served["stores"] == [
             {
@@ -167,7 +167,7 @@ async def test_metrics_have_its_connections_and_rules() -> None:
 async def test_without_history_requests_are_refused_and_connections_keep_their_numbers() -> None:
     async with tapped(history_bytes=0) as (tap, http), through(tap):
         assert refusal(await http.get("/v1/requests"))[0] == 409
-        assert (await done(http, "GET", "/v1/server"))["capabilities"] == ["tap", "faults", "toxics"]
+        assert (await done(http, "GET", "/v1/server"))["capabilities"] == ["tap", "counters", "faults", "toxics"]
         assert [each["number"] for each in (await done(http, "GET", "/v1/connections"))["connections"]] == [1]
 
 
