@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
@@ -19,7 +19,7 @@ from segstore.wire.trace import FixtureHeader, Record, header_line, to_line
 _LINES_AT_ONCE: Final = 100
 _Form = Annotated[Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")]
 _Name = Annotated[str, Path(max_length=100, description="The name of a recording.")]
-_TRACE: Final = {
+_TRACE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The trace",
         "content": {
