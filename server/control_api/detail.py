@@ -46,7 +46,7 @@ def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]],
     return RequestDetail(
         **info.model_dump(),
         peer=shown(traffic.peers.get(kept.connection, {}).get("peer", "")),
-        frames=[_frame(part, each) for part, each in frames],
+        frames=[frame_of(part, each) for part, each in frames],
         payload=list(_payload(kept)),
         timeline=_timeline(kept),
         neighbours=[_neighbour(number, each, number == kept.number) for number, each in beside],
@@ -54,7 +54,8 @@ def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]],
     )
 
 
-def _frame(part: str, exchange: Exchange) -> Frame:
+def frame_of(part: str, exchange: Exchange) -> Frame:
+    """Describes a frame byte by byte. part: request or reply."""
     data = exchange.record.data
     if exchange.record.kind is RecordKind.CALL:  # its message is shown as the payload
         return Frame(part=part, type=shown(exchange.name), size=len(data), hex="", fields=[], left_out=0, error="")

@@ -72,7 +72,10 @@ class ContainerInfo(BaseModel):
     store: int | None = Field(description="The store of this process that owns it; null if none does.")
     address: str | None = Field(description="Its owner's address, in this or another process; null if unknown.")
     open: bool = Field(description="Whether its state is loaded. After a take-over it may be opened on first use.")
-    segments: int | None = Field(description="Number of its segments, including indexes; null if it is not open.")
+    segments: int | None = Field(
+        default=None, description="Number of its segments, without indexes; null if it is not open."
+    )
+    index_segments: int | None = Field(default=None, description="Number of its index segments.")
 
 
 class Containers(BaseModel):

@@ -80,17 +80,21 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _segments(store: Store) -> int:
-    return sum(len(container.segments) for container in store.store.containers.values())
+def _segments(store: Store) -> tuple[int, int]:
+    """Returns the numbers of segments and of their indexes, without iterating over them."""
+    containers = store.store.containers.values()
+    indexes = sum(each.index_count for each in containers)
+    return sum(len(each.segments) for each in containers) - indexes, indexes
 
 
 def _counts(store: Store) -> StoreCounts:
     counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
     now = {name: counted.pop(name) for name in _GAUGES}
+    segments, indexes = _segments(store)
     return StoreCounts(
         store=store.number,
         totals=counted,
-        now={**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": _segments(store)},
+        now={**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": segments, "index_segments": indexes},
     )
 
 
@@ -120,8 +124,11 @@ class _Counters:
             yield family(kind, name, f"{name.replace('_', ' ').capitalize()}.", "store", counts)
         held = ((each.number, each.hub.outstanding_bytes) for each in stores)
         yield family(GaugeMetricFamily, "outstanding_bytes", "Bytes held for all peers.", "store", held)
-        segments = ((each.number, _segments(each)) for each in stores)
-        yield family(GaugeMetricFamily, "segments", "Segments, including indexes.", "store", segments)
+        segments = [(each.number, *_segments(each)) for each in stores]
+        kept = ((store, count) for store, count, _ in segments)
+        yield family(GaugeMetricFamily, "segments", "Segments, without indexes.", "store", kept)
+        indexes = ((store, count) for store, _, count in segments)
+        yield family(GaugeMetricFamily, "index_segments", "Index segments.", "store", indexes)
         if faults is not None:
             matched = [(each.name, each.matched) for each in faults.tallies()]
             yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)

@@ -1,4 +1,4 @@
-"""Routes about the latest requests: a list, one in detail, and the trace of all that is kept."""
+"""Routes about the latest requests: a list, one in detail, sending one again, and the trace of all that is kept."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response, StreamingResponse
 
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.controlled import Controlled, Store
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
 from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.steering.models import SentAgain
+from segstore.server.control_api.steering.resending import Resending
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError, FixtureHeader, header_line, to_line
 
@@ -24,6 +26,7 @@ _NEIGHBOURS = 10
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
     latest = None if controlled.traffic is None else Latest(controlled.traffic, controlled.faults)
+    resending = Resending()
 
     def kept() -> Latest:
         if latest is None:
@@ -55,6 +58,20 @@ def router(controlled: Controlled) -> APIRouter:
         if request is None:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
         return detail_of(info_of(controlled, request), request, beside, found.traffic)
+
+    @made.post("/requests/{number}/send", tags=["requests"], summary="Send a request again, as a client of its own")
+    async def send_request(number: Annotated[int, Path(ge=1)]) -> SentAgain:
+        found = kept()
+        if not controlled.stores:
+            raise ApiProblem(409, "requests cannot be sent from here: there is no store in this process", "path")
+        request, _ = await found.about(number, 0)
+        if request is None:
+            raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+        facts = found.traffic.peers.get(request.connection, {})
+        store = _store(controlled, facts.get("store", ""))
+        if store is None:  # a request of the controller, or of a store that listens elsewhere now
+            store = next((controlled.store_of(each) for each in request.segments), None) or controlled.stores[0]
+        return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
 
     @made.get("/trace", tags=["requests"], summary="The latest traffic as a trace", response_class=Response)
     async def get_trace(
@@ -89,9 +106,10 @@ async def _lines(traffic: Traffic) -> AsyncIterator[bytes]:
 def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
     latency_ns = kept.latency_ns
     peer = {} if controlled.traffic is None else controlled.traffic.peers.get(kept.connection, {})
+    store = _store(controlled, peer.get("store", ""))
     return RequestInfo(
         number=kept.number,
-        store=_store(controlled, peer.get("store", "")),
+        store=None if store is None else store.number,
         connection=kept.connection,
         role=peer.get("role", ""),
         type=shown(kept.request.name),
@@ -108,10 +126,10 @@ def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
     )
 
 
-def _store(controlled: Controlled, address: str) -> int | None:
-    """The number of the store that listens at an address, which may name the host otherwise than its settings."""
+def _store(controlled: Controlled, address: str) -> Store | None:
+    """The store that listens at an address, which may name the host otherwise than its settings."""
     port = address.rpartition(":")[2]
     for each in controlled.stores:
         if any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
-            return each.number
+            return each
     return None
