@@ -30,6 +30,7 @@ _MOST_FIELDS: Final = 400
 _VALUE_CHARACTERS: Final = 400
 _MOST_EVENTS: Final = 50
 _EVENT_BYTES: Final = 4 * 1024
+_HEX_BYTES: Final = 512
 _MOST_NESTED: Final = 100
 """An event with more objects or lists is shown as text: indenting deep ones takes long."""
 _FIXTURE_BYTES: Final = 128 * 1024
@@ -146,7 +147,8 @@ def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
 def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
     head = bytes(memoryview(data)[start : min(stop, start + _EVENT_BYTES)])
     form, text = _text(head, whole=stop - start == len(head))
-    return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text)
+    raw = head[:_HEX_BYTES].hex()
+    return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text, hex=raw)
 
 
 def _text(data: bytes, *, whole: bool) -> tuple[str, str]:

@@ -19,7 +19,7 @@ function plain(value) {
   const hidden = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
   return String(value).replace(hidden, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
 }
-const plainLines = (text) => text.split("\n").map(plain).join("\n");
+const plainLines = (text) => text.replace(/[^\n\t]+/g, plain);
 const short = (text) => text.length > LONG ? `${text.slice(0, LONG - 60)} … ${text.slice(-50)}` : text;
 const number = (value) => value === null || value === undefined ? "" : value.toLocaleString("en");
 const many = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
@@ -77,9 +77,10 @@ let rowsMade = 0;
  *
  * columns: [title, text of an item, classes, makers of the cell's elements]; with makers, the second is called with the
  * item and the cell, or null. Classes: `n` for numbers, `w` for text that wraps, `x` for what narrow screens leave out.
- * isBad: whether an item is shown as a failure. link: whether the first cell is a button, for `act` (the item, the row).
+ * isBad, isOff: whether an item is shown as a failure, or as disabled. act: called with the item and the row when the
+ * first cell is pressed, which is a button then.
  */
-function fill(region, columns, items, keyOf, { isBad = () => false, act = null } = {}) {
+function fill(region, columns, items, keyOf, { isBad = () => false, isOff = () => false, act = null } = {}) {
   const table = region.querySelector("table");
   if (!table.tHead) {
     const cells = columns.map(([title, , className = ""]) => element("th", { scope: "col", className }, title));
@@ -98,6 +99,7 @@ function fill(region, columns, items, keyOf, { isBad = () => false, act = null }
     rows.delete(key);
     row.shown = item;
     row.classList.toggle("bad", Boolean(isBad(item)));
+    row.classList.toggle("off", Boolean(isOff(item)));
     columns.forEach(([, of, , make], index) => {
       if (of && make) of(item, row.cells[index]);
       else if (of) putCell(row.cells[index], plain(of(item)));

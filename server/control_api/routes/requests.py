@@ -112,6 +112,7 @@ def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
         store=None if store is None else store.number,
         connection=kept.connection,
         role=peer.get("role", ""),
+        kind=kept.kind,
         type=shown(kept.request.name),
         segments=[shown(each) for each in kept.segments],
         request_id=None if kept.request_id is None else str(kept.request_id),
