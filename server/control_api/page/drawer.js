@@ -39,13 +39,6 @@ drawer.addEventListener("close", () => {
 drawer.addEventListener("click", (event) => {
   if (event.target === drawer) closeRequest();  // beside its content: on the backdrop
 });
-drawer.addEventListener("keydown", (event) => {
-  const isText = event.target.matches("input, textarea, select");
-  if (isText || event.ctrlKey || event.metaKey || event.altKey || !["j", "k"].includes(event.key)) return;
-  openNext(STEPS[event.key]);
-  event.preventDefault();
-});
-
 /** The numbers of the listed requests, newest first. */
 const listed = () => Array.from(requestsTable.querySelectorAll("tbody tr"), (row) => row.shown.number);
 
@@ -100,6 +93,7 @@ function showRequest(it) {
     ...it.frames.filter((each) => each.fields.length || each.error).map(frameSection),
     section("On its connection", neighboursOf(it)),
   ].filter(Boolean));
+  if (!drawer.contains(document.activeElement)) drawerTitle.focus();  // what had the focus is gone
 }
 
 /** A link that closes the drawer and filters the list of requests. */
@@ -116,7 +110,7 @@ function filterOf(it) {
 }
 
 function deedsOf(it) {
-  const area = element("div"), copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
+  const area = element("div", { className: "result" }), copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
   const send = button("Send again", () => sendAgain(it, send, area));
   const rule = button("Make a rule of this", () => {
     closeRequest();
@@ -259,10 +253,9 @@ async function sendAgain(it, trigger, area) {
   tell("Sending …");
   try {
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
-    const last = sent.replies.at(-1)?.type ?? "nothing";
-    tell(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${last}.`);
+    tell(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
     const found = sent.connection === null ? [] : [element("p", null, filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`))];
-    area.replaceChildren(...found, ...sent.replies.filter((each) => each.type !== "HELLO").map(frameSection));
+    area.replaceChildren(...found, ...sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type)).map(frameSection));
   } catch (error) {
     if (!(error instanceof Refused || error instanceof Gone)) throw error;
     tell(error.message, true);

@@ -19,16 +19,16 @@ const ACTIONS = {  // by the model's name: its label, and those of its fields
   Ok: ["nothing", {}],
 };
 const CONDITIONS = {  // the fields of a rule beside its actions
-  match: { label: "Requests or replies that match; empty for all", className: "wide" },
-  name: { label: "Name" },
+  match: { label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = APPEND_BLOCK_END" },
+  name: { label: "Name", placeholder: "rule N" },
   on: { label: "Tried on" },
-  nth: { label: "Only these matches" },
+  nth: { label: "Only these matches", placeholder: "3, or 1, 4" },
   skip: { label: "Skip the first" },
   every: { label: "Then every Nth" },
   probability: { label: "Probability" },
-  times: { label: "At most N times" },
+  times: { label: "At most N times", placeholder: "unlimited" },
   each: { label: "Counted for each" },
-  store: { label: "Only store" },
+  store: { label: "Only store", placeholder: "all" },
 };
 
 /** The form of a rule. It is made when it is first opened, from the schemas. */
@@ -40,7 +40,7 @@ class RuleForm {
     this.list = element("ol", { className: "actions" });
     this.submit = element("button", { className: "main" });
     this.root = element("form", { className: "editor", hidden: true, noValidate: true },
-      this.heading, this.conditions, element("h4", null, "Action, or one after the other"), this.list,
+      this.heading, this.conditions, element("h4", null, "Action; of several, one each time the rule fires"), this.list,
       element("div", { className: "buttons" }, button("Another action", () => this.addAction())), this.rest,
       element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     this.root.addEventListener("submit", (event) => {
@@ -122,7 +122,7 @@ class RuleForm {
 
 const ruleForm = new RuleForm();
 const newRule = button("New rule", () => openRule());
-const faultsTable = grid("Fault rules");
+const faultsTable = grid("Fault rules", "cards");
 
 /** Opens the form of a rule; failures to load it are shown above all panels. */
 async function openRule(rule, replaced) {
@@ -137,7 +137,7 @@ async function openRule(rule, replaced) {
 const faultsPanel = addPanel({
   id: "faults",
   title: "Faults",
-  tools: element("div", null, element("div", { className: "buttons" }, newRule), ruleForm.root),
+  tools: element("div", { className: "tools" }, element("div", { className: "buttons" }, newRule), ruleForm.root),
   body: [faultsTable],
   needs: "faults",
   async look() {
@@ -176,7 +176,8 @@ function when(rule) {
 /** An action as text: its key and value, and what else it has. */
 function deed(action) {
   const [[key, value], ...rest] = Object.entries(action);
-  const others = rest.filter(([, each]) => each !== false && each !== "" && JSON.stringify(each) !== "{}");
+  const isUsual = (name, each) => !each || JSON.stringify(each) === "{}" || (name === "at" && each === "before" && key !== "answer");
+  const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
   return [`${key.replaceAll("_", " ")} ${said(value)}`, ...others.map(([name, each]) => `${name} ${said(each)}`)].join(", ");
 }

@@ -20,9 +20,9 @@ const referred = (all, { $ref }) => all[$ref.split("/").at(-1)];
 
 let fieldsMade = 0;
 
-/** One field of a model: a labelled input and the place of its error. options: label, suggestions, className. */
+/** One field of a model: a labelled input and the place of its error. options: label, suggestions, placeholder, className. */
 class Field {
-  constructor(path, schema, isRequired, { label = schema.title, suggestions = null, className = "" } = {}) {
+  constructor(path, schema, isRequired, { label = schema.title, suggestions = null, className = "", placeholder = "" } = {}) {
     this.path = path;
     this.isRequired = isRequired;
     this.usual = schema.default;
@@ -30,6 +30,7 @@ class Field {
     this.isOptional = Boolean(schema.anyOf);
     const id = `field-${++fieldsMade}`;
     this.input = this.makeInput(id, className);
+    if (placeholder) this.input.placeholder = placeholder;
     this.problem = element("p", { className: "problem", id: `${id}-problem` });
     this.input.setAttribute("aria-describedby", this.problem.id);
     const list = suggestions && element("datalist", { id: `${id}-list` }, ...suggestions.map((value) => element("option", { value })));
@@ -148,7 +149,7 @@ class Choice {
     this.select = element("select", null, ...models.map(([value, text]) => element("option", { value }, text)));
     this.problem = element("p", { className: "problem", id: `field-${++fieldsMade}-problem` });
     this.select.setAttribute("aria-describedby", this.problem.id);
-    this.area = element("div");
+    this.area = element("div", { className: "area" });
     this.root = element("div", { className: "choice" },
       element("div", { className: "field" }, element("label", null, label, this.select)), this.area, this.problem);
     this.select.addEventListener("change", () => this.choose(this.select.value));
@@ -195,7 +196,7 @@ function complainAt(parts, error, rest) {
   for (const each of parts) each.complain("");
   put(rest, "");
   if (error === null) return;
-  const where = error.where.replace(/^body\.?/, ""), text = error.message.replace(`${error.where}: `, "");
+  const where = error.where.replace(/^body\.?/, ""), text = error.message;
   const place = parts.filter((each) => where === each.path || where.startsWith(`${each.path}.`) || where.startsWith(`${each.path}[`))
     .sort((one, other) => other.path.length - one.path.length)[0];
   if (place === undefined) {

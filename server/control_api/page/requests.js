@@ -1,6 +1,6 @@
 // The panel of the latest requests. The filter is in the address, so that it can be shared.
 
-const requestsTable = grid("The latest requests");
+const requestsTable = grid("The latest requests", "packed");
 const filterInput = element("input", { className: "long", name: "match", autocomplete: "off", spellcheck: false,
   "aria-describedby": "requests-note" });
 const filterCaret = element("pre", { className: "caret", hidden: true });
@@ -43,10 +43,9 @@ const requestsPanel = addPanel({
       ["Segment", (each) => each.segments.join(", "), "w"],
       ["Request id", (each) => each.request_id ?? "", "n x"],
       ["Bytes", (each) => number(each.size), "n x"],
-      ["Stage", (each) => each.stage, "x"],
-      ["Reply", (each) => each.reply ?? ""],
+      ["Reply", (each) => each.reply ?? `(${each.stage})`],
       ["ms", (each) => each.latency_ms === null ? "" : each.latency_ms.toFixed(2), "n"],
-      ["Faults", (each) => each.faults.join(", "), "w"],
+      ["Faults", (each) => each.faults.join(", "), "w s"],
     ], it.requests, (each) => each.number, { isBad: (each) => each.failure, act: (each) => openRequest(each.number) });
     oneTabStop();
   },
@@ -105,7 +104,7 @@ requestsForm.addEventListener("submit", (event) => {
 // --- keys ---------------------------------------------------------------------------------------------------------
 
 function keyHelp(keys) {
-  return keys.flatMap(([key, text]) => [element("kbd", null, key), ` ${text} `]);
+  return keys.map(([key, text]) => element("span", null, element("kbd", null, key), ` ${text}`));
 }
 
 const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
@@ -129,10 +128,12 @@ const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -1
 
 document.addEventListener("keydown", (event) => {
   const isText = event.target.matches?.("input:not([type=checkbox]), textarea, select");
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isText || drawer.open) return;
-  if (requestsPanel.root.hidden) return;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isText || requestsPanel.root.hidden) return;
   const isLetter = event.key.length === 1, isHere = requestsTable.contains(event.target);
-  if (event.key === "/") {
+  if (drawer.open) {
+    if (!isLetter || !(event.key in STEPS)) return;
+    openNext(STEPS[event.key]);
+  } else if (event.key === "/") {
     requestsPanel.root.open = true;
     filterInput.focus();
     filterInput.select();

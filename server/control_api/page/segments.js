@@ -3,7 +3,7 @@
 
 const SEGMENTS = 50;
 const MOST_REFRESHED = 5000;
-const segmentsTable = grid("Segments");
+const segmentsTable = grid("Segments", "packed");
 let pages = [""], shownPage = null;
 onRestart.push(() => turnTo([""]));
 

@@ -56,9 +56,12 @@ function button(label, act) {
 
 // --- tables -------------------------------------------------------------------------------------------------------
 
-/** An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. */
-function grid(label) {
-  return element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: label }, element("table"));
+/**
+ * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on narrow
+ * screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls sideways.
+ */
+function grid(label, narrow = "") {
+  return element("div", { className: `scroll ${narrow}`, tabIndex: 0, role: "region", ariaLabel: label }, element("table"));
 }
 
 /** A button in each row of a table; `act` is called with the item that the row shows when it is pressed, and the row. */
@@ -113,9 +116,10 @@ function newRow(columns, item, key, act) {
   const row = element("tr");
   row.key = key;
   row.shown = item;
-  columns.forEach(([, of, className = "", make], index) => {
+  columns.forEach(([title, of, className = "", make], index) => {
     const cell = row.insertCell();
     cell.className = className;
+    cell.dataset.title = title;
     if (index === 0) cell.id = `row-${++rowsMade}`;
     if (make) cell.append(...make.map((each) => each(row)));
     else if (act && index === 0) cell.append(link("", () => act(row.shown, row)));

@@ -22,13 +22,13 @@ const toxicForm = element("form", { className: "editor", hidden: true, noValidat
   element("h3", null, "New toxic"), toxicArea, toxicProblem,
   element("div", { className: "buttons" }, element("button", { className: "main" }, "Add toxic"), button("Cancel", closeToxic)));
 const newToxic = button("New toxic", openToxic);
-const toxicsTable = grid("Toxics");
+const toxicsTable = grid("Toxics", "cards");
 let toxicChoice = null;
 
 const toxicsPanel = addPanel({
   id: "toxics",
   title: "Toxics",
-  tools: element("div", null, element("div", { className: "buttons" }, newToxic), toxicForm),
+  tools: element("div", { className: "tools" }, element("div", { className: "buttons" }, newToxic), toxicForm),
   body: [toxicsTable],
   needs: "toxics",
   async look() {
