@@ -78,7 +78,10 @@ class ContainerInfo(BaseModel):
     store: int | None = Field(description="The store of this process that owns it; null if none does.")
     address: str | None = Field(description="Its owner's address, in this or another process; null if unknown.")
     open: bool = Field(description="Whether its state is loaded. After a take-over it may be opened on first use.")
-    segments: int | None = Field(description="Number of its segments, including indexes; null if it is not open.")
+    segments: int | None = Field(
+        default=None, description="Number of its segments, without indexes; null if it is not open."
+    )
+    index_segments: int | None = Field(default=None, description="Number of its index segments.")
 
 
 class Containers(BaseModel):
@@ -104,7 +107,8 @@ class RequestInfo(BaseModel):
     store: int | None = Field(description="The store of this process that received it; null if it was another.")
     connection: int = Field(description="The number of its connection.")
     role: str = Field(description="`controller` for requests of the controller in this process; else empty.")
-    type: str = Field(description="The command, such as READ_SEGMENT; BYTES for bytes that form no frame.")
+    kind: str = Field(description="frame, call of the controller, or bytes that form no frame.")
+    type: str = Field(description="The command, such as READ_SEGMENT; the method of a call; BYTES.")
     segments: list[str]
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
@@ -157,6 +161,7 @@ class Payload(BaseModel):
     size: int
     form: str = Field(description="json, text or hex.")
     text: str = Field(description="Its first 4 KiB.")
+    hex: str = Field(description="Its first 512 bytes.")
 
 
 class Moment(BaseModel):

@@ -144,6 +144,12 @@ class Faults(Decider):
             raise ValueError(rule_problem(error)) from error
         return super().add(rule)
 
+    def replace(self, name: str, rule: Rule) -> str:
+        """Replaces a rule at its place, and releases what the old one holds. Raises NoSuchRule, and ValueError."""
+        new = super().replace(name, rule)
+        self._release(name)
+        return new
+
     def load(self, source: Path | str | FaultSettings) -> None:
         """Adds the rules and toxics of a fault file; replaces the seed and round-trip times. Raises FaultFileError."""
         settings = source if isinstance(source, FaultSettings) else read_faults(Path(source))

@@ -2,16 +2,26 @@
 
 const facts = element("dl");
 const onRestart = [];
-let served = null;
+let served = null, counted = null;
 
-/** Requests what the server is. Panels that it has no capability for are hidden; `onRestart` is called if it restarted. */
+/**
+ * Requests what the server is, and its counters, which cost it little however much it stores.
+ *
+ * Panels that it has no capability for are hidden; `onRestart` is called if it restarted.
+ */
 async function lookAtServer() {
   const before = served;
   served = await ask("GET", "/v1/server");
   knowCapabilities(served.capabilities);
+  counted = can("counters") ? await ask("GET", "/v1/counters") : null;
   if (before === null || before.started_ms === served.started_ms) return;
   say("The server was restarted.");
   for (const each of onRestart) each();
+}
+
+/** The current value of a counter, of all stores; null if there are no counters. */
+function countedNow(name) {
+  return counted && counted.stores.reduce((sum, each) => sum + (each.now[name] ?? 0), 0);
 }
 
 addPanel({

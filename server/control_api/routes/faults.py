@@ -91,6 +91,16 @@ def router(controlled: Controlled) -> APIRouter:
         known(name)
         return one(name)
 
+    @made.put("/{name:path}", summary="Replace a rule at its place, and release what it holds")
+    async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
+        there = known(name)
+        _can_be_shown(rule, "body")
+        taken = rule.name != name and rule.name in there.rules
+        try:
+            return one(there.replace(name, rule))
+        except ValueError as error:
+            raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
+
     @made.delete("/{name:path}", summary="Remove a rule, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
         known(name).clear(name)

@@ -1,7 +1,8 @@
-"""Routes about the latest requests: a list, and one in detail."""
+"""Routes about the latest requests: a list, one in detail, and sending one again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -11,6 +12,9 @@ from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
+from segstore.server.control_api.steering.models import SentAgain
+from segstore.server.control_api.steering.resending import Resending
+from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError
 
 _NEIGHBOURS = 10
@@ -19,6 +23,7 @@ _NEIGHBOURS = 10
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
     latest = None if controlled.traffic is None else Latest(controlled.traffic, controlled.faults)
+    resending = Resending()
 
     def kept() -> Latest:
         if latest is None:
@@ -39,9 +44,9 @@ def router(controlled: Controlled) -> APIRouter:
         except FilterError as error:
             raise ApiProblem(422, f"query.match: {error}", "query.match") from error
         traffic = found.traffic
-        return LatestRequests(
-            last=traffic.last, forgotten=traffic.first - 1, requests=[info_of(controlled, each) for each in requests]
-        )
+        numbers = _numbers(controlled)
+        infos = [_info(each, traffic, numbers) for each in requests]
+        return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
 
     @made.get("/requests/{number}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
@@ -49,19 +54,41 @@ def router(controlled: Controlled) -> APIRouter:
         request, beside = await found.about(number, _NEIGHBOURS)
         if request is None:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-        return detail_of(info_of(controlled, request), request, beside, found.traffic)
+        info = _info(request, found.traffic, _numbers(controlled))
+        return detail_of(info, request, beside, found.traffic)
+
+    @made.post(
+        "/requests/{number}/send",
+        tags=["requests"],
+        summary="Send a request again, as a client of its own",
+        include_in_schema=controlled.tap is None,
+    )
+    async def send_request(number: Annotated[int, Path(ge=1)]) -> SentAgain:
+        found = kept()
+        if not controlled.stores:
+            raise ApiProblem(409, "requests cannot be sent from here: there is no store in this process", "path")
+        request, _ = await found.about(number, 0)
+        if request is None:
+            raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
+        facts = found.traffic.peers.get(request.connection, {})
+        at = _number(_numbers(controlled), facts.get("store", ""))
+        store = next((each for each in controlled.stores if each.number == at), None)
+        if store is None:  # a request of the controller, or of a store that listens elsewhere now
+            store = next((controlled.store_of(each) for each in request.segments), None) or controlled.stores[0]
+        return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
 
     return made
 
 
-def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
+def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
     latency_ns = kept.latency_ns
-    peer = {} if controlled.traffic is None else controlled.traffic.peers.get(kept.connection, {})
+    peer = traffic.peers.get(kept.connection, {})
     return RequestInfo(
         number=kept.number,
-        store=_store(controlled, peer.get("store", "")),
+        store=_number(numbers, peer.get("store", "")),
         connection=kept.connection,
         role=peer.get("role", ""),
+        kind=kept.kind,
         type=shown(kept.request.name),
         segments=[shown(each) for each in kept.segments],
         request_id=None if kept.request_id is None else str(kept.request_id),
@@ -76,16 +103,25 @@ def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
     )
 
 
-def _store(controlled: Controlled, address: str) -> int | None:
-    """The number of the store that listens at an address, which may name the host otherwise than its settings.
+def _numbers(controlled: Controlled) -> dict[str, int]:
+    """The numbers of stores, by the address in the records of their connections.
 
-    On a tap it is the store's own address.
+    A store of this process listens at its port, whatever the host is called; on a tap it is the store's own address.
     """
-    port = address.rpartition(":")[2]
+    found = {}
     for each in controlled.fronts:
         if each.upstream is not None:
-            if str(each.upstream) == address:
-                return each.number
-        elif any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
-            return each.number
-    return None
+            found[str(each.upstream)] = each.number
+            continue
+        for where in (each.address, each.admin_address):
+            if where is not None:
+                found[_port(str(where))] = each.number
+    return found
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _number(numbers: Mapping[str, int], address: str) -> int | None:
+    return numbers.get(address, numbers.get(_port(address)))
