@@ -26,13 +26,13 @@ from segstore.client.controller import StreamCut, checked_cut, name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
-from segstore.client.groups.codec import GroupConfig
 from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import tail_of
+from segstore.wire.reader_groups import GroupConfig
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""

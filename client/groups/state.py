@@ -16,21 +16,23 @@ average, rounded up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self
 
 from segstore.client.errors import ConditionFailed, ReaderExists, ReaderOffline
-from segstore.client.groups.codec import (
+from segstore.wire.names import SegmentName
+from segstore.wire.reader_groups import (
+    ASSIGNED,
+    CHECKPOINTS,
+    CONFIG,
+    DISTANCE,
+    FUTURE,
+    ONLY,
     TOMBSTONE,
+    UNASSIGNED,
     CheckpointEntry,
     GroupConfig,
+    StoredGroup,
     cbor_encode,
-    check_segment,
-    decode_checkpoint,
-    decode_config,
-    decode_offset,
-    decode_offsets,
-    decode_predecessors,
-    decode_value,
     encode_checkpoint,
     encode_config,
     encode_offset,
@@ -38,17 +40,7 @@ from segstore.client.groups.codec import (
     encode_predecessors,
     encode_value,
 )
-from segstore.wire.names import SegmentName
 
-CONFIG: Final = "config"
-ASSIGNED: Final = "assigned_segments"
-UNASSIGNED: Final = "unassigned_segments"
-FUTURE: Final = "future_segments"
-CHECKPOINTS: Final = "checkpoints"
-DISTANCE: Final = "distance_to_tail"
-"""The official client writes this for each reader but does not use it."""
-
-_ONLY: Final = "default"
 _GONE: Final = encode_value(TOMBSTONE, cbor_encode({}))
 _UNKNOWN_DISTANCE: Final = encode_value("u64", cbor_encode((1 << 64) - 1))
 
@@ -60,26 +52,12 @@ class Share(NamedTuple):
     release: int
 
 
-class GroupState:
-    """The state of one group.
-
-    Attributes:
-        group: "scope/name", for errors.
-        config: None until the group is created.
-        readers: online reader → segment → offset.
-        unassigned: segment → offset.
-        future: segment → ids of the predecessors that must be read first.
-        checkpoints: those in progress, by name.
-    """
+class GroupState(StoredGroup):
+    """The state of one group, with the changes made to it. group: "scope/name", for errors."""
 
     def __init__(self, group: str) -> None:
+        super().__init__()
         self.group = group
-        self.config: GroupConfig | None = None
-        self.readers: dict[str, dict[str, int]] = {}
-        self.unassigned: dict[str, int] = {}
-        self.future: dict[str, set[int]] = {}
-        self.checkpoints: dict[str, CheckpointEntry] = {}
-        self._distances: set[str] = set()
         self._touched: dict[tuple[str, str], None] = {}
 
     def copy(self) -> Self:
@@ -90,32 +68,10 @@ class GroupState:
         made.unassigned = dict(self.unassigned)
         made.future = {name: set(before) for name, before in self.future.items()}
         made.checkpoints = dict(self.checkpoints)
-        made._distances = set(self._distances)
+        made.distances = set(self.distances)
         return made
 
-    # --- to and from the table --------------------------------------------------------------------------------------
-
-    def take(self, outer: str, inner: str, value: bytes | None) -> None:
-        """Applies an entry read from the table; value None if it was removed. Unknown maps are ignored.
-
-        Raises ValueError for a malformed value or segment name.
-        """
-        kind, data = (TOMBSTONE, b"") if value is None else decode_value(value)
-        gone = kind == TOMBSTONE
-        if outer in (UNASSIGNED, FUTURE) and not gone:
-            check_segment(inner)
-        if outer == CONFIG and inner == _ONLY:
-            self.config = None if gone else decode_config(data)
-        elif outer == ASSIGNED:
-            _put(self.readers, inner, None if gone else decode_offsets(data))
-        elif outer == UNASSIGNED:
-            _put(self.unassigned, inner, None if gone else decode_offset(data))
-        elif outer == FUTURE:
-            _put(self.future, inner, None if gone else set(decode_predecessors(data)))
-        elif outer == CHECKPOINTS:
-            _put(self.checkpoints, inner, None if gone else decode_checkpoint(data))
-        elif outer == DISTANCE:
-            (self._distances.discard if gone else self._distances.add)(inner)
+    # --- to the table --------------------------------------------------------------------------------------
 
     def changes(self) -> list[tuple[str, str, bytes]]:
         """Returns the changes since `copy`: map, key and value."""
@@ -132,7 +88,7 @@ class GroupState:
             return encode_value("Checkpoint", encode_checkpoint(self.checkpoints[inner]))
         if outer == FUTURE and inner in self.future:
             return encode_value("HashSet<i64>", encode_predecessors(sorted(self.future[inner])))
-        if outer == DISTANCE and inner in self._distances:
+        if outer == DISTANCE and inner in self.distances:
             return _UNKNOWN_DISTANCE
         return _GONE
 
@@ -146,7 +102,7 @@ class GroupState:
         if self.config is not None:
             return False
         self.config = config
-        self._touch(CONFIG, _ONLY)
+        self._touch(CONFIG, ONLY)
         for segment, offset in start.items():
             self._leave(segment, offset)
         return True
@@ -156,7 +112,7 @@ class GroupState:
         if reader in self.readers:
             raise ReaderExists(f"the reader {reader} of {self.group} is already online", reader=reader)
         self.readers[reader] = {}
-        self._distances.add(reader)
+        self.distances.add(reader)
         self._touch(ASSIGNED, reader)
         self._touch(DISTANCE, reader)
 
@@ -172,8 +128,8 @@ class GroupState:
             self.take_checkpoint(name, reader, ended)
         del self.readers[reader]
         self._touch(ASSIGNED, reader)
-        if reader in self._distances:
-            self._distances.discard(reader)
+        if reader in self.distances:
+            self.distances.discard(reader)
             self._touch(DISTANCE, reader)
 
     def record(self, reader: str, positions: Mapping[str, int]) -> None:
@@ -313,13 +269,3 @@ class GroupState:
             others[0] += 1
             others.sort()
         return Share(got, 0 if got else release)
-
-
-V = TypeVar("V")
-
-
-def _put(entries: dict[str, V], key: str, value: V | None) -> None:
-    if value is None:
-        entries.pop(key, None)
-    else:
-        entries[key] = value

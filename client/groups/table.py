@@ -25,11 +25,11 @@ from segstore.client.errors import (
     SegmentExists,
     SegmentMissing,
 )
-from segstore.client.groups.codec import VERSION_VALUE, decode_key, encode_key
 from segstore.client.groups.state import GroupState
 from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
+from segstore.wire.reader_groups import VERSION_VALUE, decode_key, encode_key
 
 T = TypeVar("T")
 

@@ -37,10 +37,12 @@ def error_text(error: OSError) -> str:
 
 
 def cell_text(value: object) -> str:
-    """A value in a table: text as it is, a list with spaces between, other values as JSON; nothing for None."""
+    """A value in a table: printable text, a list with spaces between, other values as JSON; nothing for None."""
+    from segstore.wire.printable import printable
+
     if isinstance(value, list):
         return " ".join(map(cell_text, value))
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "" if value is None else printable(value) if isinstance(value, str) else json.dumps(value)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

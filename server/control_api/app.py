@@ -12,16 +12,41 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import looking, page
+from segstore.server.control_api import contents, page
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.problems import PROBLEM_TYPE, Problem, install
-from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install
+from segstore.server.control_api.routes import (
+    about,
+    bodies,
+    connections,
+    containers,
+    decisions,
+    faults,
+    recordings,
+    requests,
+    segments,
+    streams,
+    toxics,
+)
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
-_ABOUT: Final = """Inspects and controls a running segment store.
+_EVERYWHERE: Final = (
+    about,
+    connections,
+    faults,
+    decisions,
+    toxics,
+    asserting,  # before `requests`, whose paths end in a number
+    requests,
+    recordings,
+    page,
+)
+_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
+"""Resources that a tap does not have."""
+_ABOUT: Final = """Inspects and controls a running segment store, or a tap before one.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
 
@@ -33,7 +58,7 @@ _REFUSALS: Final = {
     "408": "The body was not complete in time.",
     "409": "The server's state does not allow it, or what was waited for or verified is not so.",
     "413": "The body is too long.",
-    "415": "The body's content type is not JSON.",
+    "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
     "503": "The server cannot store data any more.",
@@ -50,6 +75,12 @@ def _operation(route: APIRoute) -> str:
     return route.name
 
 
+def _refuse_on_tap() -> None:
+    raise ApiProblem(
+        409, "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap", "path"
+    )
+
+
 def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     """Creates the application, without the guard in front of it. guarded: whether the guard requires a token."""
     app = FastAPI(
@@ -62,21 +93,12 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=_operation,
     )
-    for resources in (
-        about,
-        streams,
-        looking,
-        containers,
-        faults,
-        toxics,
-        requests,
-        asserting,
-        arranging,
-        events,
-        snapshots,
-        page,
-    ):
+    for resources in _EVERYWHERE:
         app.include_router(resources.router(controlled))
+    on_tap = controlled.tap is not None
+    for resources in _OF_STORES:
+        refused = [Depends(_refuse_on_tap)] if on_tap else []
+        app.include_router(resources.router(controlled), dependencies=refused, include_in_schema=not on_tap)
     install(app)
     described = app.openapi
 
@@ -84,6 +106,7 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         if app.openapi_schema is None:
             description = described()
             _describe_rules(description)
+            bodies.describe_yaml(description)
             _describe_responses(description)
             _describe_access(description, guarded=guarded)
         return described()

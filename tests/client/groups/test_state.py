@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.errors import ConditionFailed, ReaderExists, ReaderOffline
-from segstore.client.groups.codec import TOMBSTONE, GroupConfig, decode_value
 from segstore.client.groups.state import GroupState, Share
+from segstore.wire.reader_groups import TOMBSTONE, GroupConfig, decode_value
 
 CONFIG = GroupConfig({("a", "s"): "head"})
 

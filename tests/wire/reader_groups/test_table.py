@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.groups.codec import (
+from segstore.wire.reader_groups import (
     VERSION_VALUE,
     CheckpointEntry,
     GroupConfig,

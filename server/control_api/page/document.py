@@ -1,8 +1,8 @@
-"""The live page at `/`, which shows the control API's data and refreshes it every second.
+"""Makes the live page and serves it.
 
-The page is one file, `page.html`, with inline style and script. Its content security policy allows these two by their
-hashes and nothing else: no other resources, requests to this server only, no framing. Names chosen by peers (segments,
-rules) reach the page only as JSON, and the script inserts them as text.
+The content security policy allows the page's style and script by their hashes and nothing else: no other resources,
+requests to this server only, no framing. Names and payloads chosen by peers reach the page only as JSON, and the
+scripts insert them as text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,34 @@ from fastapi.responses import HTMLResponse, Response
 
 from segstore.server.control_api.controlled import Controlled
 
+SCRIPTS: Final = (
+    "asking.js",
+    "showing.js",
+    "forms.js",
+    "panels.js",
+    "about.js",
+    "drawer.js",
+    "requests.js",
+    "faults.js",
+    "toxics.js",
+    "connections.js",
+    "segments.js",
+    "counters.js",
+    "refreshing.js",
+)
+"""In the order in which they run; `refreshing.js` starts the page."""
+
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def text() -> str:
-    return files(__package__).joinpath("page.html").read_text("utf-8")
+    """Returns the page, with its style and scripts inside."""
+    script = "".join(map(_part, SCRIPTS))
+    return _part("page.html").replace("$style", _part("page.css")).replace("$script", f'"use strict";\n{script}')
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def policy(page: str) -> str:

@@ -1,0 +1,49 @@
+// Requests to the server, with its token if it has one.
+
+/** The server refuses a request. where: the part of the request that is wrong, such as `body.do[0].delay_ms`. */
+class Refused extends Error {
+  constructor(text, where = "") {
+    super(text.startsWith(`${where}: `) ? text.slice(where.length + 2) : text);
+    this.where = where;
+  }
+}
+/** The server requires a token. */
+class Locked extends Refused {}
+/** The server does not answer. */
+class Gone extends Error {}
+
+// The token comes from the address (#token=…) or is typed in; it is kept until the tab is closed.
+const FRAGMENT = "#token=";
+if (location.hash.startsWith(FRAGMENT)) {
+  sessionStorage.setItem("token", decodeURIComponent(location.hash.slice(FRAGMENT.length)));
+  history.replaceState(null, "", location.pathname + location.search);
+}
+const headers = () => {
+  const token = sessionStorage.getItem("token");
+  return token ? { authorization: `Bearer ${token}` } : {};
+};
+
+/**
+ * Requests a resource and returns its JSON. path: with {names} that `parts` has. query: without empty values.
+ *
+ * Throws Refused, Locked and Gone.
+ */
+async function ask(method, path, { parts = {}, query = {}, body, patience = 8000 } = {}) {
+  const where = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(parts[name]));
+  const asked = Object.entries(query).filter(([, value]) => value !== "" && value !== false);
+  const search = new URLSearchParams(asked).toString();
+  const options = { method, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(patience), headers: headers() };
+  if (body !== undefined) {
+    options.headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let response, answer = null;
+  try {
+    response = await fetch(search ? `${where}?${search}` : where, options);
+    if (response.status !== 204) answer = await response.json();
+  } catch (error) {
+    throw new Gone("The server does not answer.", { cause: error });
+  }
+  if (!response.ok) throw new (response.status === 401 ? Locked : Refused)(answer.detail, answer.where);
+  return answer;
+}
