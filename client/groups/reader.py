@@ -331,6 +331,8 @@ class GroupReader(OpenedBefore):
     def _between_events(self) -> None:
         """Calls the listener and takes checkpoints, at the position after the last handled event."""
         listener = self._listener
+        if self._closed:
+            return
         while self._changes and listener is not None:
             listener(self._changes.popleft())
         while self._wanted:
