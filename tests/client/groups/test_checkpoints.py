@@ -61,6 +61,7 @@ async def test_what_was_handled_at_a_checkpoint_and_what_follows_it_is_everythin
                 ranges = [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
                 await pravega.controller.scale("a", "s", sealed, ranges, wait_ms=10_000)
                 again = await anext(aiter(shared.checkpoints(60)))
+                assert again.name == "checkpoint"
                 for task in running:
                     task.cancel()
             assert (checkpoint.name, list(checkpoint.cuts)) == ("c", ["a/s"])
