@@ -201,9 +201,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
         Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: may be used
-        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names the
-        readers that did not take it (those of the official client never do), ConditionFailed if one of this name is in
-        progress, and the errors of requests.
+        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names
+        the readers that did not take it (those of the official client never do), ConditionFailed if one of this name is
+        in progress, and the errors of requests.
         """
         return await checkpointed(self._cluster, self._table, name, timeout_ms)
 
