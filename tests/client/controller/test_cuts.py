@@ -57,6 +57,8 @@ def test_a_segment_that_a_reader_has_not_started_is_read_from_its_start() -> Non
         (text_of("0:s/t:0:0:-2"), "-2 is not an offset"),
         (text_of("0:s/t:0,0:0,0:1,2"), "names a segment twice"),
         (text_of("0:stream:0:0:0"), "is not SCOPE/STREAM"),
+        (text_of("0:a/s/t:0:0:0"), "'a/s/t' in a stream cut is not SCOPE/STREAM"),
+        (text_of("0:s/t:-1:0:0"), "segment number must be between 0 and 2147483647"),
         (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "it does not end"),
         (base64.b64encode(gzip.compress(bytes(20 << 20), mtime=0)).decode(), "it does not end"),
     ],
