@@ -157,9 +157,7 @@ class Browser:
 
     async def look(self, width: int, *, dark: bool = False) -> int:
         """Shows the page at a width, in light or dark colours. Returns by how many pixels it scrolls sideways."""
-        await self.do(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-        )
+        await self.do("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.do("Emulation.setEmulatedMedia", features=colours)
         wide: int = await self.get("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
