@@ -104,6 +104,7 @@ class RuleForm {
   }
 
   async send() {
+    this.complain(null);
     try {
       const deeds = this.actions.map((each) => each.get());
       const rule = { ...this.fields.get(), do: deeds.length === 1 ? deeds[0] : deeds };
@@ -179,7 +180,7 @@ function deed(action) {
   const isUsual = (name, each) => !each || JSON.stringify(each) === "{}" || (name === "at" && each === "before" && key !== "answer");
   const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
-  return [`${key.replaceAll("_", " ")} ${said(value)}`, ...others.map(([name, each]) => `${name} ${said(each)}`)].join(", ");
+  return [`${key.replaceAll("_", " ")} ${said(value)}`, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
 }
 
 function edit({ name, rule }) {

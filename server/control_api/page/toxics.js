@@ -87,6 +87,7 @@ toxicForm.addEventListener("keydown", (event) => {
 });
 toxicForm.addEventListener("submit", async (event) => {
   event.preventDefault();
+  complainAt(toxicChoice.all(), null, toxicProblem);
   try {
     const answer = await ask("POST", "/v1/toxics", { body: toxicChoice.get() });
     say(`${answer.name} was added.`);

