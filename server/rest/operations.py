@@ -260,7 +260,8 @@ async def _get_reader_group(executor: Executor, caller: Caller, asked: Asked) ->
     scope, name = _group(asked)
     caller.needs(user_resource(scope, READER_GROUP_PREFIX + name), Permission.READ)
     config = executor.controller.reader_groups.get(scope, name)
-    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), [])
+    readers = (await executor.controller.reader_groups.shared_state(scope, name)).readers
+    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
     return Answer(HTTPStatus.OK, bodies.encode(found))
 
 
