@@ -35,7 +35,7 @@ const containersPanel = addPanel({
   id: "containers",
   title: "Containers",
   body: [containersTable],
-  needs: "containers",
+  needs: "stores",
   async look() {
     const it = await ask("GET", "/v1/containers");
     containersPanel.count(number(it.containers.length));

@@ -18,7 +18,7 @@ const segmentsPanel = addPanel({
   title: "Segments",
   tools: segmentsForm,
   body: [segmentsTable],
-  needs: "segments",
+  needs: "stores",
   async look() {
     const form = segmentsForm.elements, page = pages.length;
     const query = { contains: form.contains.value, indexes: form.indexes.checked, after: pages.at(-1), limit: SEGMENTS };
