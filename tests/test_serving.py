@@ -130,9 +130,10 @@ def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
         "segment_store": Endpoint("127.0.0.1", 5),
         "controller": None,
         "admin": Endpoint("::1", 6),
-        "http": None,
+        "http": Endpoint("127.0.0.1", 7),
     }
-    assert announcement(addresses, "text") == "segstore listens: segment store 127.0.0.1:5, admin [::1]:6"
+    expected = "segstore listens: segment store 127.0.0.1:5, admin [::1]:6, http http://127.0.0.1:7/"
+    assert announcement(addresses, "text") == expected
 
 
 def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> None:

@@ -24,6 +24,7 @@ from segstore.client import connect
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import Accounts, Authority
+from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.processes import PATIENCE_S, refusal, started
 from tests.server.support import HELLO, Peer, append, create, read, set_up
@@ -134,7 +135,7 @@ def test_an_upstream_that_does_not_answer_is_reported_and_the_tap_runs() -> None
         assert tap.end()[0] == 0
 
 
-async def test_its_http_port_is_announced_and_ctl_steers_it() -> None:
+async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock:
         with tapping("--store", f"{mock.host}:{mock.port}", "--http-port", "0", "--announce", "json") as tap:
             url = f"http://{tap.announced['http']}"
@@ -143,13 +144,37 @@ async def test_its_http_port_is_announced_and_ctl_steers_it() -> None:
                 return (await asyncio.to_thread(CliRunner().invoke, main, ["ctl", "--url", url, *given])).output
 
             assert await ctl("keep") == "last: 0\n"
+            assert "name: run\n" in await ctl("record", "start", "run")
             where: object = tap.store
             async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
                 await peer.ask(HELLO, create(), set_up(), append(1))
                 assert (await ctl("requests", "--limit", "1")).splitlines()[1].split()[2] == "APPEND_BLOCK_END"
                 assert await ctl("verify", "type = APPEND_BLOCK_END", "--exactly", "1") == "count: 1\n"
                 assert (await ctl("segments")).startswith("segstore: a tap has no stores: ")
+                assert await ctl("connections", "cut") == "connections: 1\n"
+                assert await peer.closed() == b""
+            assert "running: false\n" in await ctl("record", "stop", "run")
+            assert await ctl("record", "download", "run", str(tmp_path / "run.jsonl")) == ""
             assert (await asyncio.to_thread(tap.end))[0] == 0
+    with TraceFile(tmp_path / "run.jsonl") as trace:
+        kinds = [each.kind for each in trace.records()]
+    assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
+
+
+def test_beyond_loopback_its_http_port_needs_a_token(tmp_path: Path) -> None:
+    options = ("--store", "127.0.0.1:9", "--host", "0.0.0.0", "--http-port", "0")
+    status, errors = refused(*options)
+    assert (status, "a token is required: --http-token-file" in errors) == (1, True)
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    with tapping(*options, "--http-token-file", str(token), "--announce", "json") as tap:
+        url = f"http://127.0.0.1:{str(tap.announced['http']).rpartition(':')[2]}"
+        given = ["ctl", "--url", url]
+        refusal = CliRunner().invoke(main, [*given, "faults", "list"])
+        assert (refusal.exit_code, "requests need the token of this server" in refusal.output) == (1, True)
+        assert CliRunner().invoke(main, [*given, "--token-file", str(token), "faults", "list"]).exit_code == 0
+        assert tap.end()[0] == 0
 
 
 # --- passing on, recording, spoiling ----------------------------------------------------------------------------
@@ -232,6 +257,8 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
         (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines), .jsonl"),
         (("--store", "a:1", "--port", "70000"), "Invalid value for '--port'"),
+        (("--store", "a:1", "--http-token-file", __file__), "http_token_file needs http_port"),
+        (("--store", "a:1", "--history-bytes", "-1"), "Invalid value for '--history-bytes'"),
     ],
 )
 def test_options_that_do_not_do_are_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from segstore.cli.terminal import echo, error_text
 from segstore.wire.printable import printable
 
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
 URL: Final = "http://127.0.0.1:8080"
 _PATIENCE_S: Final = 60.0
 _MOST_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
 
 
 class Api:
@@ -31,36 +36,63 @@ class Api:
         self.as_json = as_json
 
     def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer's JSON; None for none. Raises ClickException for a refusal."""
+        """The answer's JSON; None for none. body: sent as JSON. Raises ClickException for a refusal."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._answered(method, path, data, query) as answer:
+            said = self._read(answer, _MOST_BYTES + 1)
+        return self._json(said, f"{method} /v1/{path}")
+
+    def download(self, path: str, file: BinaryIO, **query: Any) -> None:
+        """Copies an answer's body to a file. Raises ClickException, and OSError for the file."""
+        with self._answered("GET", path, None, query) as answer:
+            while data := self._read(answer, _READ_BYTES):
+                file.write(data)
+
+    def _read(self, answer: HTTPResponse, size: int) -> bytes:
+        from http.client import HTTPException
+
+        try:
+            return answer.read(size)
+        except (OSError, HTTPException) as error:
+            raise click.ClickException(f"{self._url}: the answer has ended early: {error!r}") from error
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self._where}"
+
+    @contextmanager
+    def _answered(self, method: str, path: str, data: bytes | None, query: Mapping[str, Any]) -> Iterator[HTTPResponse]:
+        """Sends a request and gives the answer. Raises ClickException for a refusal, and without an answer."""
         from http.client import HTTPConnection, HTTPException
         from urllib.parse import urlencode
 
-        where = f"http://{self._where}"
         given = {name: str(value) for name, value in query.items() if value is not None}
-        headers = {"content-type": "application/json"} if body is not None else {}
+        headers = {"content-type": "application/json"} if data is not None else {}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
+        connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
         try:
-            connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
             try:
-                data = None if body is None else json.dumps(body)
                 connection.request(method, f"/v1/{path}?{urlencode(given)}", data, headers)
                 answer = connection.getresponse()
-                said = answer.read(_MOST_BYTES + 1)
-            finally:
-                connection.close()
-        except OSError as error:
-            raise click.ClickException(f"{where}: {error_text(error)}; is it served? --http-port") from error
-        except (HTTPException, ValueError) as error:
-            raise click.ClickException(f"{where}: this is no HTTP API: {error!r}") from error
+                refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
+            except OSError as error:
+                raise click.ClickException(f"{self._url}: {error_text(error)}; is it served? --http-port") from error
+            except (HTTPException, ValueError) as error:
+                raise click.ClickException(f"{self._url}: this is no HTTP API: {error!r}") from error
+            if answer.status >= 300:
+                found = self._json(refusal, f"{method} /v1/{path}")
+                detail = found.get("detail") if isinstance(found, dict) else None
+                raise click.ClickException(str(detail or f"{self._url} answered {answer.status} {answer.reason}"))
+            yield answer
+        finally:
+            connection.close()
+
+    def _json(self, said: bytes, asked: str) -> Any:
         try:
-            found = json.loads(said) if said and len(said) <= _MOST_BYTES else None
+            return json.loads(said) if said and len(said) <= _MOST_BYTES else None
         except (ValueError, RecursionError) as error:
-            raise click.ClickException(f"{where}: the answer to {method} /v1/{path} is not JSON") from error
-        if answer.status >= 300:
-            detail = found.get("detail") if isinstance(found, dict) else None
-            raise click.ClickException(str(detail or f"{where} answered {answer.status} {answer.reason}"))
-        return found
+            raise click.ClickException(f"{self._url}: the answer to {asked} is not JSON") from error
 
     def show(self, found: Any, columns: Sequence[str] = (), rows: str = "") -> None:
         """Prints an answer: as JSON, as a table of the list `rows`, or as one line for each key."""

@@ -7,13 +7,18 @@ the given URL only, without proxies of the environment and without redirects.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
+from segstore.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from segstore.server.faults import FaultSettings
 
 
 @click.group()
@@ -35,36 +40,68 @@ from segstore.cli.contents import CONTENTS
 def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool) -> None:
     """Steer a running server, and show what it holds.
 
-    The server is started with --http-port.
+    The server, or a tap, is started with --http-port.
     """
     context.obj = Api(url, read_token(token_file), as_json=as_json)
 
 
 @ctl.group()
 def faults() -> None:
-    """List, add, remove and release fault rules."""
+    """List, add, replace, remove and release fault rules, and show what they have done."""
 
 
 @faults.command("list")
 @pass_api
 def list_faults(api: Api) -> None:
     """List the rules and their counts."""
-    api.show(api.ask("GET", "faults"), ("name", "matched", "fired", "held", "enabled"), "rules")
+    _show_rules(api, api.ask("GET", "faults"))
+
+
+def _show_rules(api: Api, found: Any) -> None:
+    api.show(found, ("name", "matched", "fired", "held", "enabled"), "rules")
+
+
+_fault_file = click.option(
+    "-f",
+    "--file",
+    "file",
+    required=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Fault file (YAML or JSON).",
+)
 
 
 @faults.command("add")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_fault_file
 @pass_api
-def add_fault(api: Api, file: Path) -> None:
-    """Add the rules of a fault file (YAML or JSON)."""
+def add_faults(api: Api, file: Path) -> None:
+    """Add the rules and toxics of a fault file to those that there are."""
+    settings = _read_faults(file)
+    for each in ("seed", "round_trip_ms"):
+        if each in settings.model_fields_set:
+            raise click.ClickException(f"{file}: {each} replaces that of the server; use faults replace")
+    for rule in settings.rules:
+        api.show(api.ask("POST", "faults", rule.model_dump(mode="json")))
+    for toxic in settings.toxics:
+        api.show(api.ask("POST", "toxics", toxic.model_dump(mode="json")))
+
+
+@faults.command("replace")
+@_fault_file
+@pass_api
+def replace_faults(api: Api, file: Path) -> None:
+    """Replace all rules and toxics, the seed and the round-trip time by a fault file."""
+    _show_rules(api, api.ask("PUT", "faults", _read_faults(file).model_dump(mode="json")))
+
+
+def _read_faults(file: Path) -> FaultSettings:
     from segstore.server.faults import FaultFileError, read_faults
 
     try:
-        settings = read_faults(file)
+        return read_faults(file)
     except FaultFileError as error:
         raise click.ClickException(str(error)) from error
-    for each in settings.rules:
-        api.show(api.ask("POST", "faults", each.model_dump(mode="json")))
 
 
 @faults.command("remove")
@@ -81,6 +118,140 @@ def remove_fault(api: Api, name: str | None) -> None:
 def release_fault(api: Api, name: str) -> None:
     """Release what a rule holds now."""
     api.show(api.ask("POST", f"faults/{quoted(name)}/release"))
+
+
+@faults.command()
+@click.option("--rule", metavar="NAME", help="Only decisions of this rule.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only decisions with a greater number.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number.")
+@pass_api
+def decisions(api: Api, **given: Any) -> None:
+    """List what the rules have done, oldest first."""
+    columns = ("number", "rule", "action", "nth", "connection", "direction", "type", "segments", "event_number")
+    api.show(api.ask("GET", "decisions", **given), columns, "decisions")
+
+
+@faults.command()
+@pass_api
+def unmatched(api: Api) -> None:
+    """Show the rules that never matched or never fired; the exit status is 1 if there are any."""
+    found = api.ask("GET", "unmatched")
+    if api.as_json:
+        api.show(found)
+    else:
+        for text in found["unmatched"]:
+            for line in text.splitlines():
+                echo(line)
+    if found["unmatched"]:
+        raise SystemExit(1)
+
+
+@faults.command("round-trip")
+@click.argument("milliseconds", type=click.FloatRange(0), metavar="MS")
+@pass_api
+def round_trip(api: Api, milliseconds: float) -> None:
+    """Set the minimum delay of every reply."""
+    api.show(api.ask("PUT", "round-trip", {"round_trip_ms": milliseconds}))
+
+
+@ctl.group()
+def toxics() -> None:
+    """List and remove toxics; `faults add` adds those of a file."""
+
+
+@toxics.command("list")
+@pass_api
+def list_toxics(api: Api) -> None:
+    """List the toxics, and how many connections have each."""
+    api.show(api.ask("GET", "toxics"), ("name", "connections", "toxic"), "toxics")
+
+
+@toxics.command("remove")
+@click.argument("name", required=False)
+@pass_api
+def remove_toxic(api: Api, name: str | None) -> None:
+    """Remove a toxic, or all."""
+    api.show(api.ask("DELETE", "toxics" if name is None else f"toxics/{quoted(name)}"))
+
+
+@ctl.group()
+def connections() -> None:
+    """List the connections of clients, and close them."""
+
+
+@connections.command("list")
+@pass_api
+def list_connections(api: Api) -> None:
+    """List the open connections."""
+    columns = ("number", "store", "peer", "writers", "bytes_in", "bytes_out", "held_bytes")
+    api.show(api.ask("GET", "connections"), columns, "connections")
+
+
+@connections.command("cut")
+@click.argument("number", type=int, required=False)
+@pass_api
+def cut_connections(api: Api, number: int | None) -> None:
+    """Close a connection, or all, at once, as a failing network does."""
+    api.show(api.ask("DELETE", "connections" if number is None else f"connections/{number}"))
+
+
+@ctl.group()
+def record() -> None:
+    """Start, stop, download and delete recordings of the traffic."""
+
+
+@record.command("start")
+@click.argument("name", default="")
+@click.option("--max-bytes", type=click.IntRange(1), metavar="BYTES", help="Where it ends; 64 MiB by default.")
+@pass_api
+def start_recording(api: Api, name: str, max_bytes: int | None) -> None:
+    """Start a recording; its name is printed."""
+    given = {"name": name, **({} if max_bytes is None else {"max_bytes": max_bytes})}
+    api.show(api.ask("POST", "recordings", given))
+
+
+@record.command("list")
+@pass_api
+def list_recordings(api: Api) -> None:
+    """List the recordings."""
+    api.show(api.ask("GET", "recordings"), ("name", "running", "records", "size", "problem"), "recordings")
+
+
+@record.command("stop")
+@click.argument("name")
+@pass_api
+def stop_recording(api: Api, name: str) -> None:
+    """Stop a recording; the exit status is 1 if it ended at its limit before."""
+    api.show(api.ask("POST", f"recordings/{quoted(name)}/stop"))
+
+
+@record.command("download")
+@click.argument("name")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@pass_api
+def download_recording(api: Api, name: str, file: Path) -> None:
+    """Write what a recording has so far to a new FILE, .wtrace, .jsonl or .pcapng, or to standard output (-)."""
+    from segstore.traces import STANDARD_OUTPUT, UnknownSuffix, capture_for, finish, replacing
+
+    path = f"recordings/{quoted(name)}/trace"
+    if file == STANDARD_OUTPUT:
+        api.download(path, sys.stdout.buffer, form="jsonl")
+        return
+    try:
+        capture = capture_for(file)
+        with replacing(capture) as part:
+            api.download(path, part)
+        finish(capture, file)
+    except UnknownSuffix as error:
+        raise click.UsageError(str(error)) from error
+
+
+@record.command("delete")
+@click.argument("name")
+@pass_api
+def delete_recording(api: Api, name: str) -> None:
+    """Delete a recording."""
+    api.show(api.ask("DELETE", f"recordings/{quoted(name)}"))
 
 
 _match = click.argument("match", default="", metavar="[FILTER]")

@@ -42,6 +42,7 @@ _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
 _FEW_DESCRIPTORS = 1024
 _CGROUP = Path("/sys/fs/cgroup")
+_HTTP = ("http", "rest")
 
 
 class OptionsError(Exception):
@@ -53,11 +54,15 @@ class StoreFailed(Exception):
 
 
 def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
-    """One line with the address of each part; as JSON, an object with a key for each part."""
+    """One line with the address of each part, an address for browsers as a URL; as JSON, an object with their keys."""
     joined = {name: address_text(address) for name, address in addresses.items()}
     if form == "json":
         return json.dumps(joined)
-    listening = ", ".join(f"{name.replace('_', ' ')} {where}" for name, where in joined.items() if where)
+    listening = ", ".join(
+        f"{name.replace('_', ' ')} {f'http://{where}/' if name in _HTTP else where}"
+        for name, where in joined.items()
+        if where
+    )
     return f"segstore listens: {listening}"
 
 

@@ -296,6 +296,9 @@ class ServedTap(Watched):
     def controller_uri(self) -> str:
         return self.tap.controller_uri
 
+    def http_url(self) -> str:
+        return self.tap.http_url
+
     def cut(self) -> int:
         return self.tap.cut()
 

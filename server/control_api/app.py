@@ -7,7 +7,7 @@ scripts from elsewhere.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -17,9 +17,12 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, Problem, install
 from segstore.server.control_api.routes import (
     about,
+    bodies,
     connections,
     containers,
+    decisions,
     faults,
+    recordings,
     requests,
     segments,
     streams,
@@ -27,6 +30,19 @@ from segstore.server.control_api.routes import (
 )
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
+_EVERYWHERE: Final = (
+    about,
+    connections,
+    faults,
+    decisions,
+    toxics,
+    asserting,  # before `requests`, whose paths end in a number
+    requests,
+    recordings,
+    page,
+)
+_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
+"""Resources that a tap does not have."""
 _ABOUT = """Inspects and controls a running segment store, or a tap before one.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
@@ -60,11 +76,10 @@ def make_app(controlled: Controlled) -> FastAPI:
         generate_unique_id_function=_operation,
         responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501, 503),
     )
-    on_tap = controlled.tap is not None
-    everywhere = (about, connections, faults, toxics, asserting, requests, page)  # `requests` has paths with a number
-    for resources in everywhere:
+    for resources in _EVERYWHERE:
         app.include_router(resources.router(controlled))
-    for resources in (streams, segments, containers, contents, arranging, events, snapshots):
+    on_tap = controlled.tap is not None
+    for resources in _OF_STORES:
         refused = [Depends(_refuse_on_tap)] if on_tap else []
         app.include_router(resources.router(controlled), dependencies=refused, include_in_schema=not on_tap)
     install(app)
@@ -73,6 +88,7 @@ def make_app(controlled: Controlled) -> FastAPI:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             _describe_actions(described())
+            bodies.describe_yaml(described())
         return described()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents

@@ -17,6 +17,7 @@ from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
 from segstore.server.node import Snapshots
+from segstore.server.recordings import Recordings
 from segstore.server.store import StoreError
 from segstore.server.traffic import Traffic
 from segstore.wire import WIRE_VERSION
@@ -87,17 +88,27 @@ class Controlled:
     @property
     def capabilities(self) -> list[str]:
         """The names of the parts of the API that can be used here."""
+        has_stores, has_traffic = self.tap is None, self.traffic is not None
         parts = {
-            "tap": self.tap is not None,
-            "stores": self.tap is None,
+            "tap": not has_stores,
+            "stores": has_stores,
+            "segments": has_stores,
+            "containers": has_stores,
+            "counters": True,
             "controller": self.controller() is not None,
             "faults": self.faults is not None,
             "toxics": self.faults is not None,
-            "requests": self.traffic is not None,
+            "requests": has_traffic,
+            "send": has_stores and has_traffic,
+            "recordings": has_traffic,
             "snapshots": self.snapshots is not None,
-            "recordings": self.traffic is not None,
         }
         return [name for name, is_there in parts.items() if is_there]
+
+    @cached_property
+    def recordings(self) -> Recordings | None:
+        """Recordings of the traffic; None if it is not kept."""
+        return None if self.traffic is None else Recordings(self.traffic)
 
     @cached_property
     def counts(self) -> WriterCounts:

@@ -30,6 +30,7 @@ _MOST_FIELDS: Final = 400
 _VALUE_CHARACTERS: Final = 400
 _MOST_EVENTS: Final = 50
 _EVENT_BYTES: Final = 4 * 1024
+_HEX_BYTES: Final = 512
 _MOST_NESTED: Final = 100
 """An event with more objects or lists is shown as text: indenting deep ones takes long."""
 _FIXTURE_BYTES: Final = 128 * 1024
@@ -46,7 +47,7 @@ def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]],
     return RequestDetail(
         **info.model_dump(),
         peer=shown(traffic.peers.get(kept.connection, {}).get("peer", "")),
-        frames=[_frame(part, each) for part, each in frames],
+        frames=[frame_of(part, each) for part, each in frames],
         payload=list(_payload(kept)),
         timeline=_timeline(kept),
         neighbours=[_neighbour(number, each, number == kept.number) for number, each in beside],
@@ -54,7 +55,8 @@ def detail_of(info: RequestInfo, kept: Kept, beside: list[tuple[int, Exchange]],
     )
 
 
-def _frame(part: str, exchange: Exchange) -> Frame:
+def frame_of(part: str, exchange: Exchange) -> Frame:
+    """Describes a frame byte by byte. part: request or reply."""
     data = exchange.record.data
     if exchange.record.kind is RecordKind.CALL:  # its message is shown as the payload
         return Frame(part=part, type=shown(exchange.name), size=len(data), hex="", fields=[], left_out=0, error="")
@@ -143,8 +145,10 @@ def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
 
 
 def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
-    form, text = readable_form(memoryview(data)[start:stop])
-    return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text)
+    whole = memoryview(data)[start:stop]
+    form, text = readable_form(whole)
+    raw = bytes(whole[:_HEX_BYTES]).hex()
+    return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text, hex=raw)
 
 
 def readable_form(data: Buffer) -> tuple[str, str]:

@@ -131,5 +131,7 @@ class StoreFront:
         store = self._store
         counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
         now = {name: counted.pop(name) for name in _GAUGES}
-        segments = sum(len(container.segments) for container in store.store.containers.values())
-        return counted, {**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": segments}
+        containers = store.store.containers.values()
+        indexes = sum(each.index_count for each in containers)
+        now |= {"outstanding_bytes": store.hub.outstanding_bytes, "index_segments": indexes}
+        return counted, {**now, "segments": sum(len(each.segments) for each in containers) - indexes}

@@ -32,6 +32,7 @@ from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.control_api.routes import bodies
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
@@ -211,8 +212,9 @@ class ControlApi(HttpListener):
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         token = None if self._token_file is None else self._token(self._token_file)
-        app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
-        address = await self.listen(app)
+        app = make_app(self.controlled)
+        guarded = Guard(app, bound=self._host, names=self._names, token=token, yaml_paths=bodies.YAML_PATHS)
+        address = await self.listen(guarded)
         if token is None and not is_loopback(address.host):
             await self.stop()  # before the loop runs again, so no connection was accepted
             raise self._cannot(f"{address.host} is not loopback, so a token is required: --http-token-file")

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segstore.server.faults import Rule
+from segstore.server.faults import RoundTrip, Rule
+from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
@@ -46,7 +47,8 @@ class Served(BaseModel):
     started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
     controller: str | None = Field(description="The controller's address; null if there is none.")
     capabilities: list[str] = Field(
-        description="What can be used here: tap, stores, controller, faults, toxics, requests, snapshots, recordings."
+        description="What can be used here: tap, stores, segments, containers, counters, controller, faults, toxics, "
+        "requests, send, recordings, snapshots."
     )
     data: str | None = Field(description="The data directory; null for memory, and on a tap.")
     tls: bool = Field(description="Whether the ports for clients use TLS.")
@@ -76,7 +78,10 @@ class ContainerInfo(BaseModel):
     store: int | None = Field(description="The store of this process that owns it; null if none does.")
     address: str | None = Field(description="Its owner's address, in this or another process; null if unknown.")
     open: bool = Field(description="Whether its state is loaded. After a take-over it may be opened on first use.")
-    segments: int | None = Field(description="Number of its segments, including indexes; null if it is not open.")
+    segments: int | None = Field(
+        default=None, description="Number of its segments, without indexes; null if it is not open."
+    )
+    index_segments: int | None = Field(default=None, description="Number of its index segments.")
 
 
 class Containers(BaseModel):
@@ -102,7 +107,8 @@ class RequestInfo(BaseModel):
     store: int | None = Field(description="The store of this process that received it; null if it was another.")
     connection: int = Field(description="The number of its connection.")
     role: str = Field(description="`controller` for requests of the controller in this process; else empty.")
-    type: str = Field(description="The command, such as READ_SEGMENT; BYTES for bytes that form no frame.")
+    kind: str = Field(description="frame, call of the controller, or bytes that form no frame.")
+    type: str = Field(description="The command, such as READ_SEGMENT; the method of a call; BYTES.")
     segments: list[str]
     request_id: str | None = Field(description="As text: it has 64 bits, and a JavaScript number holds only 53.")
     writer_id: UUID | None
@@ -155,6 +161,7 @@ class Payload(BaseModel):
     size: int
     form: str = Field(description="json, text or hex.")
     text: str = Field(description="Its first 4 KiB.")
+    hex: str = Field(description="Its first 512 bytes.")
 
 
 class Moment(BaseModel):
@@ -305,8 +312,49 @@ class FaultRules(BaseModel):
     """The fault rules, in evaluation order."""
 
     seed: int
-    round_trip_ms: float | dict[int, float]
+    round_trip_ms: RoundTrip
     rules: list[FaultRule]
+
+
+class RoundTripTime(BaseModel):
+    """The minimum delay of every reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    round_trip_ms: RoundTrip = Field(description="One number, or an object from store numbers to numbers.")
+
+
+class DecisionInfo(BaseModel):
+    """One firing of a rule."""
+
+    number: int = Field(description="From 1, in order.")
+    rule: str
+    action: str
+    nth: int = Field(description="Number of matches of the rule so far, including this.")
+    request: int = Field(description="The number of the request in the order of receipt.")
+    store: int
+    connection: int
+    direction: str = Field(description="request or reply.")
+    type: str
+    segments: list[str]
+    request_id: str | None = Field(description="As text: it has 64 bits.")
+    event_number: int | None = Field(description="Of an append; null for others.")
+
+
+class Decisions(BaseModel):
+    """Decisions of the fault rules, oldest first. Without times, so that two runs can be compared."""
+
+    last: int = Field(description="The number of the last decision so far; 0 for none.")
+    forgotten: int = Field(description="Number of older decisions that were discarded.")
+    decisions: list[DecisionInfo]
+
+
+class Unmatched(BaseModel):
+    """Rules that have done nothing."""
+
+    unmatched: list[str] = Field(
+        description="A text for each rule that never matched or never fired; further lines are the nearest requests."
+    )
 
 
 class ActiveToxic(BaseModel):
@@ -333,3 +381,33 @@ class Released(BaseModel):
     """Number of requests and replies that were released."""
 
     released: int
+
+
+class NewRecording(BaseModel):
+    """A recording to start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(default="", max_length=100, pattern=r"^[^/\x00-\x1f]*$", description="Made up if omitted.")
+    max_bytes: int = Field(
+        default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."
+    )
+
+
+class RecordingInfo(BaseModel):
+    """A recording of the traffic."""
+
+    name: str
+    running: bool
+    records: int = Field(description="Number of its records: frames, calls, and ends of connections.")
+    size: int = Field(description="In bytes, as a capture.")
+    max_bytes: int
+    started_ms: int = Field(description="Start time in ms since 1970.")
+    stopped_ms: int | None = Field(description="When it was stopped or ended; null while it runs.")
+    problem: str = Field(description="Why it has ended by itself; empty if it has not.")
+
+
+class RecordingList(BaseModel):
+    """The recordings, in the order in which they were started."""
+
+    recordings: list[RecordingInfo]

@@ -28,6 +28,7 @@ from segstore.server.controller import (
 )
 from segstore.server.durable import JournalFailed
 from segstore.server.node import NoSuchSnapshot, SnapshotRefused
+from segstore.server.recordings import NoSuchRecording, RecordingRefused
 from segstore.server.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,11 @@ def answer(status: int, detail: str, where: str, headers: dict[str, str] | None 
     return Response(body(status, detail, where), status, headers, _TYPE)
 
 
+def not_kept() -> ApiProblem:
+    """The refusal of a request that needs the kept traffic."""
+    return ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+
+
 def shown(text: str) -> str:
     """Returns a peer's text in valid UTF-8: lone surrogates, which names on the wire can contain, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -95,6 +101,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NotFound, 404),
     (NoSuchSnapshot, 404),
+    (NoSuchRecording, 404),
     (InvalidArgument, 422),
     (InvalidName, 422),
     (InvalidStreamCut, 422),
@@ -104,7 +111,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 
 async def _refused_by_server(_: Request, error: Exception) -> Response:
-    """The controller, a store or its snapshots refuse what a valid request asks for."""
+    """The controller, a store, its snapshots or recordings refuse what a valid request asks for."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     return answer(status, str(error), "path")
 
@@ -141,7 +148,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
-    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused):
+    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused, NoSuchRecording, RecordingRefused):
         app.add_exception_handler(kind, _refused_by_server)
     app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -161,6 +161,23 @@ class Decider:
         self._changed()
         return name
 
+    def replace(self, name: str, rule: Rule) -> str:
+        """Replaces a rule by another, at its place and with new counts; returns the new name.
+
+        The old name stays unless `rule` has one. Raises NoSuchRule, and ValueError as `add`.
+        """
+        old, new = self._rule(name), rule.name or name
+        if new != name and new in self._rules:
+            raise ValueError(f"there is a rule with the name {new!r}")
+        check_size([rule, *(each.rule for each in self._rules.values() if each is not old)])
+        made = _Rule(rule, new)
+        made.enabled = old.enabled
+        self._rules = {
+            new if each == name else each: made if each == name else kept for each, kept in self._rules.items()
+        }
+        self._changed()
+        return new
+
     def clear(self, name: str | None = None) -> None:
         """Removes one rule, or all. Raises NoSuchRule."""
         if name is None:

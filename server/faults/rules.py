@@ -440,6 +440,11 @@ def check_size(rules: Collection[Rule]) -> None:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
 
+_RoundTripMs = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+RoundTrip = _RoundTripMs | dict[int, _RoundTripMs]
+"""The minimum delay of every reply in ms: one number, or a mapping from store number to delay."""
+
+
 class FaultSettings(BaseModel):
     """The contents of a fault file.
 
@@ -452,10 +457,7 @@ class FaultSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-    round_trip_ms: (
-        Annotated[float, Field(ge=0, allow_inf_nan=False)]
-        | dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
-    ) = 0.0
+    round_trip_ms: RoundTrip = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
     toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)
 

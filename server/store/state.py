@@ -22,7 +22,7 @@ from segstore.server.store.operations import Operation, OperationJournal
 from segstore.server.store.segment import Gate, Segment, has_field
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
-from segstore.wire.names import is_reader_group_table, is_user_stream_segment
+from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
@@ -34,6 +34,7 @@ class ContainerState:
 
     Attributes:
         segments: all that exist, by name; for reading only.
+        index_count: number of index segments among them.
         pool: where the chunks of its segments come from.
         waiters: readers that wait at a tail, and those to be answered; shared among the containers of a store.
     """
@@ -47,6 +48,7 @@ class ContainerState:
         reuse_names: bool = False,
     ) -> None:
         self.segments: dict[str, Segment] = {}
+        self.index_count = 0
         self.waiters = Waiters() if waiters is None else waiters
         self.pool = ChunkPool() if pool is None else pool
         self._journal = journal
@@ -109,6 +111,7 @@ class ContainerState:
     def adopt(self, segment: Segment) -> None:
         """Take a segment as a snapshot has it."""
         self.segments[segment.name] = segment
+        self.index_count += is_index(segment.name)
         if segment.is_transient:
             self._transients[segment.name] = None
 
@@ -135,6 +138,7 @@ class ContainerState:
         self.pool.memory.charge(-sum(map(name_bytes, self._retired)))
         for held in (self.segments, self._transients, self._unindexed, self._retired):
             held.clear()
+        self.index_count = 0
 
     @property
     def retired_names(self) -> tuple[str, ...]:
@@ -171,6 +175,7 @@ class ContainerState:
         if segment.is_transient:
             self._transients[name] = now_ms
         self.segments[name] = segment
+        self.index_count += is_index(name)
 
     def _apply_append(self, operation: op.Appended) -> None:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
@@ -197,6 +202,7 @@ class ContainerState:
 
     def _remove(self, name: str, *, retired: bool) -> None:
         segment = self.segments.pop(name)
+        self.index_count -= is_index(name)
         self._transients.pop(name, None)
         self._unindexed.pop(name, None)
         if retired and not self._reuse_names and not is_reader_group_table(name):

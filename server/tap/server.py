@@ -134,7 +134,7 @@ class TapServer(WithFaults):
         self.settings = settings
         self.connect_timeout_s = settings.connect_timeout_s
         self.traffic = None if settings.http_port is None else make_traffic(settings.history_bytes)
-        self.recorder = self.traffic
+        self.recorder: Recorder | None = self.traffic
         if recorder is not None:
             self.record(recorder)
         self.links: set[Link] = set()

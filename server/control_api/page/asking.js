@@ -3,7 +3,7 @@
 /** The server refuses a request. where: the part of the request that is wrong, such as `body.do[0].delay_ms`. */
 class Refused extends Error {
   constructor(text, where = "") {
-    super(text);
+    super(text.startsWith(`${where}: `) ? text.slice(where.length + 2) : text);
     this.where = where;
   }
 }

@@ -1,6 +1,6 @@
 // The panels of connections and of containers.
 
-const connectionsTable = grid("Connections");
+const connectionsTable = grid("Connections", "cards");
 
 const connectionsPanel = addPanel({
   id: "connections",
@@ -19,7 +19,7 @@ const connectionsPanel = addPanel({
       ["Bytes in", (each) => number(each.bytes_in), "n"],
       ["Bytes out", (each) => number(each.bytes_out), "n"],
       ["Bytes held", (each) => number(each.held_bytes), "n x"],
-      ["", null, "", [rowButton("Close", closeConnection)]],
+      ["", null, "buttons", [rowButton("Close", closeConnection)]],
     ], it.connections, (each) => `${each.store} ${each.number} ${each.peer}`);
   },
 });
@@ -29,13 +29,13 @@ const closeConnection = (each) => act(
     : ask("DELETE", "/v1/connections/{number}", { parts: { number: each.number } }),
   () => `The connection of ${each.peer} was closed.`);
 
-const containersTable = grid("Containers");
+const containersTable = grid("Containers", "cards");
 
 const containersPanel = addPanel({
   id: "containers",
   title: "Containers",
   body: [containersTable],
-  needs: "stores",
+  needs: "containers",
   async look() {
     const it = await ask("GET", "/v1/containers");
     containersPanel.count(number(it.containers.length));
@@ -45,7 +45,7 @@ const containersPanel = addPanel({
       ["Store", (each) => each.store ?? (each.address ? "elsewhere" : "none"), "n"],
       ["Address", (each) => each.address ?? ""],
       ["Segments", (each) => each.open ? number(each.segments) : "", "n"],
-      ["Move to store", (_, cell) => offer(cell, it), "", [() => element("select"), rowButton("Move", move)]],
+      ["Move to store", (_, cell) => offer(cell, it), "buttons", [() => element("select"), rowButton("Move", move)]],
     ], it.containers, (each) => each.container);
   },
 });

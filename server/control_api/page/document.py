@@ -21,10 +21,13 @@ from segstore.server.control_api.controlled import Controlled
 SCRIPTS: Final = (
     "asking.js",
     "showing.js",
+    "forms.js",
     "panels.js",
     "about.js",
+    "drawer.js",
     "requests.js",
     "faults.js",
+    "toxics.js",
     "connections.js",
     "contents.js",
     "streams.js",

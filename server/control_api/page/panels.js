@@ -48,11 +48,16 @@ const active = () => Array.from(panels.values()).filter((each) => each.root.open
 
 // --- doing --------------------------------------------------------------------------------------------------------
 
-/** Shows what was done, or what failed, above all panels. */
+const SAID_MS = 15000;
+let saidTimer = 0;
+
+/** Shows above all panels what was done, for a while, or what failed. */
 function say(text, isProblem = false) {
   const place = byId("said");
   place.classList.toggle("problem", isProblem);
   put(place, plain(text));
+  clearTimeout(saidTimer);
+  if (!isProblem) saidTimer = setTimeout(() => put(place, ""), SAID_MS);
 }
 
 /** Changes something at the server, shows how that went, and looks again. Returns whether it was done. */

@@ -41,7 +41,7 @@ async function look() {
   try {
     await lookAtServer();
     byId("token").hidden = true;
-    await Promise.all(active().map(lookAt));
+    await Promise.all([...active().map(lookAt), refreshDrawer()]);
     gone(false);
   } catch (error) {
     if (error instanceof Locked) {
@@ -68,4 +68,5 @@ byId("token").addEventListener("submit", (event) => {
   lookSoon(0);
 });
 document.addEventListener("visibilitychange", () => lookSoon(0));
+followAddress();
 look();

@@ -1,52 +1,159 @@
-// The panel of the latest requests.
+// The panel of the latest requests. The filter is in the address, so that it can be shared.
 
-const requestsTable = grid("The latest requests");
+const requestsTable = grid("The latest requests", "packed");
+const filterInput = element("input", { className: "long", name: "match", autocomplete: "off", spellcheck: false,
+  "aria-describedby": "requests-note" });
+const filterCaret = element("pre", { className: "caret", hidden: true });
+const paused = element("input", { type: "checkbox", name: "pause" });
 const requestsForm = element("form", { role: "search" },
-  element("label", null, element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')),
-    element("input", { className: "long", name: "match", autocomplete: "off", spellcheck: false, "aria-describedby": "requests-note" })),
-  element("button", null, "Filter"),
-  element("label", { className: "row" }, element("input", { type: "checkbox", name: "pause" }), " Pause"));
+  element("label", { className: "grow" },
+    element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')), filterInput),
+  element("div", { className: "buttons" }, element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
+    element("label", { className: "row" }, paused, " Pause")));
 let match = "";
 
 const requestsPanel = addPanel({
   id: "requests",
   title: "Requests",
-  tools: requestsForm,
-  body: [requestsTable],
+  tools: element("div", null, requestsForm, filterCaret),
+  body: [requestsTable, element("p", { className: "keys" }, ...keyHelp([["/", "filter"], ["j k", "next, previous"],
+    ["Enter", "open"], ["Esc", "close"], ["p", "pause"]]))],
   needs: "requests",
   async look() {
-    const form = requestsForm.elements;
-    if (form.pause.checked) return;
+    if (paused.checked || drawer.open) return;
     const asked = match;
     let it;
     try {
       it = await ask("GET", "/v1/requests", { query: { match: asked, limit: 100 } });
     } catch (error) {
-      form.match.setAttribute("aria-invalid", String(error instanceof Refused && asked !== ""));
+      if (error instanceof Refused && asked !== "") pointAt(asked, error.message);
       throw error;
     }
-    form.match.removeAttribute("aria-invalid");
+    if (asked !== match || drawer.open) return;
+    pointAt(asked, "");
     requestsPanel.count(it.last ? `the last record is number ${number(it.last)}` : "");
-    requestsPanel.note(it.forgotten ? `Records up to number ${number(it.forgotten)} are no longer kept.` : "");
+    requestsPanel.note([asked && !it.requests.length && "No request matches.",
+      it.forgotten && `Records up to number ${number(it.forgotten)} are no longer kept.`].filter(Boolean).join(" "));
     fill(requestsTable, [
       ["Number", (each) => each.number, "n"],
-      ["Time", (each) => clock(each.received_ms)],
-      ["Connection", (each) => each.role || each.connection, "n"],
-      ["Store", (each) => each.store ?? "", "n"],
+      ["Time", (each) => clock(each.received_ms), "x"],
+      ["Connection", (each) => each.role || each.connection, "n x"],
+      ["Store", (each) => each.store ?? "", "n x"],
       ["Type", (each) => each.type],
       ["Segment", (each) => each.segments.join(", "), "w"],
-      ["Request id", (each) => each.request_id ?? "", "n"],
-      ["Bytes", (each) => number(each.size), "n"],
-      ["Stage", (each) => each.stage],
-      ["Reply", (each) => each.reply ?? ""],
+      ["Request id", (each) => each.request_id ?? "", "n x"],
+      ["Bytes", (each) => number(each.size), "n x"],
+      ["Reply", (each) => each.reply ?? `(${each.stage})`],
       ["ms", (each) => each.latency_ms === null ? "" : each.latency_ms.toFixed(2), "n"],
-      ["Faults", (each) => each.faults.join(", "), "w"],
-    ], it.requests, (each) => each.number, { isBad: (each) => each.failure });
+      ["Faults", (each) => each.faults.join(", "), "w s"],
+    ], it.requests, (each) => each.number, { isBad: (each) => each.failure, act: (each) => openRequest(each.number) });
+    oneTabStop();
   },
 });
 
+/** Marks the column of a filter that an error names. */
+function pointAt(text, problem) {
+  const column = /column (\d+)/.exec(problem)?.[1];
+  if (problem) filterInput.setAttribute("aria-invalid", "true");
+  else filterInput.removeAttribute("aria-invalid");
+  filterCaret.hidden = column === undefined;
+  if (column === undefined) return;
+  const from = Math.max(0, column - 41), part = plain(text.slice(from, column - 1));
+  put(filterCaret, `${from ? "…" : ""}${part}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(part.length + (from ? 1 : 0))}^`);
+}
+
+/** A text as a value of the filter language. */
+const quoted = (text) => `"${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"')}"`;
+
+// --- the address --------------------------------------------------------------------------------------------------
+
+/** Puts the filter, and the request that is open, into the address. */
+function setAddress(opened, isNew) {
+  const query = new URLSearchParams(Object.entries({ match, request: opened ?? "" }).filter(([, value]) => value !== ""));
+  const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
+  if (address === location.pathname + location.search + location.hash) return;
+  if (isNew) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+}
+
+/** Shows what the address names. */
+function followAddress() {
+  const query = new URLSearchParams(location.search), opened = query.get("request");
+  match = query.get("match") ?? "";
+  filterInput.value = match;
+  if (/^\d+$/.test(opened ?? "")) openRequest(opened);
+  else closeRequest();
+  lookSoon(0);
+}
+addEventListener("popstate", followAddress);
+
+/** Shows the requests that match a filter. */
+function filter(text) {
+  match = text.trim();
+  filterInput.value = text;
+  requestsPanel.root.open = true;
+  setAddress(null, true);
+  lookSoon(0);
+}
 requestsForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  match = requestsForm.elements.match.value;
-  lookSoon(0);
+  paused.checked = false;
+  filter(filterInput.value);
+});
+
+// --- keys ---------------------------------------------------------------------------------------------------------
+
+function keyHelp(keys) {
+  return keys.map(([key, text]) => element("span", null, element("kbd", null, key), ` ${text}`));
+}
+
+const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
+
+/** Only one row is reached with the tab key, the others with the arrows. */
+function oneTabStop(chosen = null) {
+  const rows = openers(), focused = chosen ?? rows.find((each) => each === document.activeElement || each.tabIndex === 0) ?? rows[0];
+  for (const each of rows) each.tabIndex = each === focused ? 0 : -1;
+}
+
+/** Moves the focus by some rows. */
+function step(by) {
+  const rows = openers(), at = rows.indexOf(document.activeElement);
+  const next = rows[at < 0 ? 0 : Math.max(0, Math.min(rows.length - 1, at + by))];
+  if (next === undefined) return;
+  oneTabStop(next);
+  next.focus();
+}
+
+const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -1000, End: 1000 };
+
+document.addEventListener("keydown", (event) => {
+  const isText = event.target.matches?.("input:not([type=checkbox]), textarea, select");
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isText || requestsPanel.root.hidden) return;
+  const isLetter = event.key.length === 1, isHere = requestsTable.contains(event.target);
+  if (drawer.open) {
+    if (!isLetter || !(event.key in STEPS)) return;
+    openNext(STEPS[event.key]);
+  } else if (event.key === "/") {
+    requestsPanel.root.open = true;
+    filterInput.focus();
+    filterInput.select();
+  } else if (event.key === "p") {
+    paused.checked = !paused.checked;
+    say(paused.checked ? "The list of requests is paused." : "The list of requests goes on.");
+    lookSoon(0);
+  } else if (event.key in STEPS && (isLetter || isHere)) {
+    requestsPanel.root.open = true;
+    step(STEPS[event.key]);
+  } else {
+    return;
+  }
+  event.preventDefault();
+});
+requestsTable.addEventListener("click", (event) => {
+  const row = event.target.closest("tbody tr");
+  if (!row || event.target.closest("button") || String(getSelection())) return;
+  const opener = row.querySelector(".link");
+  oneTabStop(opener);
+  opener.focus();
+  openRequest(row.shown.number);
 });

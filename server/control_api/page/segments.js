@@ -1,34 +1,40 @@
-// The panel of segments, a page at a time.
+// The panel of segments, a page at a time. Their number is that of the counters: names are requested only when the user
+// wants to see others, and on a small server with each refresh.
 
 const SEGMENTS = 50;
-const segmentsTable = grid("Segments");
-const pages = [""];
-onRestart.push(() => pages.splice(0, pages.length, ""));
+const MOST_REFRESHED = 5000;
+const segmentsTable = grid("Segments", "packed");
+let pages = [""], shownPage = null;
+onRestart.push(() => turnTo([""]));
 
 const segmentsForm = element("form", { role: "search" },
-  element("label", null, "Name contains",
+  element("label", { className: "grow" }, "Name contains",
     element("input", { className: "long", name: "contains", autocomplete: "off", spellcheck: false })),
-  element("label", { className: "row" }, element("input", { type: "checkbox", name: "indexes" }), " Include indexes"),
-  element("button", null, "Find"),
-  element("button", { type: "button", name: "previous", disabled: true }, "Previous"),
-  element("button", { type: "button", name: "next", disabled: true }, "Next"));
+  element("div", { className: "buttons" }, element("button", { className: "main" }, "Find"),
+    element("button", { type: "button", name: "previous", disabled: true }, "Previous"),
+    element("button", { type: "button", name: "next", disabled: true }, "Next"),
+    element("label", { className: "row" }, element("input", { type: "checkbox", name: "indexes" }), " Include indexes")));
 
 const segmentsPanel = addPanel({
   id: "segments",
   title: "Segments",
   tools: segmentsForm,
   body: [segmentsTable],
-  needs: "stores",
+  needs: "segments",
   async look() {
-    const form = segmentsForm.elements, page = pages.length;
-    const query = { contains: form.contains.value, indexes: form.indexes.checked, after: pages.at(-1), limit: SEGMENTS };
-    const it = await ask("GET", "/v1/segments", { query });
-    if (page !== pages.length) return;
-    const from = (page - 1) * SEGMENTS;
-    segmentsPanel.count(number(it.total));
-    segmentsPanel.note(it.segments.length ? `${number(from + 1)} to ${number(from + it.segments.length)} of ` +
-      `${number(it.total)}, by name.` : "There are none.");
-    form.previous.disabled = page === 1;
+    const count = countedNow("segments"), isSmall = count === null || count + countedNow("index_segments") <= MOST_REFRESHED;
+    if (count !== null) segmentsPanel.count(number(count));
+    if (!isSmall && shownPage === pages) return;
+    const form = segmentsForm.elements, asked = pages;
+    const query = { contains: form.contains.value, indexes: form.indexes.checked, after: asked.at(-1), limit: SEGMENTS };
+    const it = await ask("GET", "/v1/segments", { query, patience: 30000 });
+    if (asked !== pages) return;
+    shownPage = asked;
+    const from = (asked.length - 1) * SEGMENTS;
+    segmentsPanel.note([
+      it.segments.length ? `${number(from + 1)} to ${number(from + it.segments.length)} of ${number(it.total)}, by name.` : "None.",
+      !isSmall && `A list of more than ${number(MOST_REFRESHED)} is refreshed by “Find” only.`].filter(Boolean).join(" "));
+    form.previous.disabled = asked.length === 1;
     form.next.disabled = it.next === null;
     form.next.dataset.after = it.next ?? "";
     fill(segmentsTable, [
@@ -42,15 +48,16 @@ const segmentsPanel = addPanel({
   },
 });
 
-const turnTo = (change) => {
-  change();
+/** Shows another page; `to` holds where each page up to it begins. */
+function turnTo(to) {
+  pages = to;
   lookSoon(0);
-};
+}
 segmentsForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  turnTo(() => pages.splice(0, pages.length, ""));
+  turnTo([""]);
 });
-segmentsForm.elements.indexes.addEventListener("change", () => turnTo(() => pages.splice(0, pages.length, "")));
+segmentsForm.elements.indexes.addEventListener("change", () => turnTo([""]));
 const { next: nextPage, previous: previousPage } = segmentsForm.elements;
-nextPage.addEventListener("click", () => turnTo(() => nextPage.dataset.after && pages.push(nextPage.dataset.after)));
-previousPage.addEventListener("click", () => turnTo(() => pages.length > 1 && pages.pop()));
+nextPage.addEventListener("click", () => nextPage.dataset.after && turnTo([...pages, nextPage.dataset.after]));
+previousPage.addEventListener("click", () => pages.length > 1 && turnTo(pages.slice(0, -1)));

@@ -19,7 +19,7 @@ function plain(value) {
   const hidden = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
   return String(value).replace(hidden, (each) => `\\u{${each.codePointAt(0).toString(16)}}`);
 }
-const plainLines = (text) => text.split("\n").map(plain).join("\n");
+const plainLines = (text) => text.replace(/[^\n\t]+/g, plain);
 const short = (text) => text.length > LONG ? `${text.slice(0, LONG - 60)} … ${text.slice(-50)}` : text;
 const number = (value) => value === null || value === undefined ? "" : value.toLocaleString("en");
 const many = (count, what) => `${number(count)} ${what}${count === 1 ? "" : "s"}`;
@@ -56,9 +56,12 @@ function button(label, act) {
 
 // --- tables -------------------------------------------------------------------------------------------------------
 
-/** An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. */
-function grid(label) {
-  return element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: label }, element("table"));
+/**
+ * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on narrow
+ * screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls sideways.
+ */
+function grid(label, narrow = "") {
+  return element("div", { className: `scroll ${narrow}`, tabIndex: 0, role: "region", ariaLabel: label }, element("table"));
 }
 
 /** A button in each row of a table; `act` is called with the item that the row shows when it is pressed, and the row. */
@@ -77,9 +80,10 @@ let rowsMade = 0;
  *
  * columns: [title, text of an item, classes, makers of the cell's elements]; with makers, the second is called with the
  * item and the cell, or null. Classes: `n` for numbers, `w` for text that wraps, `x` for what narrow screens leave out.
- * isBad: whether an item is shown as a failure. link: whether the first cell is a button, for `act` (the item, the row).
+ * isBad, isOff: whether an item is shown as a failure, or as disabled. act: called with the item and the row when the
+ * first cell is pressed, which is a button then.
  */
-function fill(region, columns, items, keyOf, { isBad = () => false, act = null } = {}) {
+function fill(region, columns, items, keyOf, { isBad = () => false, isOff = () => false, act = null } = {}) {
   const table = region.querySelector("table");
   if (!table.tHead) {
     const cells = columns.map(([title, , className = ""]) => element("th", { scope: "col", className }, title));
@@ -98,6 +102,7 @@ function fill(region, columns, items, keyOf, { isBad = () => false, act = null }
     rows.delete(key);
     row.shown = item;
     row.classList.toggle("bad", Boolean(isBad(item)));
+    row.classList.toggle("off", Boolean(isOff(item)));
     columns.forEach(([, of, , make], index) => {
       if (of && make) of(item, row.cells[index]);
       else if (of) putCell(row.cells[index], plain(of(item)));
@@ -111,9 +116,10 @@ function newRow(columns, item, key, act) {
   const row = element("tr");
   row.key = key;
   row.shown = item;
-  columns.forEach(([, of, className = "", make], index) => {
+  columns.forEach(([title, of, className = "", make], index) => {
     const cell = row.insertCell();
     cell.className = className;
+    cell.dataset.title = title;
     if (index === 0) cell.id = `row-${++rowsMade}`;
     if (make) cell.append(...make.map((each) => each(row)));
     else if (act && index === 0) cell.append(link("", () => act(row.shown, row)));

@@ -62,12 +62,13 @@ def _info(controlled: Controlled, number: int) -> ContainerInfo:
     here = next((each for each in controlled.stores if _owns(each, number)), None)
     if here is None:
         where = controlled.owner_elsewhere(number)
-        return ContainerInfo(container=number, store=None, address=address_text(where), open=False, segments=None)
+        return ContainerInfo(container=number, store=None, address=address_text(where), open=False)
     opened = here.store.containers.get(number)
     return ContainerInfo(
         container=number,
         store=here.number,
         address=address_text(here.address),
         open=opened is not None,
-        segments=None if opened is None else len(opened.segments),
+        segments=None if opened is None else len(opened.segments) - opened.index_count,
+        index_segments=None if opened is None else opened.index_count,
     )

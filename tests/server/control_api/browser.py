@@ -27,6 +27,7 @@ for number, each in enumerate(ends, 3):
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 """The browser reads commands from descriptor 3 and writes to 4."""
+_CODES = {"Enter": 13, " ": 32, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "/": 191}
 PATIENCE_S = 60.0
 
 
@@ -138,6 +139,30 @@ class Browser:
             raise AssertionError(f"never true: {expression}; {self.complaints}; the page: {text[:3000]}") from None
         return found
 
+    async def click(self, within: str, label: str) -> None:
+        """Presses the first visible button with a text, inside the element of a selector."""
+        found = f"[...document.querySelectorAll({json.dumps(f'{within} button')})]"
+        found += f".find((each) => each.textContent === {json.dumps(label)} && each.checkVisibility())"
+        await self.until(f"!!{found}")
+        await self.get(f"{found}.click()")
+
+    async def fill(self, selector: str, value: str) -> None:
+        """Sets the value of a field, as a user does."""
+        await self.until(f"!!document.querySelector({json.dumps(selector)})")
+        await self.get(
+            f"{{ const field = document.querySelector({json.dumps(selector)}); field.value = {json.dumps(value)};"
+            " field.dispatchEvent(new Event('input', {bubbles: true}));"
+            " field.dispatchEvent(new Event('change', {bubbles: true})); }"
+        )
+
+    async def look(self, width: int, *, dark: bool = False) -> int:
+        """Shows the page at a width, in light or dark colours. Returns by how many pixels it scrolls sideways."""
+        await self.do("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        await self.do("Emulation.setEmulatedMedia", features=colours)
+        wide: int = await self.get("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
+        return wide
+
     async def type(self, selector: str, text: str) -> None:
         """Writes into a field, and presses Enter there."""
         await self.get(f"document.querySelector({json.dumps(selector)}).focus()")
@@ -146,6 +171,6 @@ class Browser:
 
     async def press(self, key: str, text: str = "") -> None:
         """Presses a key where the focus is."""
-        code = {"Enter": 13, " ": 32, "Tab": 9}[key]
+        code = _CODES[key] if key in _CODES else ord(key.upper())
         await self.do("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
         await self.do("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)

@@ -43,6 +43,7 @@ async def test_containers_are_listed_with_their_owners() -> None:
             "address": f"{address[0]}:{address[1]}",
             "open": True,
             "segments": segments,
+            "index_segments": 0,
         }
 
 
@@ -150,4 +151,5 @@ async def test_a_container_of_another_process_is_shown_with_its_address() -> Non
         assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "owner_elsewhere", lambda _: Endpoint("::1", 7))
         (_, other) = (await http.get("/v1/containers")).json()["containers"]
-        assert other == {"container": 1, "store": None, "address": "[::1]:7", "open": False, "segments": None}
+        counts = {"segments": None, "index_segments": None}
+        assert other == {"container": 1, "store": None, "address": "[::1]:7", "open": False, **counts}

@@ -18,6 +18,7 @@ from segstore.server.control_api import Controlled
 from segstore.server.control_api.first import First
 from segstore.server.faults import FaultRequest
 from segstore.wire import WIRE_VERSION, SegmentCreated, SetupAppend
+from segstore.wire.names import is_index
 from tests.server.control_api.support import alone, asking, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
 
@@ -131,7 +132,10 @@ async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
             }
         ]
         assert (served["controller"], served["data"], served["tls"]) == (None, None, False)
-        assert served["capabilities"] == ["stores", "faults", "toxics", "requests", "snapshots", "recordings"]
+        assert served["capabilities"] == [
+            *("stores", "segments", "containers", "counters"),
+            *("faults", "toxics", "requests", "send", "recordings", "snapshots"),
+        ]
         assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "data", tmp_path / "odd \udc80")
         assert (await get(http, "/v1/server"))["data"] == str(tmp_path / "odd ") + "\\udc80"
@@ -145,7 +149,10 @@ async def test_counters_are_plain_numbers_and_those_that_go_down_are_apart() -> 
         (before,), (after,) = first["stores"], second["stores"]
         assert second["time_s"] >= first["time_s"]
         assert after["totals"]["bytes_in"] > before["totals"]["bytes_in"] > 0
-        assert after["now"] == {"connections_open": 1, "outstanding_bytes": 0, "segments": len(mock.segments)}
+        indexes = sum(is_index(each) for each in mock.segments)
+        here = {"segments": len(mock.segments) - indexes, "index_segments": indexes}
+        assert indexes
+        assert after["now"] == {"connections_open": 1, "outstanding_bytes": 0, **here}
         assert set(after["totals"]) & set(after["now"]) == set()
 
 
@@ -287,6 +294,23 @@ async def test_a_rule_is_disabled_and_enabled_and_keeps_its_counts() -> None:
         assert (on.json()["enabled"], on.json()["matched"]) == (True, 1)
         for word in ("disable", "enable"):
             assert refusal(await http.post(f"/v1/faults/other/{word}"))[::2] == (404, "path.name")
+
+
+async def test_a_rule_is_replaced_at_its_place() -> None:
+    async with asking() as (mock, http):
+        for name in ("first", "a/b"):
+            await http.post("/v1/faults", json={"name": name, "do": "ok", "match": "type = CREATE_SEGMENT"})
+        answer = await http.put("/v1/faults/first", json={"name": "first", "do": "close", "probability": 0.5})
+        assert (answer.status_code, answer.json()["rule"]["probability"]) == (200, 0.5)
+        assert (await http.put("/v1/faults/a%2Fb", json={"do": "drop"})).json()["name"] == "a/b"
+        assert mock.faults.rules == ["first", "a/b"]
+        for name, rule, expected in (
+            ("first", {"name": "a/b", "do": "ok"}, (409, "body.name")),
+            ("first", {"do": {"delay_ms": -1}}, (422, "body.do[0].delay_ms")),
+            ("other", {"do": "ok"}, (404, "path.name")),
+        ):
+            assert refusal(await http.put(f"/v1/faults/{name}", json=rule))[::2] == expected
+        assert mock.faults.rules == ["first", "a/b"]
 
 
 async def test_what_a_rule_holds_is_released() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.tap import Tap
+from tests.server.control_api.browser import Browser
 from tests.server.control_api.support import done, refusal
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
@@ -53,7 +55,7 @@ async def through(tap: Tap) -> AsyncIterator[Peer]:
 async def test_it_reports_what_it_has_and_where() -> None:
     async with tapped() as (tap, http):
         served = await done(http, "GET", "/v1/server")
-        assert served["capabilities"] == ["tap", "faults", "toxics", "requests", "recordings"]
+        assert served["capabilities"] == ["tap", "counters", "faults", "toxics", "requests", "recordings"]
         (upstream,) = tap.addresses
         assert served["stores"] == [
             {
@@ -100,6 +102,14 @@ async def test_its_requests_are_kept_from_the_start_and_listed_with_their_replie
         assert [each["part"] for each in one["frames"]] == ["request", "reply"]
         trace = await http.get("/v1/trace", params={"form": "jsonl"})
         assert len(trace.text.splitlines()) == 10
+
+
+async def test_it_sends_no_request_again() -> None:
+    async with tapped() as (tap, http), through(tap):
+        number = (await done(http, "GET", "/v1/requests"))["requests"][0]["number"]
+        status, why, _ = refusal(await http.post(f"/v1/requests/{number}/send"))
+        assert (status, "there is no store in this process" in why) == (409, True)
+        assert "/v1/requests/{number}/send" not in (await done(http, "GET", "/v1/openapi.json"))["paths"]
 
 
 async def test_rules_added_over_http_apply_to_open_connections() -> None:
@@ -167,7 +177,7 @@ async def test_metrics_have_its_connections_and_rules() -> None:
 async def test_without_history_requests_are_refused_and_connections_keep_their_numbers() -> None:
     async with tapped(history_bytes=0) as (tap, http), through(tap):
         assert refusal(await http.get("/v1/requests"))[0] == 409
-        assert (await done(http, "GET", "/v1/server"))["capabilities"] == ["tap", "faults", "toxics"]
+        assert (await done(http, "GET", "/v1/server"))["capabilities"] == ["tap", "counters", "faults", "toxics"]
         assert [each["number"] for each in (await done(http, "GET", "/v1/connections"))["connections"]] == [1]
 
 
@@ -192,3 +202,21 @@ async def test_calls_of_the_controller_are_kept_and_the_stores_it_names_are_list
         assert served["stores"]
         calls = (await done(http, "GET", "/v1/requests", match="rpc = createScope"))["requests"]
         assert [each["stage"] for each in calls] == ["replied"]
+
+
+@pytest.mark.needs("chromium")
+async def test_a_browser_shows_what_a_tap_has_and_nothing_else(tmp_path: Path) -> None:
+    async with tapped() as (tap, http), through(tap) as peer, Browser(tmp_path) as page:
+        await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "WrongHost", "name": "moved"})
+        await peer.ask(read(0))
+        await page.open(f"{tap.http_url}/")
+        await page.until("document.querySelector('#requests').textContent.includes('READ_SEGMENT')")
+        await page.until("document.querySelector('#faults').textContent.includes('moved')")
+        (upstream,) = tap.addresses
+        assert str(upstream) in await page.get("document.querySelector('#server').textContent")
+        assert "Data" not in await page.get("document.querySelector('#server').textContent")
+        visible = "[...document.querySelectorAll('details[id]')].filter((e) => e.checkVisibility()).map((e) => e.id)"
+        shown = set(await page.get(visible))
+        assert {"requests", "faults", "connections", "counters"} <= shown
+        assert not {"segments", "containers"} & shown
+        assert page.complaints == []

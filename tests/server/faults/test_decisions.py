@@ -213,6 +213,24 @@ def test_a_disabled_rule_is_skipped_and_counts_on_when_it_is_enabled_again() -> 
     assert plan.rule == "second"
 
 
+def test_a_replaced_rule_keeps_its_place_and_state_and_counts_from_zero() -> None:
+    made = decider({"name": "first"}, {"name": "last", "do": "drop"})
+    made.disable("last")
+    assert fires(made, read()) == [True]
+    assert made.replace("first", Rule(do="drop", nth=2)) == "first"
+    assert made.replace("last", Rule(name="new", on="reply", do="drop")) == "new"
+    assert [(each.name, each.matched, each.enabled) for each in made.tallies()] == [
+        ("first", 0, True),
+        ("new", 0, False),
+    ]
+    assert not made.looks_at_replies
+    assert fires(made, read(), read()) == [False, True]
+    with pytest.raises(ValueError, match="there is a rule with the name 'new'"):
+        made.replace("first", Rule(name="new", do="drop"))
+    with pytest.raises(KeyError, match="other"):
+        made.replace("other", Rule(do="drop"))
+
+
 def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
     made = decider({"name": "late", "on": "reply"})
     assert made.looks_at_replies

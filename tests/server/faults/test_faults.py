@@ -381,6 +381,18 @@ async def test_disabling_a_rule_releases_what_it_holds_and_enabling_it_holds_aga
             mock.faults.disable("other")
 
 
+async def test_replacing_a_rule_releases_what_it_holds(kind: HostName) -> None:
+    async with hosted(kind) as mock, await writer_of(mock) as peer:
+        mock.faults.add(APPENDS, do="hold", name="held")
+        peer.send(append(1))
+        await mock.faults.wait_held("held")
+        assert mock.faults.replace("held", Rule(do="hold", match=APPENDS, nth=2)) == "held"
+        assert acknowledged(await peer.receive(1)) == [1]
+        assert acknowledged(await peer.ask(append(2))) == [2]
+        peer.send(append(3))
+        await mock.faults.wait_held("held")
+
+
 async def test_a_request_whose_reply_is_held_was_executed(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         mock.faults.add(APPENDS, do="hold after", name="acks")

@@ -570,3 +570,18 @@ def test_an_impossible_key_length_is_refused_before_the_name_is_looked_up(contai
         with pytest.raises(Unmapped, match="key length 257 is above 256"):
             container.create_table_segment(name, key_length=257, now_ms=1)
     assert set(container.segments) == {"s"}
+
+
+def test_index_segments_are_counted_apart_through_creation_deletion_and_recovery() -> None:
+    container = Container()
+    for name in ("scope/s/0.#epoch.0", "scope/s/0.#epoch.0#index", "scope/s/1.#epoch.0#index"):
+        container.create_segment(name, now_ms=0)
+    assert container.index_count == 2
+    container.delete_segment("scope/s/1.#epoch.0#index")
+    assert (container.index_count, len(container.segments)) == (1, 2)
+    other = Container()
+    for each in container.segments.values():
+        other.adopt(each)
+    assert other.index_count == 1
+    other.clear()
+    assert other.index_count == 0

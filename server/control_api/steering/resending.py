@@ -1,0 +1,152 @@
+"""Sends a recorded request to its store again, over a connection of its own.
+
+The store treats the connection as any client's: fault rules apply, and its traffic is kept. It begins with a handshake
+and, for an append, with the set-up of its writer. The request itself is the recorded frame, byte by byte; its
+delegation token was not kept, so a store that verifies tokens refuses it. An append with an event number that the store
+already has is stored once more and not acknowledged, as in the reference; a KeepAlive behind it shows that.
+
+Invariants: at most `_MOST_AT_ONCE` requests are sent at a time, each within `_PATIENCE_S`, and `_MOST_BYTES` of replies
+are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from segstore.server.control_api.detail import frame_of
+from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.steering.models import SentAgain
+from segstore.wire import (
+    MAX_FRAME_BYTES,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    Hello,
+    KeepAlive,
+    encode,
+)
+from segstore.wire.commands import SetupAppend
+from segstore.wire.protocol import HELLO
+from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Iterator
+
+    from segstore.server.control_api.fronts import Store
+    from segstore.server.control_api.latest import Kept
+    from segstore.server.traffic import Traffic
+
+_PATIENCE_S: Final = 5.0
+_MOST_AT_ONCE: Final = 4
+_MOST_BYTES: Final = 2 * MAX_FRAME_BYTES
+_HEADER_BYTES: Final = 8
+_STORED_TWICE: Final = "stored once more, and not acknowledged: the store had its event number already"
+_APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
+
+
+class Resending:
+    """Sends requests again."""
+
+    def __init__(self) -> None:
+        self._sending = 0
+
+    async def send(self, kept: Kept, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+        """Sends a request to a store, and returns what came until it was answered or the connection was closed.
+
+        traffic: records it again. admin: over the store's admin port. Raises ApiProblem if it cannot be sent.
+        """
+        frames = list(_frames(kept))
+        where = store.admin_address if admin else store.address
+        if where is None or store.hub.closing:
+            raise ApiProblem(409, f"store {store.number} does not listen: it is stopped", "path.number")
+        if self._sending >= _MOST_AT_ONCE:
+            raise ApiProblem(409, f"{_MOST_AT_ONCE} requests are being sent already, as many as may", "path")
+        self._sending += 1
+        try:
+            reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
+            try:
+                own = "{}:{}".format(*writer.get_extra_info("sockname")[:2])
+                replies, ended = await _exchange(frames, reader, writer)
+            finally:
+                writer.transport.abort()
+        except OSError as error:
+            raise ApiProblem(409, f"no connection to store {store.number} at {where}: {error}", "path") from error
+        finally:
+            self._sending -= 1
+        number = next((each for each, facts in traffic.peers.items() if facts.get("peer") == own), None)
+        return SentAgain(connection=number, replies=[frame_of("reply", each) for each in replies], ended=ended)
+
+
+def _tls(store: Store) -> ssl.SSLContext | None:
+    """Trusts the store's own certificate only, whatever names are in it."""
+    if store.settings.tls is None:
+        return None
+    context = store.settings.tls.trusting_context()
+    context.check_hostname = False
+    return context
+
+
+async def _exchange(
+    frames: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[list[Exchange], str]:
+    """Sends frames and returns the replies up to that to the request, the last of them; or why it has none."""
+    exchanges, replies = Exchanges(), list[Exchange]()
+    *_, asked = [exchanges.see(_record(each, Direction.REQUEST)) for each in frames]
+    behind = None
+    if isinstance(asked.command, _APPENDS):
+        frames = [*frames, encode(KeepAlive())]
+        behind = exchanges.see(_record(frames[-1], Direction.REQUEST))
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            writer.write(b"".join(frames))
+            await writer.drain()
+            async for frame in _read(reader):
+                replies.append(exchanges.see(_record(frame, Direction.REPLY)))
+                if asked in replies[-1].answers:
+                    return replies, ""
+                if behind is not None and behind in replies[-1].answers:
+                    return replies, _STORED_TWICE
+    except TimeoutError:
+        return replies, f"there was no reply within {_PATIENCE_S:g} s"
+    return replies, "the store closed the connection"
+
+
+def _record(frame: bytes, direction: Direction) -> Record:
+    return Record(time.time_ns(), 1, direction, RecordKind.FRAME, frame)
+
+
+async def _read(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yields the frames of a store until it closes the connection, or sends too much."""
+    left = _MOST_BYTES
+    try:
+        while left > 0:
+            header = await reader.readexactly(_HEADER_BYTES)
+            length = int.from_bytes(header[4:], "big", signed=True)
+            if not 0 <= length <= MAX_FRAME_BYTES:
+                return  # a fault rule has changed it
+            left -= _HEADER_BYTES + length
+            yield header + await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return
+
+
+def _frames(kept: Kept) -> Iterator[bytes]:
+    """The frames that a connection with this request alone has. Raises ApiProblem."""
+    if kept.kind != "frame":
+        what = "a controller call" if kept.call is not None else "what is no frame"
+        raise ApiProblem(409, f"{what} cannot be sent again", "path.number")
+    command = kept.command
+    if not isinstance(command, Hello):
+        yield encode(HELLO)
+    if isinstance(command, _APPENDS):
+        if not kept.segments:
+            raise ApiProblem(409, "the segment of its writer is no longer known", "path.number")
+        yield encode(SetupAppend(0, command.writer_id, kept.segments[0], ""))
+    if isinstance(command, AppendBlockEnd) and command.size_of_whole_events:
+        if kept.block is None:
+            raise ApiProblem(409, "the frame with its events is no longer kept", "path.number")
+        yield kept.block.record.data
+    yield kept.request.record.data
