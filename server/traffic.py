@@ -154,6 +154,12 @@ class Traffic(TraceRecorder):
         self.write(self._writer.take_parts())
         return self.last
 
+    def clear(self) -> None:
+        """Discards all records so far. Later ones continue their numbers."""
+        self.flush()
+        self._blocks.clear()
+        self._bytes = 0
+
     @property
     def first(self) -> int:
         """Number of the oldest record kept; one more than `last` if none is."""

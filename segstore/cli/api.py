@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from segstore.cli.terminal import echo, error_text
-from segstore.wire.printable import printable
+from segstore.cli.terminal import cell_text, echo, error_text, print_table
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -99,12 +98,12 @@ class Api:
         if self.as_json:
             echo(json.dumps(found))
         elif rows:
-            _table(columns, found[rows])
+            print_table(columns, found[rows])
             if found.get("next") is not None:
-                echo(f"segstore: there are more: --after {_cell(found['next'])}", err=True)
+                echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
         else:
             for name, value in (found or {}).items():
-                echo(f"{name}: {_cell(value)}")
+                echo(f"{name}: {cell_text(value)}")
 
     def show_parts(self, found: Any, tables: Mapping[str, Sequence[str]]) -> None:
         """Prints an answer: as JSON, or a line for each key, and below a table of each list in `tables`."""
@@ -115,20 +114,7 @@ class Api:
         for name, columns in tables.items():
             if found[name]:
                 echo("")
-                _table(columns, found[name])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_cell, value))
-    return "" if value is None else printable(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Any]) -> None:
-    cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    for row in cells:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+                print_table(columns, found[name])
 
 
 def quoted(name: str) -> str:

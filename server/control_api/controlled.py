@@ -115,6 +115,13 @@ class Controlled:
         """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
         return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
 
+    def forget_requests(self) -> None:
+        """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""
+        if self.traffic is not None:
+            self.traffic.clear()
+        if self.faults is not None and self.faults.observer is not None:
+            self.faults.observer.clear()
+
     def count_writers(self) -> None:
         """Starts counting appends per writer in all stores."""
         for each in self.stores:

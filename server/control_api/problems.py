@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from segstore.server.controller import (
     ControllerError,
@@ -33,7 +34,8 @@ from segstore.server.store import StoreError
 
 log = logging.getLogger(__name__)
 
-_TYPE = "application/problem+json"
+PROBLEM_TYPE: Final = "application/problem+json"
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 
 
 class Problem(BaseModel):
@@ -62,7 +64,7 @@ def body(status: int, detail: str, where: str) -> bytes:
 
 
 def answer(status: int, detail: str, where: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(body(status, detail, where), status, headers, _TYPE)
+    return Response(body(status, detail, where), status, headers, PROBLEM_TYPE)
 
 
 def not_kept() -> ApiProblem:
@@ -136,9 +138,21 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return answer(404, f"there is no {request.url.path}; see /v1/openapi.json", "path", headers)
     if error.status_code == 405:
-        allowed = headers.get("Allow", headers.get("allow", ""))
-        return answer(405, f"{request.method} is not allowed for {request.url.path}; {allowed} is", "method", headers)
+        allowed = ", ".join(_allowed(request))
+        why = f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}"
+        return answer(405, why, "method", {"allow": allowed})
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of all routes that match the path. The library's own header names those of the first one only."""
+    routes = request.app.routes
+    methods = [each for each in _METHODS if each != request.method]
+    return [
+        method
+        for method in methods
+        if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes)
+    ]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -1,8 +1,8 @@
 """The state of a reader group as the entries of its table hold it, without changes. Pure.
 
-A group consists of maps in one table: online readers with their segments and offsets, unassigned segments, and future
-segments with the predecessors that must be read first. Refused: entries that are malformed (`ValueError`); unknown maps
-are ignored. Follows `ReaderGroupState` (pravega-client-rust).
+A group consists of maps in one table: online readers with their segments and offsets, unassigned segments, future
+segments with the predecessors that must be read first, and checkpoints. Refused: entries that are malformed
+(`ValueError`); unknown maps are ignored. Follows `ReaderGroupState` (pravega-client-rust).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Final, TypeVar
 
 from segstore.wire.reader_groups.table import (
     TOMBSTONE,
+    CheckpointEntry,
     GroupConfig,
     check_segment,
+    decode_checkpoint,
     decode_config,
     decode_offset,
     decode_offsets,
@@ -24,6 +26,9 @@ CONFIG: Final = "config"
 ASSIGNED: Final = "assigned_segments"
 UNASSIGNED: Final = "unassigned_segments"
 FUTURE: Final = "future_segments"
+CHECKPOINTS: Final = "checkpoints"
+"""Only our client knows this map."""
+
 DISTANCE: Final = "distance_to_tail"
 """The official client writes this for each reader but does not use it."""
 
@@ -41,6 +46,7 @@ class StoredGroup:
         readers: online reader → segment → offset.
         unassigned: segment → offset.
         future: segment → ids of the predecessors that must be read first.
+        checkpoints: those in progress, by name.
         distances: readers that have an entry in the map `DISTANCE`.
     """
 
@@ -49,6 +55,7 @@ class StoredGroup:
         self.readers: dict[str, dict[str, int]] = {}
         self.unassigned: dict[str, int] = {}
         self.future: dict[str, set[int]] = {}
+        self.checkpoints: dict[str, CheckpointEntry] = {}
         self.distances: set[str] = set()
 
     def take(self, outer: str, inner: str, value: bytes | None) -> None:
@@ -68,6 +75,8 @@ class StoredGroup:
             _put(self.unassigned, inner, None if gone else decode_offset(data))
         elif outer == FUTURE:
             _put(self.future, inner, None if gone else set(decode_predecessors(data)))
+        elif outer == CHECKPOINTS:
+            _put(self.checkpoints, inner, None if gone else decode_checkpoint(data))
         elif outer == DISTANCE:
             (self.distances.discard if gone else self.distances.add)(inner)
 

@@ -66,7 +66,11 @@ def router(controlled: Controlled) -> APIRouter:
         return Counts(time_s=time.monotonic(), stores=stores)
 
     @made.get(
-        "/metrics", tags=["server"], summary="Counters in Prometheus text format", response_class=PlainTextResponse
+        "/metrics",
+        tags=["server"],
+        summary="Counters in Prometheus text format",
+        response_class=PlainTextResponse,
+        responses={501: {"description": "prometheus-client is not installed."}},
     )
     async def metrics() -> Response:
         try:

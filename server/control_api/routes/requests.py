@@ -48,7 +48,7 @@ def router(controlled: Controlled) -> APIRouter:
         infos = [_info(each, traffic, numbers) for each in requests]
         return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
 
-    @made.get("/requests/{number}", tags=["requests"], summary="A request and its reply in detail")
+    @made.get("/requests/{number:int}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
         found = kept()
         request, beside = await found.about(number, _NEIGHBOURS)
@@ -58,7 +58,7 @@ def router(controlled: Controlled) -> APIRouter:
         return detail_of(info, request, beside, found.traffic)
 
     @made.post(
-        "/requests/{number}/send",
+        "/requests/{number:int}/send",
         tags=["requests"],
         summary="Send a request again, as a client of its own",
         include_in_schema=controlled.tap is None,

@@ -189,7 +189,9 @@ async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark
     async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
         mock.store.create_segment(long, now_ms=0)
         await peer.ask(create(), set_up(), append(1, b"x" * 500), GetStreamSegmentInfo(9, long, ""))
-        await done(http, "POST", "/v1/faults", {"name": "n" * 255, "match": f'segment = "{long}"', "do": ["hold", "ok"]})
+        await done(
+            http, "POST", "/v1/faults", {"name": "n" * 255, "match": f'segment = "{long}"', "do": ["hold", "ok"]}
+        )
         await done(http, "POST", "/v1/toxics", {"type": "latency", "name": "t" * 255, "latency": 1})
         number = (await done(http, "GET", "/v1/requests"))["requests"][0]["number"]
         await page.open(f"{mock.http_url}/?request={number}")

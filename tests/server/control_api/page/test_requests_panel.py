@@ -58,7 +58,9 @@ async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(tmp_path
         await page.until(f"{ROWS} > 4")
         append, lost = await number_of(http, "type = APPEND_BLOCK_END"), await number_of(http, "failure")
 
-        await page.get(f"[...document.querySelectorAll('#requests tbody tr')].find((e) => e.key === '{append}').click()")
+        await page.get(
+            f"[...document.querySelectorAll('#requests tbody tr')].find((e) => e.key === '{append}').click()"
+        )
         text = await opened(page, append)
         for expected in (SEGMENT, str(WRITER), "DATA_APPENDED after", "applied", "num_events\t3", "→ SETUP_APPEND"):
             assert expected in text
@@ -68,7 +70,9 @@ async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(tmp_path
             HOSTILE,
             f"0000  {'ff 00 fe'.ljust(47)}  ...",
         ]
-        await page.get(f"[...{DRAWER}.querySelectorAll('.payload button')].filter((e) => e.textContent === 'Text').map((e) => e.click())")
+        await page.get(
+            f"[...{DRAWER}.querySelectorAll('.payload button')].filter((e) => e.textContent === 'Text').map((e) => e.click())"
+        )
         assert await page.get(payloads) == [events[0].decode(), HOSTILE, "\ufffd\\u{0}\ufffd"]
         await page.click("#drawer .payload", "Hex")
         assert (await page.get(payloads))[0].startswith("0000  7b 22 6f 72 64 65 72 22")
@@ -99,7 +103,9 @@ async def test_the_keyboard_reaches_everything_and_the_focus_stays_in_the_drawer
         assert await page.get(f"{DRAWER}.matches(':modal')")
         for _ in range(30):
             await page.press("Tab")
-            assert await page.get(f"{DRAWER}.contains(document.activeElement) || document.activeElement === document.body")
+            assert await page.get(
+                f"{DRAWER}.contains(document.activeElement) || document.activeElement === document.body"
+            )
         await page.press("j", "j")
         await opened(page, oldest)
         await page.press("k", "k")
@@ -180,7 +186,9 @@ async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) ->
         assert lines == (await done(http, "GET", f"/v1/requests/{number}"))["fixture"]
 
         await page.click("#drawer", "Send again")
-        await page.until("document.querySelector('#drawer-said').textContent === 'Sent; the reply is SEGMENT_ALREADY_EXISTS.'")
+        await page.until(
+            "document.querySelector('#drawer-said').textContent === 'Sent; the reply is SEGMENT_ALREADY_EXISTS.'"
+        )
         assert await number_of(http, "type = CREATE_SEGMENT") > number
 
         await page.click("#drawer", "Make a rule of this")
@@ -203,7 +211,9 @@ async def test_calls_of_the_controller_are_shown_with_their_messages(tmp_path: P
         text = await opened(page, calls["number"])
         assert "createScope" in text
         assert '"scope": "shop"' in text
-        assert not await page.get("[...drawer.querySelectorAll('button')].find((e) => e.textContent === 'Send again').checkVisibility()")
+        assert not await page.get(
+            "[...drawer.querySelectorAll('button')].find((e) => e.textContent === 'Send again').checkVisibility()"
+        )
         await page.click("#drawer", "Make a rule of this")
         await page.until("!ruleForm.root.hidden")
         assert await page.get("ruleForm.fields.get().match") == "rpc = createScope"
