@@ -18,7 +18,7 @@ async function openRequest(asked) {
   put(drawerSaid, "");
   drawerSaid.classList.remove("problem");
   if (!drawer.open) {
-    put(drawerTitle, `Request ${number(wanted)}`);
+    put(drawerTitle, `Request ${wanted}`);
     drawerParts.replaceChildren();
     drawer.showModal();
     drawerTitle.focus();
@@ -50,6 +50,13 @@ function openNext(by) {
   openRequest(next);
 }
 
+/** Enables the buttons for the requests beside this one, if there are such. */
+function showNext() {
+  const numbers = listed(), at = numbers.indexOf(opened);
+  newer.disabled = at < 1;
+  older.disabled = at < 0 || at === numbers.length - 1;
+}
+
 /** Requests a request and shows it, if it is still the one that is open. */
 async function lookAtRequest(wanted) {
   try {
@@ -59,7 +66,7 @@ async function lookAtRequest(wanted) {
     if (!(error instanceof Refused || error instanceof Gone)) throw error;
     if (opened !== wanted) return;
     drawerParts.replaceChildren();
-    put(drawerTitle, `Request ${number(wanted)}`);
+    put(drawerTitle, `Request ${wanted}`);
     tell(error.message, true);
   }
 }
@@ -79,11 +86,9 @@ function tell(text, isProblem = false) {
 const section = (title, ...content) => element("section", null, element("h3", null, title), ...content);
 
 function showRequest(it) {
-  const at = listed().indexOf(it.number);
-  newer.disabled = at < 1;
-  older.disabled = at < 0 || at === listed().length - 1;
+  showNext();
   drawer.dataset.waits = it.reply === null ? "yes" : "";
-  put(drawerTitle, `${plain(it.type)} ${number(it.number)}`);
+  put(drawerTitle, `${plain(it.type)} ${it.number}`);
   const shown = JSON.stringify(it);
   if (drawerParts.dataset.shown === shown && drawerParts.childElementCount) return;
   drawerParts.dataset.shown = shown;

@@ -180,7 +180,8 @@ function deed(action) {
   const isUsual = (name, each) => !each || JSON.stringify(each) === "{}" || (name === "at" && each === "before" && key !== "answer");
   const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
-  return [`${key.replaceAll("_", " ")} ${said(value)}`, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
+  const main = key.endsWith("_ms") ? `${key.slice(0, -3)} ${said(value)} ms` : `${key.replaceAll("_", " ")} ${said(value)}`;
+  return [main, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
 }
 
 function edit({ name, rule }) {

@@ -140,7 +140,8 @@ class Fields {
 /**
  * One of several models, chosen by its name: a select, and the fields of the model that is selected.
  *
- * models: [name, label, schema, options of its fields]. path: of the whole, with its error. label: of the select.
+ * models: [name, label, schema, options of its fields, the names of those that come last]. path: of the whole, with its
+ * error. label: of the select.
  */
 class Choice {
   constructor(models, path, label) {
@@ -158,9 +159,10 @@ class Choice {
 
   /** Shows the fields of a model. values: of these. */
   choose(name, values = {}) {
-    const [, , schema, options] = this.models.find(([each]) => each === name);
+    const [, , schema, options, last = []] = this.models.find(([each]) => each === name);
+    const all = Object.keys(schema.properties), names = [...all.filter((each) => !last.includes(each)), ...last.filter((each) => all.includes(each))];
     this.select.value = name;
-    this.chosen = new Fields(schema, { prefix: this.path && `${this.path}.`, options });
+    this.chosen = new Fields(schema, { prefix: this.path && `${this.path}.`, options, names });
     this.chosen.set(values);
     this.area.replaceChildren(this.chosen.root);
     this.complain("");

@@ -20,7 +20,7 @@ const requestsPanel = addPanel({
     ["Enter", "open"], ["Esc", "close"], ["p", "pause"]]))],
   needs: "requests",
   async look() {
-    if (paused.checked || drawer.open) return;
+    if (isStill()) return;
     const asked = match;
     let it;
     try {
@@ -29,7 +29,7 @@ const requestsPanel = addPanel({
       if (error instanceof Refused && asked !== "") pointAt(asked, error.message);
       throw error;
     }
-    if (asked !== match || drawer.open) return;
+    if (asked !== match || isStill()) return;
     pointAt(asked, "");
     requestsPanel.count(it.last ? `the last record is number ${number(it.last)}` : "");
     requestsPanel.note([asked && !it.requests.length && "No request matches.",
@@ -48,8 +48,12 @@ const requestsPanel = addPanel({
       ["Faults", (each) => each.faults.join(", "), "w s"],
     ], it.requests, (each) => each.number, { isBad: (each) => each.failure, act: (each) => openRequest(each.number) });
     oneTabStop();
+    showNext();
   },
 });
+
+/** Whether the list keeps the requests that it shows. */
+const isStill = () => paused.checked || (drawer.open && listed().length > 0);
 
 /** Marks the column of a filter that an error names. */
 function pointAt(text, problem) {

@@ -1,9 +1,9 @@
 // The panel of toxics, with a form for their attributes.
 
 const TOXIC_FIELDS = {
-  name: { label: "Name" },
+  name: { label: "Name", placeholder: "its type and direction" },
   toxicity: { label: "Fraction of connections" },
-  store: { label: "Only store" },
+  store: { label: "Only store", placeholder: "all" },
   stream: { label: "Direction" },
   latency: { label: "Latency, ms" },
   jitter: { label: "Jitter, ms" },
@@ -68,7 +68,7 @@ async function openToxic() {
   }
   const models = Object.values(all.ActiveToxic.properties.toxic.oneOf).map((each) => referred(all, each)).map((schema) => {
     const type = schema.properties.type.const, delay = { delay: { label: DELAY_UNITS[type] } };
-    return [type, type, schema, { ...TOXIC_FIELDS, ...delay }];
+    return [type, type, schema, { ...TOXIC_FIELDS, ...delay }, ["stream", "toxicity", "store", "name"]];
   });
   toxicChoice = new Choice(models, "", "Type");
   toxicArea.replaceChildren(toxicChoice.root);

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Path, Query
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
-from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
+from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
-from segstore.server.control_api.steering import models as steering
-from segstore.server.control_api.steering import resending
+from segstore.server.control_api.routes.resending import Resending
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError
 
@@ -23,7 +22,7 @@ _NEIGHBOURS = 10
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
     latest = None if controlled.traffic is None else Latest(controlled.traffic, controlled.faults)
-    sending = resending.Resending()
+    resending = Resending()
 
     def kept() -> Latest:
         if latest is None:
@@ -63,7 +62,7 @@ def router(controlled: Controlled) -> APIRouter:
         summary="Send a request again, as a client of its own",
         include_in_schema=controlled.tap is None,
     )
-    async def send_request(number: Annotated[int, Path(ge=1)]) -> steering.SentAgain:
+    async def send_request(number: Annotated[int, Path(ge=1)]) -> SentAgain:
         found = kept()
         if not controlled.stores:
             raise ApiProblem(409, "requests cannot be sent from here: there is no store in this process", "path")
@@ -75,7 +74,7 @@ def router(controlled: Controlled) -> APIRouter:
         store = next((each for each in controlled.stores if each.number == at), None)
         if store is None:  # a request of the controller, or of a store that listens elsewhere now
             store = next((controlled.store_of(each) for each in request.segments), None) or controlled.stores[0]
-        return await sending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
+        return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
 
     return made
 
