@@ -36,7 +36,8 @@ addPanel({
       const state = each.serving ? `${each.address}${admin}` : "stopped";
       rows.push([several ? `Store ${each.store}` : "Segment store", state]);
     }
-    rows.push(["Controller", served.controller ?? "none"], ["TLS", yes(served.tls)], ["Data", served.data ?? "in memory"]);
+    rows.push(["Controller", served.controller ?? "none"], ["TLS", yes(served.tls)]);
+    rows.push(["Data", served.data ?? "in memory"]);
     const shown = JSON.stringify(rows);
     if (facts.dataset.shown === shown) return;
     facts.dataset.shown = shown;
