@@ -3,7 +3,8 @@
     python tools/make_page_picture.py [FOLDER]
 
 The live page shows a cluster of three stores to which a writer writes, with a rule of faults that cuts a connection now
-and then; the second picture of it shows an append in detail. The page of a trace shows a fixture, with a failure opened.
+and then; the second picture of it shows an append in detail. The page of a trace shows a fixture, with a failure
+opened.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ const filterCaret = element("pre", { className: "caret", hidden: true });
 const paused = element("input", { type: "checkbox", name: "pause" });
 const requestsForm = element("form", { role: "search" },
   element("label", { className: "grow" },
-    element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')), filterInput),
-  element("div", { className: "buttons" }, element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
+    element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')),
+    filterInput),
+  element("div", { className: "buttons" },
+    element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
     element("label", { className: "row" }, paused, " Pause")));
 let match = "";
 
@@ -62,8 +64,8 @@ function pointAt(text, problem) {
   else filterInput.removeAttribute("aria-invalid");
   filterCaret.hidden = column === undefined;
   if (column === undefined) return;
-  const from = Math.max(0, column - 41), part = plain(text.slice(from, column - 1));
-  put(filterCaret, `${from ? "…" : ""}${part}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(part.length + (from ? 1 : 0))}^`);
+  const from = Math.max(0, column - 41), before = (from ? "…" : "") + plain(text.slice(from, column - 1));
+  put(filterCaret, `${before}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(before.length)}^`);
 }
 
 /** A text as a value of the filter language. */
@@ -73,7 +75,8 @@ const quoted = (text) => `"${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"'
 
 /** Puts the filter, and the request that is open, into the address. */
 function setAddress(opened, isNew) {
-  const query = new URLSearchParams(Object.entries({ match, request: opened ?? "" }).filter(([, value]) => value !== ""));
+  const parts = Object.entries({ match, request: opened ?? "" });
+  const query = new URLSearchParams(parts.filter(([, value]) => value !== ""));
   const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
   if (address === location.pathname + location.search + location.hash) return;
   if (isNew) history.pushState(null, "", address);
@@ -113,10 +116,13 @@ function keyHelp(keys) {
 
 const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
 
+let tabStop = null;
+
 /** Only one row is reached with the tab key, the others with the arrows. */
-function oneTabStop(chosen = null) {
-  const rows = openers(), focused = chosen ?? rows.find((each) => each === document.activeElement || each.tabIndex === 0) ?? rows[0];
-  for (const each of rows) each.tabIndex = each === focused ? 0 : -1;
+function oneTabStop(chosen = tabStop) {
+  const rows = openers();
+  tabStop = rows.includes(chosen) ? chosen : rows[0] ?? null;
+  for (const each of rows) each.tabIndex = each === tabStop ? 0 : -1;
 }
 
 /** Moves the focus by some rows. */
@@ -132,7 +138,8 @@ const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -1
 
 document.addEventListener("keydown", (event) => {
   const isText = event.target.matches?.("input:not([type=checkbox]), textarea, select");
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isText || requestsPanel.root.hidden) return;
+  const isOther = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
+  if (isText || isOther || requestsPanel.root.hidden) return;
   const isLetter = event.key.length === 1, isHere = requestsTable.contains(event.target);
   if (drawer.open) {
     if (!isLetter || !(event.key in STEPS)) return;

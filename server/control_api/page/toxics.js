@@ -20,7 +20,8 @@ const toxicProblem = element("p", { className: "problem", role: "alert" });
 const toxicArea = element("div");
 const toxicForm = element("form", { className: "editor", hidden: true, noValidate: true },
   element("h3", null, "New toxic"), toxicArea, toxicProblem,
-  element("div", { className: "buttons" }, element("button", { className: "main" }, "Add toxic"), button("Cancel", closeToxic)));
+  element("div", { className: "buttons" },
+    element("button", { className: "main" }, "Add toxic"), button("Cancel", closeToxic)));
 const newToxic = button("New toxic", openToxic);
 const toxicsTable = grid("Toxics", "cards");
 let toxicChoice = null;
@@ -66,7 +67,8 @@ async function openToxic() {
     say(error.message, true);
     return;
   }
-  const models = Object.values(all.ActiveToxic.properties.toxic.oneOf).map((each) => referred(all, each)).map((schema) => {
+  const union = all.ActiveToxic.properties.toxic.oneOf;
+  const models = union.map((each) => referred(all, each)).map((schema) => {
     const type = schema.properties.type.const, delay = { delay: { label: DELAY_UNITS[type] } };
     return [type, type, schema, { ...TOXIC_FIELDS, ...delay }, ["stream", "toxicity", "store", "name"]];
   });
