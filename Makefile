@@ -26,6 +26,7 @@ INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch])
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
+TYPESCRIPT := $(VENV)/typescript
 
 TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 	echo "the codec's extension was not built, which takes a C compiler: the codec in Python will be used" >&2
@@ -35,7 +36,7 @@ OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session
 	-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
+.PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
 	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
 
@@ -47,9 +48,10 @@ setup: $(DEV) ## create .venv with what tests, lint and benchmarks need
 serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port 0"
 	@$(VENV)/bin/segstore serve $(ARGS)
 
-test: $(DEV) ## run every test; options for pytest in ARGS; installs chromium and tshark if root, unless NO_SYSTEM_PACKAGES=1
+test: $(DEV) $(TYPESCRIPT)/.installed ## run every test; options for pytest in ARGS; installs chromium, tshark and junit5 if root, unless NO_SYSTEM_PACKAGES=1
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
+	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-quick: $(DEV) ## run codec, store, client and ownership in under a minute: no processes, browser, Spark, ZooKeeper
@@ -190,6 +192,9 @@ spark-cluster: $(DEV) ## a master and two workers of Spark on this machine: a re
 proto: $(DEV) ## compile the controller's API after a change of controller.proto
 	$(PY) tools/make_proto.py
 
+sync: $(DEV) ## write the synchronous client after a change of the asyncio client
+	$(PY) tools/make_sync.py
+
 clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -print | xargs rm -rf
@@ -210,6 +215,11 @@ $(DEV): $(INSTALLED) | $(PY)
 	@$(PIP) install --only-binary pravega -e '.[clients]' || \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2
 	@touch $(CORE) $@
+
+$(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
+	@mkdir -p $(@D) && cp tests/typescript/package.json $< $(@D)
+	@if command -v npm >/dev/null 2>&1 && npm ci --prefix $(@D) --no-audit --no-fund --silent --fetch-retries=1; then touch $@; \
+		else echo "npm is not here, or could not install: the tests of the generated client will be reported as not run" >&2; fi
 
 $(PY):
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer and found none;" \

@@ -11,6 +11,7 @@ For work on the protocol below streams there are `ConnectionPool` and its flows,
 `SegmentWriter` and `SegmentReader`. `segstore.client.errors` sorts errors by what the caller can do.
 """
 
+from segstore.client.batch import EventRange, EventRangeReader
 from segstore.client.client import Client, connect
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
@@ -26,11 +27,36 @@ from segstore.client.connection import (
     RawClient,
     SegmentRequests,
 )
-from segstore.client.controller import TableConfig, TransactionStatus
+from segstore.client.controller import (
+    CutError,
+    RetentionPolicy,
+    RetentionType,
+    ScaleType,
+    ScalingPolicy,
+    StreamConfig,
+    StreamCut,
+    TableConfig,
+    TransactionStatus,
+)
 from segstore.client.errors import ClientError, Final, Retriable, SegmentOver, Unauthenticated
-from segstore.client.groups import GroupEvent, GroupReader, Position, ReaderGroup
+from segstore.client.groups import (
+    Checkpoint,
+    CheckpointTaken,
+    GroupChange,
+    GroupEvent,
+    GroupListener,
+    GroupMetrics,
+    GroupReader,
+    Position,
+    ReaderGroup,
+    SegmentEnded,
+    SegmentLag,
+    SegmentsAcquired,
+    SegmentsReleased,
+)
 from segstore.client.retry import Backoff
 from segstore.client.segment import Chunk, SegmentReader, SegmentWriter, SegmentWriterStats, WriterStats, add_up
+from segstore.client.serializers import Deserialized, JsonSerializer, MsgspecSerializer, Serializer
 from segstore.client.stream import (
     ByteReader,
     ByteWriter,
@@ -51,6 +77,7 @@ from segstore.client.stream import (
     TransactionWriter,
 )
 from segstore.client.tables import KeyValueTable, TableEntry, TableKey, Version
+from segstore.client.watermarks import TimeWindow, TimeWindows
 
 __all__ = [
     "Backoff",
@@ -58,6 +85,8 @@ __all__ = [
     "Bearer",
     "ByteReader",
     "ByteWriter",
+    "Checkpoint",
+    "CheckpointTaken",
     "Chunk",
     "Client",
     "ClientError",
@@ -65,39 +94,61 @@ __all__ = [
     "Cluster",
     "ConnectionPool",
     "Credentials",
+    "CutError",
+    "Deserialized",
     "Endpoint",
     "Entry",
+    "EventRange",
+    "EventRangeReader",
     "EventReader",
     "EventWriter",
     "Final",
     "FixedStore",
+    "GroupChange",
     "GroupEvent",
+    "GroupListener",
+    "GroupMetrics",
     "GroupReader",
     "HashedKey",
+    "JsonSerializer",
     "KeyValueTable",
     "Locations",
+    "MsgspecSerializer",
     "PartialRoundRobin",
     "PoolMetrics",
     "Position",
     "RawClient",
     "ReaderGroup",
+    "RetentionPolicy",
+    "RetentionType",
     "Retriable",
     "Revision",
     "RevisionedStream",
     "RoundRobin",
     "Router",
+    "ScaleType",
+    "ScalingPolicy",
+    "SegmentEnded",
+    "SegmentLag",
     "SegmentOver",
     "SegmentReader",
     "SegmentRequests",
     "SegmentWriter",
     "SegmentWriterStats",
+    "SegmentsAcquired",
+    "SegmentsReleased",
+    "Serializer",
     "SinglePartition",
     "StateRules",
     "StateSynchronizer",
+    "StreamConfig",
+    "StreamCut",
     "StreamEvent",
     "TableConfig",
     "TableEntry",
     "TableKey",
+    "TimeWindow",
+    "TimeWindows",
     "Transaction",
     "TransactionStatus",
     "TransactionWriter",

@@ -9,16 +9,19 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from segstore.client.batch import EventRange, EventRangeReader, event_ranges
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
 from segstore.client.controller import Access, Controller, ControllerChannels, ControllerLocations
 from segstore.client.groups import GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
+from segstore.client.metrics import Source
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import (
     ByteReader,
@@ -31,9 +34,13 @@ from segstore.client.stream import (
     TransactionWriter,
 )
 from segstore.client.tables import KeyValueTable
+from segstore.client.telemetry import ObservedEventWriter, Telemetry, telemetry_of
+from segstore.client.watermarks import TimeWindows
 from segstore.wire.names import segment_name
 
 _DEFAULT_PORT = 9090
+_SCRAPE_S = 1.0
+"""How long a reader of metrics waits for the client's loop."""
 
 
 def parse_uri(uri: str) -> tuple[list[Endpoint], bool]:
@@ -65,6 +72,7 @@ class Client(ClosedAfter):
     def __init__(
         self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
     ) -> None:
+        self._uri = uri
         self._endpoints, self._tls = parse_uri(uri)
         self._credentials = credentials
         self._settings = settings
@@ -73,6 +81,8 @@ class Client(ClosedAfter):
         self._channels: ControllerChannels | None = None
         self._controller: Controller | None = None
         self._locations: dict[Access, ControllerLocations] = {}
+        self._telemetry: Telemetry | None = None
+        self._observed: Source | None = None
 
     def open(self) -> None:
         """Prepares the client; connections are opened on first use.
@@ -80,6 +90,7 @@ class Client(ClosedAfter):
         Requires a running event loop. Raises OSError if the CA file cannot be read.
         """
         settings = self._settings
+        self._telemetry = telemetry_of()
         context, roots = None, None
         if self._tls:
             roots = None if settings.tls_ca_file is None else settings.tls_ca_file.read_bytes()
@@ -95,8 +106,12 @@ class Client(ClosedAfter):
             tls_roots=roots,
             random=self._random,
             credentials=self._credentials,
+            telemetry=self._telemetry,
         )
         self._controller = Controller(self._channels)
+        if self._telemetry is not None and self._telemetry.pools is not None:
+            self._observed = Source(self, timeout_s=_SCRAPE_S)
+            self._telemetry.pools.add(self._uri, self._observed)
 
     # --- shared parts -----------------------------------------------------------------------------------------------
 
@@ -122,7 +137,7 @@ class Client(ClosedAfter):
         return locations
 
     def _cluster(self, access: Access) -> Cluster:
-        return Cluster(self.pool, self.controller, self.locations(access))
+        return Cluster(self.pool, self.controller, self.locations(access), self._telemetry)
 
     def metrics(self) -> PoolMetrics:
         """The pool's metrics, as plain numbers."""
@@ -140,7 +155,8 @@ class Client(ClosedAfter):
         name: str | None = None,
     ) -> EventWriter:
         """Returns an unopened event writer; the options are those of `EventWriter`."""
-        return EventWriter(self._cluster("WRITE"), scope, stream, lazy_start=lazy_start, router=router, name=name)
+        make = EventWriter if self._telemetry is None else partial(ObservedEventWriter, telemetry=self._telemetry)
+        return make(self._cluster("WRITE"), scope, stream, lazy_start=lazy_start, router=router, name=name)
 
     def event_reader(self, scope: str, stream: str, *, from_: From = "head") -> EventReader:
         """Returns an unopened reader of all of a stream's events.
@@ -148,6 +164,23 @@ class Client(ClosedAfter):
         from_: "head", "tail", or a cut: segment id → offset.
         """
         return EventReader(self._cluster("READ"), scope, stream, from_=from_)
+
+    async def event_ranges(
+        self, scope: str, stream: str, *, from_: From = "head", to: From = "tail"
+    ) -> list[EventRange]:
+        """Returns the segment ranges between two positions, for `range_reader`, in any process.
+
+        from_, to: "head", "tail", or a cut. Raises as `segstore.client.batch.event_ranges`.
+        """
+        return await event_ranges(self._cluster("READ"), scope, stream, from_, to)
+
+    def range_reader(self, wanted: EventRange) -> EventRangeReader:
+        """Returns a reader of the events of one range."""
+        return EventRangeReader(self._cluster("READ"), wanted)
+
+    def time_windows(self, scope: str, stream: str) -> TimeWindows:
+        """Returns the time windows of a stream's positions, from the times that its writers note."""
+        return TimeWindows(self._cluster("READ"), scope, stream)
 
     def byte_writer(self, scope: str, stream: str) -> ByteWriter:
         """Returns an unopened writer of bytes to a stream with one segment."""
@@ -198,6 +231,8 @@ class Client(ClosedAfter):
 
     async def aclose(self) -> None:
         """Closes all connections; pending operations fail. Can be called twice."""
+        if self._telemetry is not None and self._telemetry.pools is not None and self._observed is not None:
+            self._telemetry.pools.remove(self._observed)
         if self._pool is not None:
             await self._pool.aclose()
         if self._channels is not None:

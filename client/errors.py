@@ -269,6 +269,10 @@ class EventTooLarge(Final, advice="make it smaller or raise the limit"):
             raise cls(said, segment=segment, limit=limit, actual=len(data))
 
 
+class BadEvent(Final, advice="skip it, or read it with the serializer that wrote it"):
+    """The serializer cannot read the event, which has ``actual`` bytes; ``details["offset"]`` is that of its header."""
+
+
 class WriterFenced(Final, advice="give each writer its own name or id, and write the failed events again"):
     """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has used its numbers.
 

@@ -85,7 +85,7 @@ class FlushedAfter(_Entered):
 
 def not_open(what: str, *, closed: bool, **facts: Any) -> Closed:
     """Returns the error for an object that was closed, or not opened yet. facts: the error's facts."""
-    return Closed(f"{what} {'was closed' if closed else 'is not open: `async with` opens it'}", **facts)
+    return Closed(f"{what} {'was closed' if closed else 'is not open: `open` or a `with` block opens it'}", **facts)
 
 
 @asynccontextmanager

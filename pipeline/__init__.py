@@ -19,21 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from segstore.pipeline.session import SparkMissing, register
-    from segstore.pipeline.stream.cuts import cut_text
     from segstore.pipeline.stream.sink import sweep_stream
     from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, ColumnError
     from segstore.pipeline.trace.rows import BadTrace
 
-__all__ = [
-    "ALL_COLUMNS",
-    "DEFAULT_COLUMNS",
-    "BadTrace",
-    "ColumnError",
-    "SparkMissing",
-    "cut_text",
-    "register",
-    "sweep_stream",
-]
+__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "BadTrace", "ColumnError", "SparkMissing", "register", "sweep_stream"]
 
 _WHERE: Final = {
     "ALL_COLUMNS": "trace.columns",
@@ -41,7 +31,6 @@ _WHERE: Final = {
     "BadTrace": "trace.rows",
     "ColumnError": "trace.columns",
     "SparkMissing": "session",
-    "cut_text": "stream.cuts",
     "register": "session",
     "sweep_stream": "stream.sink",
 }

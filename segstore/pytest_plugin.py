@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -47,6 +48,8 @@ _failed: Final = pytest.StashKey[bool]()
 _servers: Final = pytest.StashKey[list["testing.Running | testing.RunningTrace"]]()
 _reports: Final = pytest.StashKey[list[tuple[str, str]]]()
 _running: Final = pytest.StashKey[bool]()
+_SIGNAL_EVERY_S: Final = 0.05
+_MOST_SIGNALS: Final = 20
 _names: Final = pytest.StashKey[dict[str, str]]()
 
 
@@ -337,24 +340,43 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
     _tell_unmatched(request, _stop(running))
 
 
+def _in_loop() -> bool:
+    """Whether an event loop of asyncio runs in this thread."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
 @contextmanager
 def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
     """Gives a function that fails the running test, from any thread.
 
-    The main thread fails at its next step in Python, or in a system call. SIGURG is ignored by default, so one that
+    The main thread fails at its next step in Python, or in a system call. An event loop may swallow what is raised in a
+    callback, or leave a transport half closed, so one that runs is given a second to become idle. The signal is
+    repeated until it has worked: just before a system call it has no effect. SIGURG is ignored by default, so one that
     comes late does no harm.
     """
     reasons: list[str] = []
+    signalling: list[threading.Thread] = []
+    over = threading.Event()
+    signals = count(1)
 
     def fail(_: int, frame: FrameType | None) -> None:
         __tracebackhide__ = True
-        if item.stash.get(_running, False) and reasons:
+        idle = frame is not None and frame.f_code.co_name == "select"
+        may_fail = bool(reasons) and item.stash.get(_running, False)
+        if may_fail and (idle or not _in_loop() or next(signals) > _MOST_SIGNALS):
             item.stash[_running] = False
-            pytest.fail(reasons.pop())
+            pytest.fail(reasons[0])
+
+    def signal_main() -> None:
+        while item.stash.get(_running, False) and not over.is_set():
+            signal.pthread_kill(main.ident or 0, signal.SIGURG)
+            over.wait(_SIGNAL_EVERY_S)
 
     def end(reason: str) -> None:
         reasons.append(reason)
-        signal.pthread_kill(main.ident or 0, signal.SIGURG)
+        signalling.append(threading.Thread(target=signal_main, name="segstore ends a test"))
+        signalling[-1].start()
 
     main = threading.main_thread()
     if threading.current_thread() is not main:  # only there can signals be handled
@@ -364,6 +386,9 @@ def _ending(item: pytest.Item) -> Iterator[Callable[[str], None]]:
     try:
         yield end
     finally:
+        over.set()
+        for thread in signalling:
+            thread.join()
         signal.signal(signal.SIGURG, before)
 
 

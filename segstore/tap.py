@@ -26,13 +26,15 @@ from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
     keep_writing,
+    pointers,
     print_announcement,
     stopped_by_signal,
 )
-from segstore.cli.terminal import log_to_stderr
+from segstore.cli.terminal import echo, log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
+from segstore.server.net import address_text
 from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import STANDARD_OUTPUT, Recording, check_suffix
 from segstore.wire import WIRE_VERSION
@@ -47,6 +49,9 @@ class TapPorts(TypedDict, total=False):
     host: str
     port: int
     controller_port: int
+    http_port: int | None
+    http_token_file: Path | None
+    history_bytes: int
     published_host: str | None
     ca: Path | None
     tls_cert: Path | None
@@ -102,7 +107,7 @@ class Tap(TapServer):
         if len({tls for _, tls in given}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
         made = None
-        if watched or faults is not None:
+        if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         addresses = dict(where for where, _ in given)
         super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
@@ -129,6 +134,11 @@ class Tap(TapServer):
         """Port of the first store, through the tap."""
         return self._there(self.address, "store").port
 
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if `http_port` was given."""
+        return f"http://{self._there(self.http_address, 'control API')}"
+
     @staticmethod
     def _there(address: Endpoint | None, what: str) -> Endpoint:
         if address is None:
@@ -147,8 +157,8 @@ class Tap(TapServer):
                 record_tokens=self._record_tokens,
                 values=self._record_values,
             )
-            self.recorder = self._recording.recorder
-            self._ticking = asyncio.create_task(keep_writing(self.recorder), name="segstore tap records")
+            self.record(self._recording.recorder)
+            self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
         await super().start()
 
     async def stop(self, *, drain_s: float = 5.0) -> None:
@@ -182,9 +192,29 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     stop = stopped_by_signal()
     async with tap:
         collect_rarely()
-        print_announcement(form, tap.address, tap.controller_address, out=out)
-        await stop.wait()
+        print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
+        async with asyncio.TaskGroup() as tasks:
+            probing = tasks.create_task(_probe(tap, form), name="segstore tap probes")
+            await stop.wait()
+            probing.cancel()
         log.info("draining %d connections", len(tap.links))
+
+
+async def _probe(tap: Tap, form: str) -> None:
+    """Reports whether the upstream answers and, in text form, how clients connect. The tap works either way."""
+    found = await tap.probe()
+    silent = any(each.problem for each in found)
+    line = f"Behind the tap: {'; '.join(map(str, found))}."
+    line += " The tap forwards to it once it does." if silent else ""
+    if form == "json":
+        log.log(logging.WARNING if silent else logging.INFO, "%s", line)
+        return
+    echo(line, err=True)
+    if (controller := address_text(tap.controller_address)) is not None:
+        secured = any(each.secured for each in found)
+        end = "the cluster behind it stays as it is"
+        for each in pointers(controller, tls=tap.tls, passwords=secured, end=end).splitlines():
+            echo(each, err=True)
 
 
 def run_tap(

@@ -47,10 +47,11 @@ _LONGEST_NAME: Final = 1_024
 _CODE: Final = SetupAppend.code.to_bytes(4, "big")
 
 
-class _Block(NamedTuple):
-    """Records of a capture. first: the number of the first one."""
+class KeptBlock(NamedTuple):
+    """Records of a capture. first: the number of the first one. records: how many there are."""
 
     first: int
+    records: int
     data: bytes
 
     def columns(self) -> Columns:
@@ -69,6 +70,7 @@ class Traffic(TraceRecorder):
         started_ns: time of its start, in ns since 1970.
         last: number of the last record that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed.
+        taker: called with each block, once it is readable; None for no such function.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """
 
@@ -96,8 +98,9 @@ class Traffic(TraceRecorder):
         self.last = 0
         self.peers: dict[int, Mapping[str, str]] = {}
         self.writers: dict[bytes, str] = {}
+        self.taker: Callable[[KeptBlock], None] | None = None
         self._closed: deque[int] = deque()
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[KeptBlock] = deque()
         self._bytes = 0
 
     # --- recording --------------------------------------------------------------------------------------------------
@@ -117,9 +120,12 @@ class Traffic(TraceRecorder):
         data = b"".join(parts)
         if not data:
             return
-        self._blocks.append(_Block(self.last + 1, data))
+        block = KeptBlock(self.last + 1, read_header(data, 0).records, data)
+        self._blocks.append(block)
         self._bytes += len(data)
-        self.last += read_header(data, 0).records
+        self.last += block.records
+        if self.taker is not None:
+            self.taker(block)
         while self._bytes > self.max_bytes:
             self._bytes -= len(self._blocks.popleft().data)
 
@@ -148,6 +154,12 @@ class Traffic(TraceRecorder):
         self.write(self._writer.take_parts())
         return self.last
 
+    def clear(self) -> None:
+        """Discards all records so far. Later ones continue their numbers."""
+        self.flush()
+        self._blocks.clear()
+        self._bytes = 0
+
     @property
     def first(self) -> int:
         """Number of the oldest record kept; one more than `last` if none is."""
@@ -168,9 +180,19 @@ class Traffic(TraceRecorder):
     def trace(self) -> list[bytes]:
         """Returns the pieces of a capture of everything kept."""
         self.flush()
-        return [self._writer.start(), *(each.data for each in self._blocks)]
+        return [self.start, *(each.data for each in self._blocks)]
+
+    @property
+    def start(self) -> bytes:
+        """The block with which a capture of this traffic starts."""
+        return self._writer.start()
 
     @property
     def metadata(self) -> Metadata:
         """Of the trace."""
         return self._writer.metadata
+
+
+def make_traffic(max_bytes: int, *, max_frame_bytes: int = MAX_FRAME_BYTES) -> Traffic | None:
+    """Makes what keeps the latest traffic; None for 0 bytes."""
+    return Traffic(max_bytes, max_frame_bytes=max_frame_bytes) if max_bytes else None

@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.pytest_suites")
 
 ROOT = Path(__file__).parent.parent
+TYPESCRIPT = Path(sys.prefix) / "typescript"
+"""Where `make test` installs npm's packages for TypeScript."""
+JUNIT = [
+    Path("/usr/share/java", f"{name}.jar")
+    for name in (
+        *("junit-jupiter-api", "junit-jupiter-engine", "junit-platform-commons", "junit-platform-console"),
+        *("junit-platform-engine", "junit-platform-launcher", "junit-platform-reporting", "apiguardian-api"),
+        *("opentest4j", "opentest4j-reporting-events", "picocli"),
+    )
+]
+"""JUnit 5 as Debian packages it; `make test` installs it."""
 
 
 def zookeeper_starts() -> bool:
@@ -80,8 +91,14 @@ PARTS: dict[str, Callable[[], bool]] = {
     "IPv6": lambda: socket.has_ipv6,
     "git": lambda: shutil.which("git") is not None,
     "the extra docs": lambda: find_spec("material") is not None,
+    "opentelemetry-sdk": lambda: find_spec("opentelemetry") is not None and find_spec("opentelemetry.sdk") is not None,
     "chromium": lambda: shutil.which("chromium") is not None,
     "tshark": lambda: shutil.which("tshark") is not None,
+    "rustc": lambda: shutil.which("rustc") is not None,
+    "Go": lambda: shutil.which("go") is not None,
+    "JUnit 5 and a Java compiler": lambda: shutil.which("javac") is not None and all(each.is_file() for each in JUNIT),
+    "node": lambda: shutil.which("node") is not None,
+    "npm's packages openapi-ts and typescript": (TYPESCRIPT / "node_modules" / "@hey-api").is_dir,
     "deltalake": lambda: find_spec("deltalake") is not None,
     "pyiceberg": lambda: find_spec("pyiceberg") is not None,
     "PySpark 4.1 or newer": lambda: has_pyspark(4, 1),
@@ -110,6 +127,7 @@ GROUPS = {
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
+    "tests/typescript/": "typescript",
     "tests/test_docs_site.py": "docs",
 }
 """Folders and files whose tests share something dear to start: with pytest-xdist, one worker runs all of a group."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 PATIENCE_S = 60.0
+_ANY_PORTS = ("--port", "0", "--controller-port", "0", "--http-port", "0")
+SERVE = (sys.executable, "-m", "segstore", "serve", *_ANY_PORTS, "--announce", "json")
+"""A server with a controller and an HTTP port, which announces its addresses in JSON."""
 
 
 @contextmanager

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
 from segstore.cli import main
 from segstore.testing import RunningServer, ServerThread
+from segstore.traces import TraceFile
+from segstore.wire import Hello, encode
+from segstore.wire.trace import RecordKind
 
 Run = Callable[..., Result]
 
@@ -39,7 +44,7 @@ def run(server: RunningServer) -> Run:
 def test_rules_are_added_listed_released_and_removed(run: Run, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules:\n- {match: type = READ_SEGMENT, do: hold, name: held reads}\n", encoding="utf-8")
-    assert run("faults", "add", str(rules)).output == "name: held reads\n"
+    assert run("faults", "add", "-f", str(rules)).output == "name: held reads\n"
     assert run("faults", "list").output.splitlines() == [
         "name        matched  fired  held  enabled",
         "held reads  0        0      0     true",
@@ -49,8 +54,76 @@ def test_rules_are_added_listed_released_and_removed(run: Run, tmp_path: Path) -
     missing = run("faults", "release", "held reads")
     assert (missing.exit_code, missing.output) == (1, "segstore: there is no rule 'held reads'\n")
     rules.write_text("rules: [{do: nothing}]", encoding="utf-8")
-    wrong = run("faults", "add", str(rules))
+    wrong = run("faults", "add", "-f", str(rules))
     assert (wrong.exit_code, wrong.output.count("\n"), "rules.yaml: line 1" in wrong.output) == (1, 1, True)
+
+
+def test_a_fault_file_is_added_or_replaces_all(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "faults.yaml"
+    file.write_text("rules: [{do: hold, name: one}]\ntoxics: [{type: latency, latency: 1}]\n", encoding="utf-8")
+    assert run("faults", "add", "-f", str(file)).output == "name: one\nname: latency_downstream\n"
+    assert run("toxics", "list").output.splitlines()[1].startswith("latency_downstream  0 ")
+    file.write_text("seed: 3\nround_trip_ms: 2\nrules: [{do: hold, name: two}]\n", encoding="utf-8")
+    refused = run("faults", "add", "-f", str(file))
+    assert (refused.exit_code, "seed replaces that of the server; use faults replace" in refused.output) == (1, True)
+    assert run("faults", "replace", "-f", str(file)).output.splitlines()[1].startswith("two ")
+    assert run("toxics", "list").output.splitlines() == ["name  connections  toxic"]
+    found = json.loads(run("--json", "faults", "list").output)
+    assert (found["seed"], found["round_trip_ms"]) == (3, 2)
+    assert run("faults", "round-trip", "0").output == "round_trip_ms: 0.0\n"
+    unmatched = run("faults", "unmatched")
+    assert (unmatched.exit_code, unmatched.output) == (1, "fault 'two' has matched nothing: name 'two'\n")
+    run("faults", "remove")
+    assert (run("faults", "unmatched").exit_code, run("faults", "unmatched").output) == (0, "")
+
+
+def test_decisions_and_connections_are_listed_and_connections_cut(run: Run, server: RunningServer) -> None:
+    server.faults.add("type = HELLO", do={"delay_ms": 0}, name="slow")
+    with socket.create_connection((server.host, server.port)) as peer:
+        peer.sendall(encode(Hello(17, 5)))
+        assert peer.recv(100)
+        _, line = run("faults", "decisions").output.splitlines()
+        assert line.split()[1:3] == ["slow", server.faults.decisions[0].action.split()[0]]
+        number = run("connections", "list").output.splitlines()[1].split()[0]
+        assert run("connections", "cut", number).output.startswith("peer: 127.0.0.1:")
+        assert run("connections", "cut", number).exit_code == 1
+    assert run("connections", "cut").output == "connections: 0\n"
+
+
+def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: RunningServer, tmp_path: Path) -> None:
+    assert "name: mine\n" in run("record", "start", "mine").output
+    server.create_stream("scope", "recorded", 1)
+    with socket.create_connection((server.host, server.port)) as peer:
+        peer.sendall(encode(Hello(17, 5)))
+        assert peer.recv(100)
+    assert run("record", "stop", "mine").output.splitlines()[1] == "running: false"
+    for form in ("wtrace", "jsonl", "pcapng"):
+        file = tmp_path / f"run.{form}"
+        done = run("record", "download", "mine", str(file))
+        assert (done.exit_code, done.output) == (0, "")
+        with TraceFile(file) as trace:
+            frames = [each for each in trace.records() if each.kind is RecordKind.FRAME]
+        assert encode(Hello(17, 5)) in [each.data for each in frames]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run.jsonl", "run.pcapng", "run.wtrace"]
+    assert json.loads(run("record", "download", "mine", "-").output.splitlines()[0])["segstore_trace"] == 2
+    again = run("record", "download", "mine", str(tmp_path / "run.jsonl"))
+    assert (again.exit_code, "never overwrites a file" in again.output) == (1, True)
+    assert run("record", "download", "mine", str(tmp_path / "run.txt")).exit_code == 2
+    assert run("record", "list").output.splitlines()[1].startswith("mine  false ")
+    assert run("record", "delete", "mine").exit_code == 0
+    missing = run("record", "download", "mine", str(tmp_path / "new.wtrace"))
+    assert (missing.exit_code, missing.output) == (1, "segstore: there is no recording 'mine'\n")
+    assert not (tmp_path / "new.wtrace").exists()
+
+
+def test_a_recording_that_ended_at_its_limit_fails_when_it_is_stopped(run: Run, server: RunningServer) -> None:
+    run("record", "start", "small", "--max-bytes", "1")
+    with socket.create_connection((server.host, server.port)) as peer:
+        peer.sendall(encode(Hello(17, 5)))
+        assert peer.recv(100)
+    stopped = run("record", "stop", "small")
+    assert (stopped.exit_code, "it ended at its limit of 1 bytes" in stopped.output) == (1, True)
+    run("record", "delete", "small")
 
 
 def test_data_is_snapshotted_restored_and_reset(run: Run, server: RunningServer) -> None:
@@ -77,6 +150,39 @@ def test_requests_are_waited_for_and_verified(run: Run) -> None:
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 
 
+def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServer) -> None:
+    server.create_stream("scope", "stream", 2)
+    with httpx.Client(base_url=server.http_url, trust_env=False) as http:
+        events = {"events": [{"text": "a\x1b[31m"}, {"json": {"a": [1]}}]}
+        assert http.post("/v1/streams/scope/stream/events", json=events).is_success
+        begun = http.post("/v1/streams/scope/stream/transactions").json()["id"]
+        assert http.put("/v1/tables/scope/kv", json={"primary_key_bytes": 2}).is_success
+        entries = {"entries": [{"key": {"base64": "/wA="}, "value": {"json": {"c": 1}}}]}
+        assert http.post("/v1/tables/scope/kv/entries", json=entries).is_success
+    assert run("scopes", "list").output == "scope\nscope\n"
+    assert "tables: 1\n" in run("scopes", "show", "scope").output
+    assert run("streams", "list", "scope").output.splitlines()[1].split() == ["stream", "false", "0", "2", "1"]
+    assert "head: 0:0,1:0\n" in run("streams", "show", "scope/stream").output
+    page = run("streams", "segments", "scope/stream", "--limit", "1")
+    assert page.output.splitlines()[1].startswith("0   0                   0.0  0.5   open    0             31 ")
+    assert page.output.endswith("segstore: there are more: --after 0\n")
+    assert [line.split(maxsplit=4)[4] for line in run("streams", "tail", "scope/stream").output.splitlines()] == [
+        "text",
+        "611b5b33316d",
+        '{ "a": [ 1 ] }',
+    ]
+    assert run("transactions", "list", "scope/stream").output.splitlines()[1].startswith(f"{begun}  OPEN ")
+    assert "\n\nname  " in run("transactions", "show", "scope/stream", begun).output
+    assert run("groups", "list", "scope").output == "group  kind\n"
+    assert run("groups", "show", "scope/none").output == "segstore: reader group scope/none does not exist\n"
+    assert "scope/kv_kvtable/0.#epoch.0  0.0  1.0   1" in run("tables", "show", "scope/kv").output
+    assert run("tables", "entries", "scope/kv").output.splitlines()[1] == 'ff00  { "c": 1 }  0'
+    assert json.loads(run("--json", "tables", "list", "scope").output)["tables"][0]["table"] == "kv"
+    for wrong in ("kv", "/kv", "scope/", "scope/kv/0"):
+        found = run("tables", "show", wrong)
+        assert (found.exit_code, "is not SCOPE/NAME" in found.output) == (2, True)
+
+
 @pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     found = CliRunner().invoke(main, ["ctl", "--url", url, "reset"])
@@ -92,11 +198,27 @@ def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) 
     assert (other.exit_code, other.output.count("\n")) == (1, 1)
 
 
-@pytest.mark.slow
-def test_a_shell_completes_its_commands() -> None:
-    words = {"COMP_WORDS": "segstore ctl sn", "COMP_CWORD": "2", "_SEGSTORE_COMPLETE": "bash_complete"}
+def completed(server: RunningServer, line: str) -> list[str]:
+    """What bash is offered for the last word of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_SEGSTORE_COMPLETE": "bash_complete"}
     program = "import sys; sys.argv[0] = 'segstore'; from segstore.cli import main; main(prog_name='segstore')"
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **words}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env={**os.environ, **words, "SEGSTORE_URL": server.http_url},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.splitlines() == ["plain,snapshot"]
+    assert done.stderr == ""
+    return [each.removeprefix("plain,") for each in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_shell_completes_commands_and_names_that_the_server_has(run: Run, server: RunningServer) -> None:
+    server.create_stream("scope", "stream", 1)
+    server.create_stream("scope", "other", 1)
+    assert completed(server, "segstore ctl sn") == ["snapshot"]
+    assert completed(server, "segstore ctl streams show s") == ["scope/"]
+    assert completed(server, "segstore ctl streams show scope/") == ["scope/other", "scope/stream"]
+    assert completed(server, "segstore ctl groups list s") == ["scope"]
+    assert completed(server, "segstore ctl --url http://127.0.0.1:1 streams show scope/") == [""]

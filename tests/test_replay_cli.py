@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import uvloop
 from click.testing import CliRunner, Result
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 from segstore.cli.commands import main
 from segstore.traces import write_trace
 from segstore.wire import SegmentCreated, encode
+from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 
@@ -77,6 +79,54 @@ def test_a_store_that_answers_as_in_the_trace_is_no_difference(trace: Path, stor
     result = run("replay", trace, "--to", store)
     assert (result.exit_code, result.stdout) == (0, "")
     assert "2 requests, 2 replies, 0 differ" in result.stderr
+
+
+def test_calls_are_not_made_to_a_store_and_their_number_is_printed(trace: Path, store: str) -> None:
+    line = '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "a"}}\n'
+    trace.write_text(trace.read_text() + line)
+    result = run("replay", trace, "--to", store)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "controller calls that were not made, because --to is a store: 1",
+        "2 requests, 2 replies, 0 differ",
+    ]
+
+
+def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Path) -> None:
+    lines = [
+        '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "a"}}',
+        '{"at_ns": 9, "conn": 0, "dir": "reply", "rpc": "createScope", "call": 1, "status": "ABORTED", "details": "x"}',
+        '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "listScopes", "call": 2}',
+        '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "makeTea", "call": 3}',
+    ]
+    trace.write_text(trace.read_text() + "\n".join(lines) + "\n")
+    options = ["--port", "0", "--controller-port", "0", "--mode", "match"]
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            controller = process.stdout.readline().rpartition("controller: ")[2].strip()
+            with grpc.insecure_channel(controller) as channel:
+                method = METHODS["createScope"]
+                ask = channel.unary_unary(method.path, request_serializer=method.request.SerializeToString)
+                codes = []
+                for name in ("a", "b"):
+                    with pytest.raises(grpc.RpcError) as caught:
+                        ask(method.request(scope=name), timeout=20)
+                    codes.append(caught.value.code().name)  # type: ignore[attr-defined]  # it is a call, too
+            assert codes == ["ABORTED", "INVALID_ARGUMENT"]
+            process.send_signal(signal.SIGTERM)
+            out, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert out.splitlines() == [
+        "controller: createScope is not in the trace",
+        "  near: call 1 of the trace, answered before: scope is 'b' and not 'a'",
+    ]
+    assert "records of controller calls left out: 1; record 8: the controller has no method 'makeTea'" in said
+    assert "1 × listScopes of the trace was not requested" in said
+    assert "  call 2: listScopes" in said
 
 
 def test_a_difference_is_printed_with_field_and_bytes(trace: Path, store: str) -> None:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from segstore.cli import main
+from segstore.cli.serving import pointers
 from segstore.client import connect
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
+from segstore.server.controller import Accounts, Authority
+from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.processes import PATIENCE_S, refusal, started
 from tests.server.support import HELLO, Peer, append, create, read, set_up
@@ -82,6 +90,91 @@ def test_text_is_one_line_and_what_is_reached_where_is_said_beside_it() -> None:
         status, errors = tap.end(signal.SIGINT)
         assert status == 0
         assert "the store 127.0.0.1:9 is reached at 127.0.0.1:" in errors
+
+
+def said_by(tap: Tapping, lines: int) -> list[str]:
+    """The first lines on standard error that are no log lines."""
+    assert tap.process.stderr is not None
+    found = (line.rstrip("\n") for line in iter(tap.process.stderr.readline, "") if " INFO " not in line)
+    return list(islice(found, lines))
+
+
+async def test_it_reports_whether_the_upstream_answers_and_how_clients_connect(grpc_runs: None) -> None:
+    async with MockCluster() as cluster:
+        with tapping("--controller", f"tcp://{cluster.controller_uri}") as tap:
+            said = await asyncio.to_thread(said_by, tap, 6)
+            (controller,) = re.findall(r"controller (\S+)", tap.line)
+            where = cluster.controller_uri, cluster.stores[0].address
+            assert said[0] == (
+                f"Behind the tap: the controller at {where[0]} answers; "
+                f"the store at {where[1]} answers (wire version 17)."
+            )
+            end = "the cluster behind it stays as it is"
+            assert said[1:] == pointers(controller, tls=False, passwords=False, end=end).splitlines()
+            assert (await asyncio.to_thread(tap.end))[0] == 0
+
+
+async def test_a_controller_that_requires_credentials_is_pointed_at_with_them(grpc_runs: None) -> None:
+    accounts = Accounts(["admin:1111_aaaa:prn::*,READ_UPDATE"])
+    authority = Authority(accounts, now_s=time.time)
+    async with MockCluster(authority=authority) as cluster:
+        with tapping("--controller", f"tcp://{cluster.controller_uri}") as tap:
+            said = await asyncio.to_thread(said_by, tap, 3)
+            assert said[0].endswith("answers (it requires credentials).")
+            assert "auth_enabled=True" in said[2]
+            assert (await asyncio.to_thread(tap.end))[0] == 0
+
+
+def test_an_upstream_that_does_not_answer_is_reported_and_the_tap_runs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tapping("--store", f"127.0.0.1:{port}") as tap:
+        (said,) = said_by(tap, 1)
+        assert said.startswith(f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. ")
+        assert said.endswith(" The tap forwards to it once it does.")
+        assert tap.end()[0] == 0
+
+
+async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> None:
+    async with MockSegmentStore() as mock:
+        with tapping("--store", f"{mock.host}:{mock.port}", "--http-port", "0", "--announce", "json") as tap:
+            url = f"http://{tap.announced['http']}"
+
+            async def ctl(*given: str) -> str:
+                return (await asyncio.to_thread(CliRunner().invoke, main, ["ctl", "--url", url, *given])).output
+
+            assert await ctl("keep") == "last: 0\n"
+            assert "name: run\n" in await ctl("record", "start", "run")
+            where: object = tap.store
+            async with await Peer.connect(where) as peer:  # type: ignore[arg-type]  # it asks for host and port alone
+                await peer.ask(HELLO, create(), set_up(), append(1))
+                assert (await ctl("requests", "--limit", "1")).splitlines()[1].split()[2] == "APPEND_BLOCK_END"
+                assert await ctl("verify", "type = APPEND_BLOCK_END", "--exactly", "1") == "count: 1\n"
+                assert (await ctl("segments")).startswith("segstore: a tap has no stores: ")
+                assert await ctl("connections", "cut") == "connections: 1\n"
+                assert await peer.closed() == b""
+            assert "running: false\n" in await ctl("record", "stop", "run")
+            assert await ctl("record", "download", "run", str(tmp_path / "run.jsonl")) == ""
+            assert (await asyncio.to_thread(tap.end))[0] == 0
+    with TraceFile(tmp_path / "run.jsonl") as trace:
+        kinds = [each.kind for each in trace.records()]
+    assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
+
+
+def test_beyond_loopback_its_http_port_needs_a_token(tmp_path: Path) -> None:
+    options = ("--store", "127.0.0.1:9", "--host", "0.0.0.0", "--http-port", "0")
+    status, errors = refused(*options)
+    assert (status, "a token is required: --http-token-file" in errors) == (1, True)
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    with tapping(*options, "--http-token-file", str(token), "--announce", "json") as tap:
+        url = f"http://127.0.0.1:{str(tap.announced['http']).rpartition(':')[2]}"
+        given = ["ctl", "--url", url]
+        refusal = CliRunner().invoke(main, [*given, "faults", "list"])
+        assert (refusal.exit_code, "requests need the token of this server" in refusal.output) == (1, True)
+        assert CliRunner().invoke(main, [*given, "--token-file", str(token), "faults", "list"]).exit_code == 0
+        assert tap.end()[0] == 0
 
 
 # --- passing on, recording, spoiling ----------------------------------------------------------------------------
@@ -164,6 +257,8 @@ async def test_a_tap_before_nothing_ends_its_clients_and_says_why() -> None:
         (("--store", "a:1", "--ca", __file__), "ca goes with TLS, as in tls://host:port"),
         (("--store", "a:1", "--record", "run.txt"), "run.txt: a trace ends in .wtrace (for machines), .jsonl"),
         (("--store", "a:1", "--port", "70000"), "Invalid value for '--port'"),
+        (("--store", "a:1", "--http-token-file", __file__), "http_token_file needs http_port"),
+        (("--store", "a:1", "--history-bytes", "-1"), "Invalid value for '--history-bytes'"),
     ],
 )
 def test_options_that_do_not_do_are_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import SecretStr
@@ -16,10 +17,10 @@ from segstore.client import Client, ClientSettings, connect
 from segstore.client.errors import TokenRefused
 from segstore.server import FaultFileError, MockSegmentStore, Rule
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Accounts, Authority, ControllerServer
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, NoFaults
 from segstore.server.faults.observe import NotObserved
-from segstore.server.replay import TraceServer, read_script, replay_controller
+from segstore.server.replay import TraceServer
 from segstore.tap import Tap
 from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
@@ -189,22 +190,27 @@ async def test_a_tap_records_what_the_store_itself_records(tmp_path: Path, watch
     await check_replayed_as_a_server(ours)
 
 
-async def test_a_recording_answers_a_client_as_the_cluster_did(tmp_path: Path) -> None:
-    async def writes_one(uri: str, *, new: bool = False) -> None:
+@pytest.mark.parametrize("mode", ["strict", "match"])
+async def test_a_recording_alone_answers_a_client_as_the_cluster_did(
+    tmp_path: Path, mode: Literal["strict", "match"]
+) -> None:
+    async def program(uri: str) -> tuple[bool, list[bytes]]:
         async with connect(uri) as pravega:
-            if new:
-                await make_stream(pravega, segments=1)
+            await make_stream(pravega)
             async with pravega.event_writer("shop", "orders") as writer:
-                await writer.write(b"tea", routing_key="table 7")
+                for number in range(4):
+                    await writer.write(b"tea %d" % number, routing_key=f"table {number}")
+            again = await pravega.controller.create_scope("shop")
+            return again, sorted(await read_events(pravega, 4))
 
-    async with MockCluster() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
-        await writes_one(tap.controller_uri, new=True)
+    async with MockCluster(2) as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        recorded = await program(tap.controller_uri)
     records = read_all(tmp_path / "run.wtrace")
-    async with TraceServer(records, mode="match") as server:
-        made = replay_controller(read_script(records), server.host, server.port)
-        async with await ControllerServer.start(made) as controller:
-            await writes_one(f"tcp://127.0.0.1:{controller.port}")
+    async with TraceServer(records, mode=mode) as server:
+        controller = await server.start_controller(records)
+        assert await program(str(controller)) == recorded
         assert server.problems == []
+        assert not server.unused()
 
 
 @pytest.mark.parametrize("kept", [False, True])

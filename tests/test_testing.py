@@ -481,12 +481,14 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_w
 def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: Path) -> None:
     server = servers.serve()
     path = tmp_path / "run.wtrace"
-    tap = servers.tap(store=f"{server.host}:{server.port}", record=path)
+    tap = servers.tap(store=f"{server.host}:{server.port}", record=path, http_port=0)
     tap.faults.add("type = KEEP_ALIVE", do="drop", name="silent")
     with Client((tap.host, tap.port)) as client:
         assert len(client.ask(HELLO, create(), set_up(), append(1))) == 4
         assert tap.wait_for("type = APPEND_BLOCK_END").reply == "DATA_APPENDED"
         assert [each.type_name for each in tap.requests()] == [each.type_name for each in server.requests()]
+        (connection,) = httpx.get(f"{tap.http_url}/v1/connections", trust_env=False).json()["connections"]
+        assert connection["number"] == tap.requests()[0].connection
         assert tap.cut() == 1
     assert tap.faults.unmatched() == ["fault 'silent' has matched nothing: name 'silent', match 'type = KEEP_ALIVE'"]
     tap.stop()

@@ -26,7 +26,8 @@ from segstore.wire import (
     SetupAppend,
     encode,
 )
-from segstore.wire.trace import Direction, Record, RecordKind, event_data
+from segstore.wire.controller_api import messages
+from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
 from tests.test_serving import PATIENCE_S, SERVE, served
 from tests.wire.trace.traces import capture, frame, record
 
@@ -204,7 +205,9 @@ def test_diff_of_two_runs_ignores_ids_and_what_it_is_told_to(tmp_path: Path) -> 
     assert "  offset: 5 in A, 6 in B" in run("diff", *traces, status=1).stdout.splitlines()
     assert run("diff", *traces, "--ignore", "offset").stdout == ""
     assert "writer_id" in run("diff", *traces, "--exact", status=1).stdout
-    assert "no command has a field 'ofset' (offset?)" in run("diff", *traces, "--ignore", "ofset", status=2).stderr
+    assert (
+        "no command or call has a field 'ofset' (offset?)" in run("diff", *traces, "--ignore", "ofset", status=2).stderr
+    )
 
 
 async def _a_program(uri: str) -> None:
@@ -230,6 +233,43 @@ def test_diff_finds_no_difference_between_two_runs_of_one_program(tmp_path: Path
             server.stop()
     assert run("diff", *paths).output == ""
     assert "writer_id" in run("diff", *paths, "--exact", status=1).output
+
+
+def test_diff_prints_calls_and_withholds_their_tokens(tmp_path: Path) -> None:
+    def saved(name: str, *calls: Call) -> Path:
+        records = [record(each.pack(), connection=0, reply=bool(each.status), kind=RecordKind.CALL) for each in calls]
+        (tmp_path / name).write_bytes(capture(records))
+        return tmp_path / name
+
+    asked = Call(1, "createScope", messages.ScopeInfo(scope="a").SerializeToString())
+    wanted = Call(2, "getDelegationToken")
+    tokens = [messages.DelegationToken(delegationToken=each).SerializeToString() for each in ("secret", "other one")]
+    answers = [Call(2, "getDelegationToken", each, status="OK") for each in tokens]
+    left = saved("a.wtrace", asked, Call(1, "createScope", status="OK"), wanted, answers[0])
+    refused = Call(1, "createScope", status="UNAVAILABLE", details="later")
+    right = saved("b.wtrace", asked, refused, wanted, answers[1], Call(3, "listScopes"))
+    lines = run("diff", left, right, status=1).stdout.splitlines()
+    assert lines == [
+        "controller call 1, reply:",
+        '  grpc-status: "OK" in A, "UNAVAILABLE" in B',
+        '  grpc-message: nothing in A, "later" in B',
+        "  A: createScope OK",
+        "  B: createScope UNAVAILABLE later",
+        "controller call 2, reply:",
+        "  delegationToken: the tokens differ",
+        '  A: getDelegationToken OK delegationToken="******"',
+        '  B: getDelegationToken OK delegationToken="*********"',
+        "controller call 3, request:",
+        "  only B has it, and 0 more of its method",
+        "  B: listScopes",
+    ]
+    assert "secret" in run("diff", left, right, "--show-tokens", status=1).stdout
+    assert ("secret" in run("show", left).stdout, "secret" in run("show", left, "--show-tokens").stdout) == (
+        False,
+        True,
+    )
+    ignored = run("diff", left, right, "--ignore", "grpc-status", "--ignore", "grpc-message", status=1).stdout
+    assert "createScope" not in ignored
 
 
 def test_what_is_damaged_in_a_trace_that_is_filtered_is_said_once(trace: Path, tmp_path: Path) -> None:

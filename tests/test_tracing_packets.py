@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from segstore.traces import TraceFile, write_trace
 from segstore.wire import Hello, ReadSegment, SegmentRead, encode
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
+from segstore.wire.controller_api import messages
+from segstore.wire.trace import Call, Direction, Metadata, Record, RecordKind, event_data
 
 HELLO = encode(Hello(17, 5))
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -101,6 +102,58 @@ def test_connections_without_addresses_or_of_the_same_ones_are_told_apart(tmp_pa
     assert len({each.data for each in found if each.kind is RecordKind.OPEN}) == 6
 
 
+def calls_of(records: list[Record]) -> list[Record]:
+    return [each for each in records if each.kind is RecordKind.CALL]
+
+
+def test_controller_calls_are_packets_that_are_read_again(tmp_path: Path) -> None:
+    with TraceFile(FIXTURES / "controller_calls.jsonl") as fixture:
+        records = list(fixture.records())
+    assert len(calls_of(records)) > 10
+    write_trace(tmp_path / "a.pcapng", records, lambda: METADATA)
+    found = read(tmp_path / "a.pcapng")
+    assert calls_of(found) == calls_of(records)
+    assert [each[1:] for each in by_connection(found)] == [each[1:] for each in by_connection(records)]
+    order = [record.kind for record in records if record.kind in (RecordKind.CALL, RecordKind.FRAME)]
+    assert [each.kind for each in found if each.kind in (RecordKind.CALL, RecordKind.FRAME)] == order
+
+
+def test_of_a_long_message_of_a_call_the_size_is_kept(tmp_path: Path) -> None:
+    call = Call(1, "unknownMethod", bytes(150_000), {"key": "value"}, "peer")
+    write_trace(tmp_path / "a.pcapng", [called(call.pack())], lambda: METADATA)
+    (found,) = read(tmp_path / "a.pcapng")
+    assert Call.unpack(found.data) == call._replace(message=b"", omitted=150_000)
+
+
+def called(data: bytes) -> Record:
+    return Record(5, 0, Direction.REQUEST, RecordKind.CALL, data)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('quest", "rpc": "createScope", "call": "one"}', "no controller call: line 1: call: a whole number"),
+        ('quest", "rpc": ', "no controller call: line 1"),
+        ('quest", "hex": ""}', "no controller call"),
+        ('quest", "rpc": "x", "call": 1, "peer": "\udcff"}', "no controller call: line 1"),
+    ],
+)
+def test_a_packet_that_is_no_call_is_reported_and_the_others_are_read(tmp_path: Path, line: str, why: str) -> None:
+    path = tmp_path / "a.pcapng"
+    call = Call(1, "createScope", peer="a" * 40).pack()
+    write_trace(path, [called(call)] * 3, lambda: METADATA)
+    data, start = path.read_bytes(), b'quest", "rpc"'
+    at = data.index(start, data.index(start) + 1)
+    end = data.index(b"}", at) + 1
+    lying = line.encode(errors="surrogateescape")
+    assert len(lying) <= end - at
+    path.write_bytes(data[:at] + lying.ljust(end - at) + data[end:])
+    with TraceFile(path) as opened:
+        assert [each.data for each in opened.records()] == [call] * 2
+    (damage,) = opened.damages
+    assert why in damage.reason
+
+
 def test_a_cut_capture_is_read_up_to_there_and_the_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     write_trace(path, [opened(1), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)] * 2, lambda: METADATA)
@@ -135,3 +188,20 @@ def test_wireshark_reads_the_packets_and_their_checksums(tmp_path: Path) -> None
     assert rows[0][:2] == ["0.000000000", '{"peer":"10.0.0.1:40000","store":"10.0.0.2:12345"}']
     assert {row[0] for row in rows[6:]} == {"0.000000005"}
     assert {(row[2], row[3]) for row in rows} == {("1", "1"), ("", "1")}  # good; IPv6 has none of its own
+
+
+@pytest.mark.needs("tshark")
+def test_wireshark_shows_calls_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcapng"
+    message = messages.ScopeInfo(scope="orders").SerializeToString()
+    calls = [Call(1, "createScope", message), Call(1, "createScope", status="OK")]
+    records = [called(calls[0].pack()), called(calls[1].pack())._replace(direction=Direction.REPLY, ts_ns=9)]
+    write_trace(path, [opened(1), *records], lambda: METADATA)
+    command = [shutil.which("tshark") or "", "-n", "-r", str(path), "-Y", "json", "-T", "fields"]
+    fields = ["frame.time_epoch", "json.key", "json.value.string"]
+    command += [part for each in fields for part in ("-e", each)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["0.000000005", "at_ns,conn,dir,rpc,call,scope,fields", "request,createScope,orders"],
+        ["0.000000009", "at_ns,conn,dir,rpc,call,status", "reply,createScope,OK"],
+    ]

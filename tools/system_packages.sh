@@ -1,10 +1,15 @@
 #!/bin/sh
 # Installs a program that tests need, if possible without a prompt: as root, on Debian-based systems.
-#   tools/system_packages.sh NAME WHY
+#   tools/system_packages.sh NAME WHY [FILE]
+# FILE: what a package brings that has no command of its name.
 # It prints a message first; NO_SYSTEM_PACKAGES=1 skips it. A missing program is reported, but not an error: its tests
 # are reported as not run. After a failure it waits a day before the next attempt.
-name=$1 why=$2
-command -v "$name" >/dev/null 2>&1 && exit 0
+name=$1 why=$2 file=$3
+
+here() {
+    if [ -n "$file" ]; then [ -e "$file" ]; else command -v "$name" >/dev/null 2>&1; fi
+}
+here && exit 0
 
 without() {
     echo "$name is missing, for $why: $1; tests that need it will be reported as not run" >&2
@@ -19,7 +24,7 @@ failed="${VENV:-.venv}/.no-$name"
 echo "$name is missing, for $why: installing it with apt-get; NO_SYSTEM_PACKAGES=1 skips this" >&2
 mkdir -p "${failed%/*}"
 if { timeout 60 apt-get update -qq; DEBIAN_FRONTEND=noninteractive timeout 180 apt-get install -y -qq \
-    --no-install-recommends "$name"; } >"$failed" 2>&1 </dev/null && command -v "$name" >/dev/null 2>&1; then
+    --no-install-recommends "$name"; } >"$failed" 2>&1 </dev/null && here; then
     rm -f "$failed"
 else
     tail -n 20 "$failed" >&2

@@ -11,15 +11,25 @@ from segstore.client.controller.controller import (
     name_of,
     parts_of,
 )
+from segstore.client.controller.cuts import CutError, StreamCut, checked_cut
+from segstore.client.controller.policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 
 __all__ = [
     "Access",
     "Controller",
     "ControllerChannels",
     "ControllerLocations",
+    "CutError",
+    "RetentionPolicy",
+    "RetentionType",
+    "ScaleType",
+    "ScalingPolicy",
+    "StreamConfig",
+    "StreamCut",
     "Successor",
     "TableConfig",
     "TransactionStatus",
+    "checked_cut",
     "name_of",
     "parts_of",
 ]

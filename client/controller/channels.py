@@ -14,8 +14,9 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import grpc
 import msgspec
@@ -35,6 +36,9 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
+
+if TYPE_CHECKING:
+    from segstore.client.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +87,21 @@ class ControllerChannels:
         tls: bool = False,
         random: Random | None = None,
         credentials: Credentials | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Requires a running event loop.
 
         tls_roots: PEM of the trusted authorities; None uses gRPC's own. credentials: None uses those of the settings.
+        telemetry: observes calls.
         """
         self._settings = settings
+        self._telemetry = telemetry
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
         self._credentials = credentials or _of(settings)
         elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
         if self._credentials is not None and elsewhere and not tls:
-            log.warning("credentials are sent to controller %s unencrypted; tls:// encrypts them", elsewhere[0])
+            said = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
+            log.warning(said, elsewhere[0], extra={"endpoint": str(elsewhere[0])})
         self._loop = asyncio.get_running_loop()
         self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
@@ -124,6 +132,10 @@ class ControllerChannels:
         Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
         found), TokenRefused, RequestRejected, OutcomeUnknown, Closed.
         """
+        with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
+            return await self._ask(method, request, timeout_ms)
+
+    async def _ask(self, method: str, request: Message, timeout_ms: float | None) -> Answer:
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
         deadline = search.began_s + limit_ms / 1000
@@ -142,7 +154,7 @@ class ControllerChannels:
             self.states.sent(node)
             self._calls.add(call)
             try:
-                return Answer(await call, node)
+                return Answer(await _answered(call), node)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
                     refusals += 1
@@ -290,7 +302,8 @@ class ControllerChannels:
                 # Log once: waiting callers retry many times a second.
                 if not self._closed and node not in self._silent:
                     self._silent.add(node)
-                    log.warning("controller %s; retrying while calls wait", self._last_failure)
+                    said = "controller %s; retrying while calls wait"
+                    log.warning(said, self._last_failure, extra={"endpoint": str(node)})
                 self.states.disconnected(node, self._now_ms())
                 await channel.close(None)
 
@@ -317,6 +330,23 @@ class ControllerChannels:
         await asyncio.gather(
             *tasks, *self._closing, *(channel.close(None) for channel in channels.values()), return_exceptions=True
         )
+
+
+async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
+    """Waits for a call's response; cancels the call if the wait is cancelled.
+
+    The wait's own CancelledError is raised: that of gRPC lacks the text by which anyio recognizes its scopes.
+    """
+
+    async def response() -> Any:
+        return await call
+
+    task = asyncio.get_running_loop().create_task(response(), name="waiting for the controller")
+    try:
+        await asyncio.wait([task])
+    finally:
+        task.cancel()
+    return task.result()
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from random import Random
 from typing import Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.connection import Endpoint, TokenCache
 from segstore.client.controller.channels import Answer, ControllerChannels
+from segstore.client.controller.cuts import checked_cut
+from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
 from segstore.client.errors import (
     NoSuchStream,
     NoSuchTable,
@@ -122,9 +125,12 @@ class Controller:
         """Iterates over all scopes, page by page."""
         return self._pages("listScopes", m.ScopesRequest, None, lambda page: page.scopes)
 
-    def list_streams(self, scope: str) -> AsyncIterator[str]:
-        """Iterates over all streams of a scope, page by page."""
-        method, request = "listStreamsInScope", m.StreamsInScopeRequest
+    def list_streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterates over all streams of a scope, or those with a tag, page by page."""
+        method = "listStreamsInScope"
+        request: Callable[..., Any] = m.StreamsInScopeRequest
+        if tag is not None:
+            method, request = "listStreamsInScopeForTag", partial(m.StreamsInScopeWithTagRequest, tag=tag)
         return self._pages(method, request, scope, lambda page: [each.stream for each in page.streams])
 
     async def _pages(
@@ -158,18 +164,40 @@ class Controller:
             if pages == look_until:
                 seen, look_until = token, 2 * look_until
 
-    async def create_stream(self, scope: str, stream: str, *, segments: int = 1) -> bool:
-        """Creates a stream with a fixed number of segments; returns False if it exists.
+    async def create_stream(
+        self, scope: str, stream: str, config: StreamConfig | None = None, *, segments: int | None = None
+    ) -> bool:
+        """Creates a stream; returns False if it exists, whatever its configuration.
 
-        Raises ValueError for fewer than 1, for which a controller would report only a failure.
+        segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
+        Raises ValueError for fewer than 1, and if both are given.
         """
-        if segments < 1:
-            raise ValueError(f"a stream needs at least 1 segment, not {segments}")
-        config = m.StreamConfig(
-            streamInfo=m.StreamInfo(scope=scope, stream=stream),
-            scalingPolicy=m.ScalingPolicy(scaleType=m.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments),
-        )
-        return _created(await self._ask("createStream", config), "STREAM_EXISTS", f"stream {scope}/{stream}")
+        if config is None:
+            config = StreamConfig(scaling=ScalingPolicy.fixed(1 if segments is None else segments))
+        elif segments is not None:
+            raise ValueError("the number of segments is part of the configuration's scaling policy")
+        answer = await self._ask("createStream", to_message(scope, stream, config))
+        return _created(answer, "STREAM_EXISTS", f"stream {scope}/{stream}")
+
+    async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Replaces a stream's configuration; its segments stay. Raises NoSuchStream and StreamSealed.
+
+        To change a part: `dataclasses.replace(await controller.stream_config(…), tags=(…))`.
+        """
+        answer = await self._ask("updateStream", to_message(scope, stream, config))
+        _succeeded(answer, f"stream {scope}/{stream}")
+
+    async def stream_config(self, scope: str, stream: str) -> StreamConfig:
+        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation if no stream can have it."""
+        answer = await self._ask("getStreamConfiguration", _info(scope, stream))
+        try:
+            return from_message(answer.message)
+        except ValueError as problem:
+            raise ProtocolViolation(
+                f"{answer.node} returned an invalid configuration of {scope}/{stream}: {problem}",
+                endpoint=str(answer.node),
+                stream=f"{scope}/{stream}",
+            ) from problem
 
     async def seal_stream(self, scope: str, stream: str) -> None:
         _succeeded(await self._ask("sealStream", _info(scope, stream)), f"stream {scope}/{stream}")
@@ -178,8 +206,8 @@ class Controller:
         _succeeded(await self._ask("deleteStream", _info(scope, stream)), f"stream {scope}/{stream}")
 
     async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Deletes all data before a cut: segment id → offset."""
-        request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
+        """Deletes all data before a cut: segment id → offset. Raises CutError for a `StreamCut` of another stream."""
+        request = m.StreamCut(streamInfo=_info(scope, stream), cut=checked_cut(scope, stream, cut))
         _succeeded(await self._ask("truncateStream", request), f"stream {scope}/{stream}")
 
     async def scale(
@@ -259,6 +287,16 @@ class Controller:
         request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
         return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
 
+    async def segments_between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[int]:
+        """Returns the ids of the segments that have data between two cuts; one may be empty: the head or the tail.
+
+        Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
+        """
+        request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
+        return [each.segmentId for each in (await self._call("getSegmentsBetween", request)).segments]
+
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
@@ -266,8 +304,7 @@ class Controller:
         answer = await self._call(
             "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
         )
-        bits = (answer.txnId.highBits & _MASK) << 64 | (answer.txnId.lowBits & _MASK)
-        return UUID(int=bits), [_range(each) for each in answer.activeSegments]
+        return _identifier(answer.txnId), [_range(each) for each in answer.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
         """Extends a lease; returns the status that the controller reports."""
@@ -295,6 +332,43 @@ class Controller:
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
         answer = await self._call("checkTransactionState", request)
         return TransactionStatus(m.TxnState.State.Name(answer.state))
+
+    async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
+        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        request = m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
+        answer = await self._call("listCompletedTransactions", request)
+        return {
+            _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
+            for each in answer.response
+        }
+
+    # --- times of writers -------------------------------------------------------------------------------------------
+
+    async def note_time(
+        self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
+    ) -> None:
+        """Notes that a writer had reached a position, segment id → offset, at a time, for watermarks.
+
+        Raises RequestRejected, whose status is INVALID_TIME for a time before the writer's last one, and
+        INVALID_POSITION for a position before it.
+        """
+        cut = m.StreamCut(streamInfo=_info(scope, stream), cut=position)
+        answer = await self._ask(
+            "noteTimestampFromWriter", m.TimestampFromWriter(writer=writer, position=cut, timestamp=timestamp)
+        )
+        status = m.TimestampResponse.Status.Name(answer.message.result)
+        if status != "SUCCESS":
+            raise RequestRejected(
+                f"the time {timestamp} of writer {writer} of {scope}/{stream}: the controller reports {status}",
+                endpoint=str(answer.node),
+                stream=f"{scope}/{stream}",
+                status=status,
+            )
+
+    async def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
+        """Makes watermarks wait for a writer no longer; returns False if it noted no time."""
+        answer = await self._ask("removeWriter", m.RemoveWriterRequest(writer=writer, stream=_info(scope, stream)))
+        return bool(answer.message.result == m.RemoveWriterResponse.SUCCESS)
 
     # --- key-value tables -------------------------------------------------------------------------------------------
 
@@ -370,6 +444,10 @@ def _table(scope: str, table: str) -> m.KeyValueTableInfo:
 def _transaction(identifier: UUID) -> m.TxnId:
     high, low = (bits - 2**64 if bits >= 2**63 else bits for bits in (identifier.int >> 64, identifier.int & _MASK))
     return m.TxnId(highBits=high, lowBits=low)
+
+
+def _identifier(message: Any) -> UUID:
+    return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
 
 
 def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str) -> None:

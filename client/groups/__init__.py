@@ -1,6 +1,31 @@
 """Reader groups and their readers."""
 
+from segstore.client.groups.changes import (
+    CheckpointTaken,
+    GroupChange,
+    GroupListener,
+    SegmentEnded,
+    SegmentsAcquired,
+    SegmentsReleased,
+)
+from segstore.client.groups.checkpoints import Checkpoint
 from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.groups.positions import GroupMetrics, SegmentLag
 from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 
-__all__ = ["GroupEvent", "GroupReader", "GroupStart", "Position", "ReaderGroup"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointTaken",
+    "GroupChange",
+    "GroupEvent",
+    "GroupListener",
+    "GroupMetrics",
+    "GroupReader",
+    "GroupStart",
+    "Position",
+    "ReaderGroup",
+    "SegmentEnded",
+    "SegmentLag",
+    "SegmentsAcquired",
+    "SegmentsReleased",
+]

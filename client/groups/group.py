@@ -15,21 +15,24 @@ more segments than one table update can hold. Follows `ReaderGroup` (pravega-cli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
+from uuid import uuid4
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import name_of
+from segstore.client.controller import StreamCut, checked_cut, name_of
 from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
-from segstore.client.groups.codec import GroupConfig
+from segstore.client.groups.changes import GroupListener
+from segstore.client.groups.checkpoints import Checkpoint, checkpointed
+from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import tail_of
-from segstore.wire.names import SegmentName
+from segstore.wire.reader_groups import GroupConfig
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
@@ -79,6 +82,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             self._starts = {each: given.get(each, "head") for each in names}
         else:
             self._starts = dict.fromkeys(names, from_)
+        for (own, stream), start in self._starts.items():
+            if isinstance(start, Mapping):
+                checked_cut(own, stream, start)
         self._table = self._new_table()
 
     def _new_table(self, *, recovers: bool = False) -> GroupTable:
@@ -132,9 +138,12 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
-    def reader(self, name: str) -> GroupReader:
-        """Returns an unopened reader; its name must be unique in the group while it is online."""
-        return GroupReader(self._cluster, self._new_table(recovers=True), name)
+    def reader(self, name: str, *, listener: GroupListener | None = None) -> GroupReader:
+        """Returns an unopened reader; its name must be unique in the group while it is online.
+
+        listener: called with each `GroupChange` of the reader, inside `read`, between two events.
+        """
+        return GroupReader(self._cluster, self._new_table(recovers=True), name, listener=listener)
 
     async def readers(self) -> list[str]:
         """Returns the names of all online readers, including those of other clients."""
@@ -172,17 +181,37 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         assert config is not None
         return sorted(f"{scope}/{stream}" for scope, stream in config.streams)
 
-    async def cuts(self) -> dict[str, dict[int, int]]:
+    async def cuts(self) -> dict[str, StreamCut]:
         """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
 
         The result can be passed as `from_` of another group.
         """
-        found: dict[str, dict[int, int]] = {}
-        for segment, offset in sorted((await self._state()).positions().items()):
-            parsed = SegmentName.parse(segment)
-            if parsed.segment_id is not None:
-                found.setdefault(f"{parsed.scope}/{parsed.stream}", {})[parsed.segment_id] = offset
-        return found
+        state = await self._state()
+        return cuts_of(await finished_positions(self._cluster, state.future) | state.positions())
+
+    async def metrics(self) -> GroupMetrics:
+        """Returns how far the recorded positions are behind the ends of the streams, by segment.
+
+        Readers record their positions every `refresh_ms`.
+        """
+        return await lag_of(self._cluster, await self._state())
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60_000) -> Checkpoint:
+        """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
+
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
+        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
+        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        """
+        return await checkpointed(self._cluster, self._table, name or uuid4().hex, timeout_ms)
+
+    async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
+        """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
+        while True:
+            yield await self.checkpoint(timeout_ms=timeout_ms)
+            await asyncio.sleep(every_s)
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
@@ -28,6 +29,14 @@ from segstore.client.errors import (
     ReaderOffline,
     SegmentMissing,
     SegmentTruncated,
+)
+from segstore.client.groups.changes import (
+    CheckpointTaken,
+    GroupChange,
+    GroupListener,
+    SegmentEnded,
+    SegmentsAcquired,
+    SegmentsReleased,
 )
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
@@ -66,6 +75,10 @@ class _End(NamedTuple):
     in_vain: bool
 
 
+def _stream_of(segment: str) -> str:
+    return segment.rpartition("/")[0]
+
+
 class GroupReader(OpenedBefore):
     """A reader of a group. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
@@ -74,7 +87,10 @@ class GroupReader(OpenedBefore):
         truncated_bytes: number of bytes truncated before they could be read.
     """
 
-    def __init__(self, cluster: Cluster, table: GroupTable, name: str) -> None:
+    def __init__(
+        self, cluster: Cluster, table: GroupTable, name: str, *, listener: GroupListener | None = None
+    ) -> None:
+        """listener: called inside `read`, between two events; what it raises, `read` raises."""
         self.name: Final = name
         self.truncated_bytes = 0
         self._pool = pool = cluster.pool
@@ -84,12 +100,21 @@ class GroupReader(OpenedBefore):
         self._positions: dict[str, int] = {}
         """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes)
+        telemetry = cluster.telemetry
+        observer = None if telemetry is None else telemetry.receiving(_stream_of, table.group)
+        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes, observer)
         self._in_hand: tuple[str, int] | None = None
         """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
         """Segments that are finished, but not yet recorded as such in the group."""
         self._ended: list[_End] = []
+        self._listener = listener
+        self._changes: deque[GroupChange] = deque()
+        """What the listener was not called with yet."""
+        self._wanted: list[str] = []
+        """Checkpoints that wait for this reader."""
+        self._taken: dict[str, dict[str, int]] = {}
+        """Positions at checkpoints that are taken, but not yet recorded in the group."""
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._over = False
@@ -144,7 +169,8 @@ class GroupReader(OpenedBefore):
                 if not joining.cancelled() and joining.exception() is None:
                     await self._table.change(lambda state: state.quit(self.name, {}))
         except (ClientError, TimeoutError) as problem:
-            log.warning("the reader %s, cancelled while joining, may be online in its group: %r", self.name, problem)
+            said = "the reader %s, cancelled while joining, may be online in its group: %r"
+            log.warning(said, self.name, problem, extra={"reader": self.name, "segment": self._table.segment})
         finally:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
@@ -160,6 +186,8 @@ class GroupReader(OpenedBefore):
             self._tasks[segment] = asyncio.get_running_loop().create_task(
                 self._follow(segment, offset), name=f"reading {segment}"
             )
+        if new:
+            self._notice(SegmentsAcquired(new))
         return len(new)
 
     async def _follow(self, segment: str, offset: int) -> None:
@@ -196,7 +224,10 @@ class GroupReader(OpenedBefore):
         """Stops reading segments about to be released, and drops their unread events."""
         stopped = set(segments)
         tasks = [self._tasks.pop(segment) for segment in stopped]
-        self._given_up.update((segment, self._positions.pop(segment)) for segment in stopped)
+        given_up = {segment: self._positions.pop(segment) for segment in sorted(stopped)}
+        self._given_up.update(given_up)
+        if given_up:
+            self._notice(SegmentsReleased(given_up))
         for task in tasks:
             task.cancel()
         self._ahead.drop(stopped.__contains__, lambda end: end.segment in stopped)
@@ -223,12 +254,16 @@ class GroupReader(OpenedBefore):
         if missing:
             raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
         await self._give_up(min(state.share(self.name).release, _AT_ONCE))
+        self._want(state.awaited(self.name))
+        taken = dict(self._taken)
 
         def settle(state: GroupState) -> bool:
+            state.record(self.name, self._positions)
             for segment, successors in following.items():
                 state.end(self.name, segment, successors)
-            state.record(self.name, self._positions)
             state.release(self.name, self._given_up)
+            for name, positions in taken.items():
+                state.take_checkpoint(name, self.name, positions)
             if not self._given_up:
                 state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
             return state.over
@@ -236,11 +271,26 @@ class GroupReader(OpenedBefore):
         self._over = await self._table.change(settle)
         self._given_up.clear()
         del self._ended[: len(ended)]
-        for segment in following:
+        for name in taken:
+            del self._taken[name]
+        for segment, successors in following.items():
             self._positions.pop(segment, None)
             self._tasks.pop(segment, None)
+            self._notice(SegmentEnded(segment, tuple(successor for successor, _ in successors)))
         if self._begin_with_new() >= _AT_ONCE or self._ended:
             self._due.set()
+
+    def _want(self, checkpoints: Iterable[str]) -> None:
+        """Notes checkpoints that wait for this reader, for `read` to take."""
+        new = [name for name in checkpoints if name not in self._taken and name not in self._wanted]
+        if new:
+            self._wanted += new
+            self._ahead.came.set()
+
+    def _notice(self, change: GroupChange) -> None:
+        if self._listener is not None:
+            self._changes.append(change)
+            self._ahead.came.set()
 
     async def _give_up(self, count: int) -> None:
         """Stops reading `count` segments of which the user holds no event."""
@@ -257,12 +307,14 @@ class GroupReader(OpenedBefore):
     async def read(self) -> GroupEvent | None:
         """Returns the next event; None when all streams of the group are sealed and read to their ends.
 
-        Marks the previous event as handled. Only one call may be pending. Raises ReaderOffline if another client took
-        this reader offline, NoSuchReaderGroup, TokenRefused, RetriesExhausted, ProtocolViolation, Closed, and the
-        errors of `SegmentReader.read`.
+        Marks the previous event as handled, then calls the listener. Only one call may be pending.
+
+        Raises ReaderOffline if another client took this reader offline, NoSuchReaderGroup, TokenRefused,
+        RetriesExhausted, ProtocolViolation, Closed, and the errors of `SegmentReader.read`.
         """
         self._handled()
         ahead = self._ahead
+        self._between_events()
         while not ahead.current:
             end = ahead.advance()
             if end is not None:
@@ -278,9 +330,22 @@ class GroupReader(OpenedBefore):
             if self._over:
                 return None
             await ahead.next_came()
+            self._between_events()
         event = ahead.current.pop()
         self._in_hand = (event.segment, event.offset + EVENT_HEADER_BYTES + len(event.data))
         return event
+
+    def _between_events(self) -> None:
+        """Calls the listener and takes checkpoints, at the position after the last handled event."""
+        listener = self._listener
+        while self._changes and listener is not None:
+            listener(self._changes.popleft())
+        while self._wanted:
+            name, positions = self._wanted.pop(0), dict(self._positions)
+            if listener is not None:
+                listener(CheckpointTaken(name, dict(positions)))
+            self._taken[name] = positions
+            self._due.set()
 
     def _handled(self) -> None:
         in_hand, self._in_hand = self._in_hand, None

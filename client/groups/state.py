@@ -2,10 +2,12 @@
 
 A group consists of maps in one table, shared with the official client: online readers with their segments and offsets,
 unassigned segments, and future segments with the predecessors that must be read first. Each method makes one change
-that the group agrees on; `changes` returns the entries to write for it.
+that the group agrees on; `changes` returns the entries to write for it. Checkpoints are a map that only this client
+knows; the official one ignores it.
 
 Invariants: a segment is assigned to one reader, unassigned, or waiting for predecessors, never two of these; an offline
-reader changes nothing. Removed entries become tombstones: the official client remembers their versions and could not
+reader changes nothing; the positions of a checkpoint are such that no segment was read whose predecessors they do not
+include up to their ends. Removed entries become tombstones: the official client remembers their versions and could not
 write a key again that was really deleted. Follows `ReaderGroupState` (pravega-client-rust). Deliberate difference: a
 reader also releases a segment if another reader has at least two fewer; the official client does so only above the
 average, rounded up.
@@ -14,35 +16,31 @@ average, rounded up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self
 
-from segstore.client.errors import ReaderExists, ReaderOffline
-from segstore.client.groups.codec import (
+from segstore.client.errors import ConditionFailed, ReaderExists, ReaderOffline
+from segstore.wire.names import SegmentName
+from segstore.wire.reader_groups import (
+    ASSIGNED,
+    CHECKPOINTS,
+    CONFIG,
+    DISTANCE,
+    FUTURE,
+    ONLY,
     TOMBSTONE,
+    UNASSIGNED,
+    CheckpointEntry,
     GroupConfig,
+    StoredGroup,
     cbor_encode,
-    check_segment,
-    decode_config,
-    decode_offset,
-    decode_offsets,
-    decode_predecessors,
-    decode_value,
+    encode_checkpoint,
     encode_config,
     encode_offset,
     encode_offsets,
     encode_predecessors,
     encode_value,
 )
-from segstore.wire.names import SegmentName
 
-CONFIG: Final = "config"
-ASSIGNED: Final = "assigned_segments"
-UNASSIGNED: Final = "unassigned_segments"
-FUTURE: Final = "future_segments"
-DISTANCE: Final = "distance_to_tail"
-"""The official client writes this for each reader but does not use it."""
-
-_ONLY: Final = "default"
 _GONE: Final = encode_value(TOMBSTONE, cbor_encode({}))
 _UNKNOWN_DISTANCE: Final = encode_value("u64", cbor_encode((1 << 64) - 1))
 
@@ -54,24 +52,12 @@ class Share(NamedTuple):
     release: int
 
 
-class GroupState:
-    """The state of one group.
-
-    Attributes:
-        group: "scope/name", for errors.
-        config: None until the group is created.
-        readers: online reader → segment → offset.
-        unassigned: segment → offset.
-        future: segment → ids of the predecessors that must be read first.
-    """
+class GroupState(StoredGroup):
+    """The state of one group, with the changes made to it. group: "scope/name", for errors."""
 
     def __init__(self, group: str) -> None:
+        super().__init__()
         self.group = group
-        self.config: GroupConfig | None = None
-        self.readers: dict[str, dict[str, int]] = {}
-        self.unassigned: dict[str, int] = {}
-        self.future: dict[str, set[int]] = {}
-        self._distances: set[str] = set()
         self._touched: dict[tuple[str, str], None] = {}
 
     def copy(self) -> Self:
@@ -81,30 +67,11 @@ class GroupState:
         made.readers = {name: dict(segments) for name, segments in self.readers.items()}
         made.unassigned = dict(self.unassigned)
         made.future = {name: set(before) for name, before in self.future.items()}
-        made._distances = set(self._distances)
+        made.checkpoints = dict(self.checkpoints)
+        made.distances = set(self.distances)
         return made
 
-    # --- to and from the table --------------------------------------------------------------------------------------
-
-    def take(self, outer: str, inner: str, value: bytes | None) -> None:
-        """Applies an entry read from the table; value None if it was removed. Unknown maps are ignored.
-
-        Raises ValueError for a malformed value or segment name.
-        """
-        kind, data = (TOMBSTONE, b"") if value is None else decode_value(value)
-        gone = kind == TOMBSTONE
-        if outer in (UNASSIGNED, FUTURE) and not gone:
-            check_segment(inner)
-        if outer == CONFIG and inner == _ONLY:
-            self.config = None if gone else decode_config(data)
-        elif outer == ASSIGNED:
-            _put(self.readers, inner, None if gone else decode_offsets(data))
-        elif outer == UNASSIGNED:
-            _put(self.unassigned, inner, None if gone else decode_offset(data))
-        elif outer == FUTURE:
-            _put(self.future, inner, None if gone else set(decode_predecessors(data)))
-        elif outer == DISTANCE:
-            (self._distances.discard if gone else self._distances.add)(inner)
+    # --- to the table --------------------------------------------------------------------------------------
 
     def changes(self) -> list[tuple[str, str, bytes]]:
         """Returns the changes since `copy`: map, key and value."""
@@ -117,9 +84,11 @@ class GroupState:
             return encode_value("HashMap<ScopedSegment, Offset>", encode_offsets(self.readers[inner]))
         if outer == UNASSIGNED and inner in self.unassigned:
             return encode_value("Offset", encode_offset(self.unassigned[inner]))
+        if outer == CHECKPOINTS and inner in self.checkpoints:
+            return encode_value("Checkpoint", encode_checkpoint(self.checkpoints[inner]))
         if outer == FUTURE and inner in self.future:
             return encode_value("HashSet<i64>", encode_predecessors(sorted(self.future[inner])))
-        if outer == DISTANCE and inner in self._distances:
+        if outer == DISTANCE and inner in self.distances:
             return _UNKNOWN_DISTANCE
         return _GONE
 
@@ -133,7 +102,7 @@ class GroupState:
         if self.config is not None:
             return False
         self.config = config
-        self._touch(CONFIG, _ONLY)
+        self._touch(CONFIG, ONLY)
         for segment, offset in start.items():
             self._leave(segment, offset)
         return True
@@ -143,7 +112,7 @@ class GroupState:
         if reader in self.readers:
             raise ReaderExists(f"the reader {reader} of {self.group} is already online", reader=reader)
         self.readers[reader] = {}
-        self._distances.add(reader)
+        self.distances.add(reader)
         self._touch(ASSIGNED, reader)
         self._touch(DISTANCE, reader)
 
@@ -152,12 +121,15 @@ class GroupState:
 
         Raises ReaderOffline.
         """
-        for segment, offset in self.segments_of(reader).items():
-            self._leave(segment, positions.get(segment, offset))
+        ended = {segment: positions.get(segment, offset) for segment, offset in self.segments_of(reader).items()}
+        for segment, offset in ended.items():
+            self._leave(segment, offset)
+        for name in self.awaited(reader):
+            self.take_checkpoint(name, reader, ended)
         del self.readers[reader]
         self._touch(ASSIGNED, reader)
-        if reader in self._distances:
-            self._distances.discard(reader)
+        if reader in self.distances:
+            self.distances.discard(reader)
             self._touch(DISTANCE, reader)
 
     def record(self, reader: str, positions: Mapping[str, int]) -> None:
@@ -169,8 +141,13 @@ class GroupState:
             self._touch(ASSIGNED, reader)
 
     def acquire(self, reader: str, count: int) -> dict[str, int]:
-        """Assigns up to `count` unassigned segments to a reader; returns them. Raises ReaderOffline."""
+        """Assigns up to `count` unassigned segments to a reader; returns them. Raises ReaderOffline.
+
+        A reader that a checkpoint waits for gets none: the segment's position in the checkpoint is already recorded.
+        """
         mine = self.segments_of(reader)
+        if self.awaited(reader):
+            return {}
         taken = dict(sorted(self.unassigned.items())[:count])
         for segment, offset in taken.items():
             del self.unassigned[segment]
@@ -186,17 +163,20 @@ class GroupState:
         for segment, offset in segments.items():
             if mine.pop(segment, None) is not None:
                 self._leave(segment, offset)
+                self._leaves_reader(reader, segment, offset)
                 self._touch(ASSIGNED, reader)
 
     def end(self, reader: str, segment: str, following: Iterable[tuple[str, Sequence[int]]]) -> None:
-        """Records that a reader has read a segment to its end.
+        """Records that a reader has read a segment to its end, which must be its recorded position.
 
         following: its successors, each with the ids of its predecessors, all of which must be read first.
         Raises ReaderOffline.
         """
         mine = self.segments_of(reader)
-        if mine.pop(segment, None) is None:
+        offset = mine.pop(segment, None)
+        if offset is None:
             return
+        self._leaves_reader(reader, segment, offset)
         self._touch(ASSIGNED, reader)
         parsed = SegmentName.parse(segment)
         for successor, predecessors in following:
@@ -216,6 +196,41 @@ class GroupState:
     def _leave(self, segment: str, offset: int) -> None:
         self.unassigned[segment] = offset
         self._touch(UNASSIGNED, segment)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def begin_checkpoint(self, name: str) -> None:
+        """Begins a checkpoint that each online reader takes. Raises ConditionFailed if it is in progress."""
+        if (found := self.checkpoints.get(name)) is not None and found.waiting:
+            raise ConditionFailed(f"a checkpoint {name} of {self.group} is in progress", checkpoint=name)
+        self._checkpoint(name, frozenset() if self.over else frozenset(self.readers), self.unassigned)
+
+    def take_checkpoint(self, name: str, reader: str, positions: Mapping[str, int]) -> None:
+        """Records a reader's positions in a checkpoint; a no-op if that does not wait for the reader."""
+        found = self.checkpoints.get(name)
+        if found is not None and reader in found.waiting:
+            self._checkpoint(name, found.waiting - {reader}, {**found.positions, **positions})
+
+    def end_checkpoint(self, name: str) -> CheckpointEntry | None:
+        """Removes a checkpoint and returns it; None if there is none."""
+        found = self.checkpoints.pop(name, None)
+        if found is not None:
+            self._touch(CHECKPOINTS, name)
+        return found
+
+    def awaited(self, reader: str) -> list[str]:
+        """Returns the names of the checkpoints that wait for a reader, in order."""
+        return sorted(name for name, found in self.checkpoints.items() if reader in found.waiting)
+
+    def _checkpoint(self, name: str, waiting: frozenset[str], positions: Mapping[str, int]) -> None:
+        self.checkpoints[name] = CheckpointEntry(waiting, dict(positions))
+        self._touch(CHECKPOINTS, name)
+
+    def _leaves_reader(self, reader: str, segment: str, offset: int) -> None:
+        """Records a segment that a reader has no longer in the checkpoints that the reader has not taken."""
+        for name in self.awaited(reader):
+            found = self.checkpoints[name]
+            self._checkpoint(name, found.waiting, {**found.positions, segment: offset})
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -254,13 +269,3 @@ class GroupState:
             others[0] += 1
             others.sort()
         return Share(got, 0 if got else release)
-
-
-V = TypeVar("V")
-
-
-def _put(entries: dict[str, V], key: str, value: V | None) -> None:
-    if value is None:
-        entries.pop(key, None)
-    else:
-        entries[key] = value

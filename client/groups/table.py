@@ -25,11 +25,11 @@ from segstore.client.errors import (
     SegmentExists,
     SegmentMissing,
 )
-from segstore.client.groups.codec import VERSION_VALUE, decode_key, encode_key
 from segstore.client.groups.state import GroupState
 from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
+from segstore.wire.reader_groups import VERSION_VALUE, decode_key, encode_key
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class GroupTable:
         self, pool: ConnectionPool, locations: Locations, scope: str, group: str, *, recovers: bool = False
     ) -> None:
         """recovers: used by a reader, which retries for longer than a user's call."""
-        self._group = f"{scope}/{group}"
+        self.group: Final = f"{scope}/{group}"
         self._random = pool.random
         self._requests = SegmentRequests(pool, locations, recovers=recovers)
         self._table = TableSegment(self._requests, table_name(scope, group))
@@ -65,7 +65,7 @@ class GroupTable:
         self._forget()
 
     def _forget(self) -> None:
-        self.state = GroupState(self._group)
+        self.state = GroupState(self.group)
         self._versions: dict[_Key, int] = {}
         self._position = 0
 
@@ -96,7 +96,7 @@ class GroupTable:
 
     def missing(self) -> NoSuchReaderGroup:
         """Returns the error for a group that does not exist."""
-        return NoSuchReaderGroup(f"reader group {self._group} does not exist", segment=self._table.name)
+        return NoSuchReaderGroup(f"reader group {self.group} does not exist", segment=self._table.name)
 
     # --- its state --------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class GroupTable:
                     return decided
                 await asyncio.sleep(self._backoff.delay_ms(min(attempt, 4), self._random) / 1000 if attempt > 1 else 0)
         raise RetriesExhausted(
-            f"a change of {self._group} was tried {_ATTEMPTS} times and conflicted with other clients each time",
+            f"a change of {self.group} was tried {_ATTEMPTS} times and conflicted with other clients each time",
             segment=self._table.name,
             actual=_ATTEMPTS,
         )

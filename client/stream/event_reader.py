@@ -21,7 +21,7 @@ import msgspec
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import Successor, name_of
+from segstore.client.controller import StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open
 from segstore.client.segment import SegmentReader
@@ -61,18 +61,20 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`."""
 
     def __init__(self, cluster: Cluster, scope: str, stream: str, *, from_: From = "head") -> None:
-        """from_: "head", "tail", or a cut. Raises ValueError for other words."""
+        """from_: "head", "tail", or a cut. Raises ValueError otherwise, also for a cut of another stream."""
         if from_ not in ("head", "tail") and not isinstance(from_, Mapping):
             raise ValueError(f"{scope}/{stream} must be read from 'head', 'tail' or a cut, not {from_!r}")
         super().__init__(cluster, scope, stream)
         self._cut: dict[int, int] = {}
-        self._from = from_
+        self._from = checked_cut(scope, stream, from_) if isinstance(from_, Mapping) else from_
         self._successors = Successors(self._controller, self._settings, self._pool.random)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
-        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes)
+        telemetry = cluster.telemetry
+        observer = None if telemetry is None else telemetry.receiving(lambda _: self._name)
+        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes, observer)
         self._opened = False
 
     async def open(self) -> None:
@@ -93,7 +95,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
 
     async def _start(self) -> dict[int, int]:
         if isinstance(self._from, Mapping):
-            return dict(self._from)
+            return self._from
         if self._from == "head":
             return await self._controller.head(self.scope, self.stream)
         return await tail_of(self._cluster, self.scope, self.stream)
@@ -152,10 +154,10 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     @property
-    def cut(self) -> dict[int, int]:
+    def cut(self) -> StreamCut:
         """The position from which to resume: segment id → offset after its last returned event."""
         self._note_place()
-        return dict(self._cut)
+        return StreamCut(self.scope, self.stream, self._cut)
 
     def _note_place(self) -> None:
         if (place := self._ahead.place) is not None:

@@ -17,6 +17,7 @@ failure; after `aclose`, which can be called twice, no task is left. Follows `Ev
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 from uuid import uuid4
 
@@ -41,6 +42,8 @@ from segstore.client.stream.routers import HashedKey, Router
 from segstore.client.stream.stream_client import StreamClient
 from segstore.client.stream.successors import Successors
 from segstore.wire.names import writer_id
+
+log = logging.getLogger(__name__)
 
 _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
@@ -101,6 +104,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._last_sequence = -1
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
+        self._noted = False
         self._error: ClientError | None = None
         self._untold = False
         """Whether events were accepted whose failure the caller may not know of: neither `write` nor `flush` raised
@@ -302,6 +306,31 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._error = error
         writer.fail(error)
 
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    async def note_time(self, timestamp: int) -> None:
+        """Notes a time: all earlier events are of this time or before, all later ones of this time or after.
+
+        Flushes first. timestamp: in any unit that the stream's writers and readers agree on, such as Unix ms. The
+        controller combines the times of all writers every few seconds; `TimeWindows` is what readers see. A large event
+        counts once a smaller one is stored behind it. Raises as `flush`, and RequestRejected for a time before the
+        last.
+        """
+        await self.flush()
+        position = {number: writer.segment_length for number, writer in self._writers.items() if writer.set_ups}
+        self._noted = True
+        await self._controller.note_time(self.scope, self.stream, self.name, timestamp, position)
+
+    async def _forget_times(self) -> None:
+        """Makes watermarks wait for this writer no longer. If the controller cannot be reached, they wait longer."""
+        if self._noted:
+            self._noted = False
+            try:
+                async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
+                    await self._controller.remove_writer(self.scope, self.stream, self.name)
+            except (ClientError, TimeoutError) as problem:
+                log.warning("watermarks of %s may wait for the writer %s: %r", self._name, self.name, problem)
+
     # --- state ------------------------------------------------------------------------------------------------------
 
     @property
@@ -372,6 +401,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 raise
         finally:
             await self.abort()
+            await self._forget_times()
 
     async def abort(self) -> None:
         """Closes immediately; unacknowledged events may or may not be stored."""

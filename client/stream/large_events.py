@@ -136,6 +136,7 @@ class LargeEventWriter:
                     attempt.endpoint,
                     target,
                     refused,
+                    extra={"endpoint": str(attempt.endpoint), "segment": target},
                 )
                 continue
             except SegmentOver:
@@ -160,6 +161,7 @@ class LargeEventWriter:
                 "a large event may be in %s twice: its merge was not answered (%s), and the store refuses the counter",
                 attempt.target,
                 error,
+                extra=error.facts() | {"segment": attempt.target},
             )
 
     # --- one sequence -----------------------------------------------------------------------------------------------

@@ -26,6 +26,14 @@ class Placed(Protocol):
     def offset(self) -> int: ...
 
 
+class Observer(Protocol):
+    """Is notified when the user of a buffer waits, and of each read whose events are returned, once."""
+
+    def waits(self) -> None: ...
+
+    def took(self, segment: Any, count: int) -> None: ...
+
+
 E = TypeVar("E", bound=Placed)
 K = TypeVar("K")
 M = TypeVar("M")
@@ -49,14 +57,15 @@ class ReadAhead(Generic[K, E, M]):
         error: the first failure of a producer. came: set when a producer has added something or has ended.
     """
 
-    __slots__ = ("_limit", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
+    __slots__ = ("_limit", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, observer: Observer | None = None) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
         self.error: ClientError | None = None
         self.came = asyncio.Event()
         self._limit = limit_bytes
+        self._observer = observer
         self._queue: deque[_Read[K, E] | M] = deque()
         self._read: _Read[K, E] | None = None
         self._room = asyncio.Event()
@@ -89,6 +98,8 @@ class ReadAhead(Generic[K, E, M]):
 
     async def next_came(self) -> None:
         """Waits until a producer adds something or ends."""
+        if self._observer is not None:
+            self._observer.waits()
         self.came.clear()
         await self.came.wait()
 
@@ -136,6 +147,8 @@ class ReadAhead(Generic[K, E, M]):
             return following
         self._read = following
         self.current = following.events
+        if self._observer is not None:
+            self._observer.took(following.key, len(following.events))
         return None
 
     def drop(self, whose: Callable[[K], bool], which: Callable[[M], bool]) -> None:

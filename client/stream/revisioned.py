@@ -13,7 +13,7 @@ stream has one segment, number 0.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -113,7 +113,7 @@ class RevisionedStream(ClosedAfter):
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
-    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncIterator[Entry]:
+    async def read(self, revision: Revision, to: Revision | None = None) -> AsyncGenerator[Entry, None]:
         """Iterates over the entries after a revision, up to `to` or the segment's current end.
 
         Raises SegmentTruncated, whose `details["start_offset"]` is the segment's start, the errors of a segment reader,

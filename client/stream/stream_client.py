@@ -19,6 +19,6 @@ class StreamClient:
         self.stream: Final = stream
         self._name: Final = f"{scope}/{stream}"
         self._cluster: Final = cluster
-        self._pool, self._controller, self._locations = cluster
+        self._pool, self._controller, self._locations, _ = cluster
         self._settings: Final = cluster.pool.settings
         self._closed = False

@@ -3,25 +3,20 @@
 "earliest" and "latest" are Kafka's words for the head and the tail. A time is Unix ms, or ISO 8601 with a time zone.
 
 A Spark offset is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and the offset read so far. The same, as
-JSON, is accepted as a cut. Pravega's text form is base64 of gzip of `0:SCOPE/STREAM:NUMBERS:EPOCHS:OFFSETS`, with
-comma-separated lists.
+JSON, is accepted as a cut.
 
-Invariant: cuts round-trip, and are interchangeable with Pravega's client in both directions. Refused, with `CutError`:
-other text, another stream's cut, a cut without segments. Follows `StreamCutImpl` and `ToStringUtils` (Pravega's
-client).
+Invariant: cuts round-trip. Refused, with `CutError`: other text, another stream's cut, a cut without segments.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from segstore.client import CutError, StreamCut
 from segstore.wire.names import MAX_INT32, segment_id, split_segment_id
 
 Cut = dict[int, int]
@@ -43,16 +38,6 @@ _WORDS: Final[Mapping[str, Literal["head", "tail"]]] = {
 }  # fmt: skip
 _TIME: Final = re.compile(r"[0-9]{1,15}|[0-9]{4}-[0-9]{2}-[0-9]{2}.*")
 _SHORT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.#epoch\.(0|[1-9][0-9]{0,9})")
-_UNBOUNDED: Final = -1
-_MOST_TEXT: Final = 16 << 20
-
-
-class CutError(ValueError):
-    """The text is not a position in this stream. Attribute: actual, its start."""
-
-    def __init__(self, message: str, actual: str) -> None:
-        super().__init__(message)
-        self.actual = actual[:200]
 
 
 def short_name(number: int) -> str:
@@ -86,7 +71,7 @@ def parse_place(text: str, scope: str, stream: str) -> Place:
         return word
     if _TIME.fullmatch(text):
         return _moment(text)
-    cut = _from_json(text) if text.startswith("{") else _from_pravega(text, f"{scope}/{stream}")
+    cut = _from_json(text) if text.startswith("{") else _from_pravega(text, scope, stream)
     if not cut:
         raise CutError("a stream cut has at least one segment", text)
     return cut
@@ -112,44 +97,14 @@ def _from_json(text: str) -> Cut:
     return cut_of(found)
 
 
-def _from_pravega(text: str, name: str) -> Cut:
+def _from_pravega(text: str, scope: str, stream: str) -> Cut:
     try:
-        packed = base64.b64decode(text, validate=True)
-        unpacker = zlib.decompressobj(wbits=31)
-        plain = unpacker.decompress(packed, _MOST_TEXT).decode()
-        if not unpacker.eof:
-            raise ValueError("it does not end")
-    except (binascii.Error, zlib.error, ValueError) as cause:
+        cut = StreamCut.from_text(text)
+    except CutError as cause:
         raise CutError(
-            f'{text[:40]!r} is not a position in a stream: "head", "tail", a time, the text of a stream cut, or JSON',
+            f'{text[:40]!r} is not a position in a stream: "head", "tail", a time, the text of a stream cut, or JSON '
+            f"({cause})",
             text,
         ) from cause
-    parts = plain.split(":", 4)
-    if len(parts) != 5 or parts[0] != "0":
-        raise CutError(f"{plain[:80]!r} is not a stream cut", text)
-    if parts[1] != name:
-        raise CutError(f"this is a cut of {parts[1]}, not of {name}", text)
-    try:
-        numbers, epochs, offsets = ([int(each) for each in part.split(",")] for part in parts[2:])
-        pairs = list(zip(numbers, epochs, offsets, strict=True))
-        return {segment_id(epoch, number): _offset(offset) for number, epoch, offset in pairs}
-    except ValueError as cause:
-        raise CutError(f"{plain[:80]!r} is not a stream cut: {cause}", text) from cause
-
-
-def _offset(offset: int) -> int:
-    if offset == _UNBOUNDED:  # a segment that a reader has not started
-        return 0
-    if not 0 <= offset < 1 << 63:
-        raise ValueError(f"{offset} is not an offset")
-    return offset
-
-
-def cut_text(scope: str, stream: str, cut: Mapping[int, int]) -> str:
-    """Formats a cut as Pravega does. Raises ValueError for an empty one."""
-    if not cut:
-        raise ValueError("a stream cut has at least one segment")
-    rows = [(*reversed(split_segment_id(each)), cut[each]) for each in sorted(cut)]
-    numbers, epochs, offsets = (",".join(map(str, column)) for column in zip(*rows, strict=True))
-    plain = f"0:{scope}/{stream}:{numbers}:{epochs}:{offsets}"
-    return base64.b64encode(zlib.compress(plain.encode(), wbits=31)).decode()
+    cut.check(scope, stream)
+    return dict(cut)

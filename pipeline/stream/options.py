@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from segstore.client import Backoff, ClientSettings
-from segstore.pipeline.stream.cuts import CutError, Place, parse_place
+from segstore.client import Backoff, ClientSettings, CutError
+from segstore.pipeline.stream.cuts import Place, parse_place
 from segstore.pipeline.trace.options import OptionError, read_count, read_flag
 from segstore.wire.names import is_stream_name
 

@@ -23,10 +23,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
+from segstore.client import CutError
 from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EVENT_HEADER_BYTES, EventDecoder
-from segstore.pipeline.stream.cuts import Cut, CutError, Moment, Place
+from segstore.pipeline.stream.cuts import Cut, Moment, Place
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.pipeline.stream.timeline import (

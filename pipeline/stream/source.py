@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
+from segstore.client import CutError
 from segstore.client.stream import EVENT_HEADER_BYTES
-from segstore.pipeline.stream.cuts import Cut, CutError, Offsets, cut_of, offsets_of
+from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, cut_at, lag, next_cut, ranges_between, skipped
 from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names

@@ -1,4 +1,4 @@
-"""Reads packet capture files (pcap, pcapng) and extracts their TCP segments.
+"""Reads packet capture files (pcap, pcapng) and extracts their TCP segments, and controller calls of our own captures.
 
 Invariants: at most `MOST_PACKET_BYTES` are held at a time; every length is checked before anything is read; the work
 is linear in the size of the file and of each packet. A malformed file raises `BadPackets` with the
@@ -23,6 +23,11 @@ _ETHERNET, _NULL, _LOOP, _SLL, _SLL2 = 1, 0, 108, 113, 276
 RAW_IP: Final = 101
 """The link type of packets that start with an IP header."""
 _RAW: Final = (12, 14, RAW_IP, 228, 229)
+UPPER_PDU: Final = 252
+"""The link type of Wireshark's exported PDUs: tags, which name a dissector, then the data for it."""
+CALL_START: Final = struct.pack(">HH4sHH", 12, 4, b"json", 0, 0) + b'{"at_ns": 0, "conn": 0, "dir": "re'
+"""The first bytes of an exported PDU that holds a controller call, as a line of a fixture."""
+_TAGS_BYTES: Final = 12
 LINKS: Final = frozenset((_ETHERNET, _NULL, _LOOP, _SLL, _SLL2, *_RAW))
 """Link types whose packets `tcp_in` reads."""
 _PCAP: Final = {  # magic → byte order, nanoseconds per unit of the fraction
@@ -186,6 +191,13 @@ def tcp_in(link: int, packet: memoryview) -> Segment | None:
         return _network(link, packet)
     except (struct.error, IndexError):
         return None
+
+
+def call_in(link: int, packet: memoryview) -> bytes | None:
+    """The line of a fixture with a controller call that a packet holds; None if it holds none."""
+    if link != UPPER_PDU or packet[: len(CALL_START)] != CALL_START:
+        return None
+    return bytes(packet[_TAGS_BYTES:])
 
 
 def _network(link: int, packet: memoryview) -> Segment | None:

@@ -5,11 +5,13 @@ with a Hello are read and others ignored. A connection ends when both sides have
 
 Invariants: bytes are in order and appear once, also after retransmission or reordering. After a gap a direction is not
 read any further, because the start of its next frame is unknown; the lost bytes are reported. Times are those of the
-packets. Not read: TLS, and whatever `segstore.pipeline.trace.packet_files` does not read.
+packets. Controller calls are those that `segstore trace convert` wrote. Not read: TLS, HTTP/2, and whatever
+`segstore.pipeline.trace.packet_files` does not read.
 
 Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
-ports decide which of `GROUPS` groups a connection belongs to. A group depends on its own packets alone, and on the
-time of the capture's last one, so records, skips and limits are the same in any number of parts:
+ports decide which of `GROUPS` groups a connection belongs to; controller calls are in the first. A group depends on its
+own packets alone, and on the time of the capture's last one, so records, skips and limits are the same in any number of
+parts:
 
 1. A record's block is the offset of the packet that completed it, or at the end of the capture of the last packet of
    its group. Its number is unique there, and later records of the group have higher blocks or numbers.
@@ -43,11 +45,26 @@ from segstore.pipeline.trace.packet_files import (
     BadPackets,
     Packet,
     Segment,
+    call_in,
     packets_of,
     tcp_in,
 )
 from segstore.wire import WIRE_VERSION
-from segstore.wire.trace import Columns, Direction, Metadata, TraceWriter, make_mark, read_body, read_header
+from segstore.wire.trace import (
+    Call,
+    Columns,
+    Direction,
+    FixtureError,
+    FixtureHeader,
+    Metadata,
+    RecordKind,
+    TraceWriter,
+    decode_line,
+    from_line,
+    make_mark,
+    read_body,
+    read_header,
+)
 
 MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
 MOST_FRAME_BYTES: Final = 32 * 1024 * 1024
@@ -183,6 +200,13 @@ def read_packets(piece: Piece, file: File, ports: tuple[int, ...], groups: int =
     try:
         for packet in packets_of(file, piece.stop):
             now = packet.ts_ns
+            line = call_in(packet.link, packet.data)
+            if line is not None:
+                if piece.part == 0:
+                    if 0 not in found_in:
+                        found_in[0] = Reassembly(piece.path, ports)
+                    yield from found_in[0].take_call(packet, line)
+                continue
             if packet.link not in LINKS:
                 if packet.link not in unread_links and piece.part == 0:
                     reason = f"packets of link type {packet.link} are not read"
@@ -237,11 +261,15 @@ class Reassembly:
         self.packets: list[int] = []
         self.times: list[int] = []
 
+    def _begin(self, packet: Packet) -> Iterator[Chunk]:
+        """Begins the next packet of the group; yields records of earlier ones, so that all of one are in one chunk."""
+        if self.due or len(self.times) >= PIECES_AT_ONCE:
+            yield from self._chunk(self.writer.take())
+        self.at, self.now = packet.at, packet.ts_ns
+
     def take(self, packet: Packet, key: _Key, found: Segment) -> Iterator[Chunk | Skipped]:
         """Takes the next packet of the group; yields records of earlier packets, and what is skipped."""
-        if self.due or len(self.times) >= PIECES_AT_ONCE:
-            yield from self._chunk(self.writer.take())  # before the packet, so that all its records are in one chunk
-        self.at, self.now = packet.at, packet.ts_ns
+        yield from self._begin(packet)
         if found.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
         connection = self.connections.get(key)
@@ -267,6 +295,20 @@ class Reassembly:
                 connection.leave_alone()  # packets that are sent again open no connection
         if found.flags & RST:
             yield from self._end(key)
+
+    def take_call(self, packet: Packet, line: bytes) -> Iterator[Chunk | Skipped]:
+        """Takes a controller call, as a line of a fixture, as the next packet of the group."""
+        yield from self._begin(packet)
+        try:
+            record = from_line(decode_line(line, 1), FixtureHeader(Metadata(), 0), 1)
+        except FixtureError as error:
+            yield Skipped(self.path, packet.at, len(line), f"this is no controller call: {error}")
+            return
+        call = Call.unpack(record.data) if record.kind is RecordKind.CALL else None
+        if call is None:
+            yield Skipped(self.path, packet.at, len(line), "this is no controller call")
+        else:
+            self.due = self.writer.called(self._moment(self.now), record.direction, call) or self.due
 
     def finish(self, now: int) -> Iterator[Chunk | Skipped]:
         """Ends all connections at the end of the capture; yields what is left."""

@@ -20,6 +20,7 @@ import click
 from segstore import __version__
 from segstore.cli.ctl import ctl
 from segstore.cli.pipeline import pipeline
+from segstore.cli.pravega import admin, consume, produce
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
@@ -97,7 +98,7 @@ def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
 
 
-for _each in (serve, ctl, trace, replay, diff_stores, explore, tap, pipeline):
+for _each in (serve, ctl, produce, consume, admin, trace, replay, diff_stores, explore, tap, pipeline):
     main.add_command(_each)
 
 

@@ -6,106 +6,27 @@ the given URL only, without proxies of the environment and without redirects.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import echo, error_text
+from segstore.cli.api import URL, Api, pass_api, quoted, read_token
+from segstore.cli.contents import CONTENTS
+from segstore.cli.terminal import echo
 
-_URL: Final = "http://127.0.0.1:8080"
-_PATIENCE_S: Final = 60.0
-_MOST_BYTES: Final = 64 * 1024 * 1024
-
-
-class Api:
-    """The HTTP API at a URL. as_json: whether answers are printed as they are."""
-
-    def __init__(self, url: str, token: str | None, *, as_json: bool) -> None:
-        from urllib.parse import urlsplit
-
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.netloc or parts.path.strip("/") or parts.query or "@" in parts.netloc:
-            raise click.UsageError(f"{url}: a URL is http://HOST:PORT, as serve announces it")
-        self._where = parts.netloc
-        self._token = token
-        self.as_json = as_json
-
-    def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The answer's JSON; None for none. Raises ClickException for a refusal."""
-        from http.client import HTTPConnection, HTTPException
-        from urllib.parse import urlencode
-
-        where = f"http://{self._where}"
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        headers = {"content-type": "application/json"} if body is not None else {}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
-        try:
-            connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
-            try:
-                data = None if body is None else json.dumps(body)
-                connection.request(method, f"/v1/{path}?{urlencode(given)}", data, headers)
-                answer = connection.getresponse()
-                said = answer.read(_MOST_BYTES + 1)
-            finally:
-                connection.close()
-        except OSError as error:
-            raise click.ClickException(f"{where}: {error_text(error)}; is it served? --http-port") from error
-        except (HTTPException, ValueError) as error:
-            raise click.ClickException(f"{where}: this is no HTTP API: {error!r}") from error
-        try:
-            found = json.loads(said) if said and len(said) <= _MOST_BYTES else None
-        except (ValueError, RecursionError) as error:
-            raise click.ClickException(f"{where}: the answer to {method} /v1/{path} is not JSON") from error
-        if answer.status >= 300:
-            detail = found.get("detail") if isinstance(found, dict) else None
-            raise click.ClickException(str(detail or f"{where} answered {answer.status} {answer.reason}"))
-        return found
-
-    def show(self, found: Any, columns: Sequence[str] = (), rows: str = "") -> None:
-        """Prints an answer: as JSON, as a table of the list `rows`, or as one line for each key."""
-        if self.as_json:
-            echo(json.dumps(found))
-        elif rows:
-            _table(columns, found[rows])
-        else:
-            for name, value in (found or {}).items():
-                echo(f"{name}: {_cell(value)}")
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_cell, value))
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-def _table(columns: Sequence[str], rows: Iterable[Any]) -> None:
-    cells = [list(columns), *([_cell(row[name]) for name in columns] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
-    for row in cells:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
-    return quote(name, safe="")
-
-
-def _token(path: Path | None) -> str | None:
-    return None if path is None else path.read_text(encoding="ascii", errors="replace").strip()
+if TYPE_CHECKING:
+    from segstore.server.faults import FaultSettings
 
 
 @click.group()
 @click.option(
     "--url",
     metavar="URL",
-    default=lambda: os.environ.get("SEGSTORE_URL", _URL),
-    show_default=_URL,
+    default=lambda: os.environ.get("SEGSTORE_URL", URL),
+    show_default=URL,
     help="Address of the HTTP API; the environment variable SEGSTORE_URL gives it, too.",
 )
 @click.option(
@@ -117,57 +38,220 @@ def _token(path: Path | None) -> str | None:
 @click.option("--json", "as_json", is_flag=True, help="Print the answers of the API as JSON.")
 @click.pass_context
 def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool) -> None:
-    """Steer a running server: faults, requests, segments, snapshots.
+    """Steer a running server, and show what it holds.
 
-    The server is started with --http-port.
+    The server, or a tap, is started with --http-port.
     """
-    context.obj = Api(url, _token(token_file), as_json=as_json)
-
-
-_api: Final[Callable[..., Any]] = click.make_pass_decorator(Api)
+    context.obj = Api(url, read_token(token_file), as_json=as_json)
 
 
 @ctl.group()
 def faults() -> None:
-    """List, add, remove and release fault rules."""
+    """List, add, replace, remove and release fault rules, and show what they have done."""
 
 
 @faults.command("list")
-@_api
+@pass_api
 def list_faults(api: Api) -> None:
     """List the rules and their counts."""
-    api.show(api.ask("GET", "faults"), ("name", "matched", "fired", "held", "enabled"), "rules")
+    _show_rules(api, api.ask("GET", "faults"))
+
+
+def _show_rules(api: Api, found: Any) -> None:
+    api.show(found, ("name", "matched", "fired", "held", "enabled"), "rules")
+
+
+_fault_file = click.option(
+    "-f",
+    "--file",
+    "file",
+    required=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Fault file (YAML or JSON).",
+)
 
 
 @faults.command("add")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@_api
-def add_fault(api: Api, file: Path) -> None:
-    """Add the rules of a fault file (YAML or JSON)."""
+@_fault_file
+@pass_api
+def add_faults(api: Api, file: Path) -> None:
+    """Add the rules and toxics of a fault file to those that there are."""
+    settings = _read_faults(file)
+    for each in ("seed", "round_trip_ms"):
+        if each in settings.model_fields_set:
+            raise click.ClickException(f"{file}: {each} replaces that of the server; use faults replace")
+    for rule in settings.rules:
+        api.show(api.ask("POST", "faults", rule.model_dump(mode="json")))
+    for toxic in settings.toxics:
+        api.show(api.ask("POST", "toxics", toxic.model_dump(mode="json")))
+
+
+@faults.command("replace")
+@_fault_file
+@pass_api
+def replace_faults(api: Api, file: Path) -> None:
+    """Replace all rules and toxics, the seed and the round-trip time by a fault file."""
+    _show_rules(api, api.ask("PUT", "faults", _read_faults(file).model_dump(mode="json")))
+
+
+def _read_faults(file: Path) -> FaultSettings:
     from segstore.server.faults import FaultFileError, read_faults
 
     try:
-        settings = read_faults(file)
+        return read_faults(file)
     except FaultFileError as error:
         raise click.ClickException(str(error)) from error
-    for each in settings.rules:
-        api.show(api.ask("POST", "faults", each.model_dump(mode="json")))
 
 
 @faults.command("remove")
 @click.argument("name", required=False)
-@_api
+@pass_api
 def remove_fault(api: Api, name: str | None) -> None:
     """Remove a rule, or all, and release what they hold."""
-    api.show(api.ask("DELETE", "faults" if name is None else f"faults/{_quoted(name)}"))
+    api.show(api.ask("DELETE", "faults" if name is None else f"faults/{quoted(name)}"))
 
 
 @faults.command("release")
 @click.argument("name")
-@_api
+@pass_api
 def release_fault(api: Api, name: str) -> None:
     """Release what a rule holds now."""
-    api.show(api.ask("POST", f"faults/{_quoted(name)}/release"))
+    api.show(api.ask("POST", f"faults/{quoted(name)}/release"))
+
+
+@faults.command()
+@click.option("--rule", metavar="NAME", help="Only decisions of this rule.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only decisions with a greater number.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number.")
+@pass_api
+def decisions(api: Api, **given: Any) -> None:
+    """List what the rules have done, oldest first."""
+    columns = ("number", "rule", "action", "nth", "connection", "direction", "type", "segments", "event_number")
+    api.show(api.ask("GET", "decisions", **given), columns, "decisions")
+
+
+@faults.command()
+@pass_api
+def unmatched(api: Api) -> None:
+    """Show the rules that never matched or never fired; the exit status is 1 if there are any."""
+    found = api.ask("GET", "unmatched")
+    if api.as_json:
+        api.show(found)
+    else:
+        for text in found["unmatched"]:
+            for line in text.splitlines():
+                echo(line)
+    if found["unmatched"]:
+        raise SystemExit(1)
+
+
+@faults.command("round-trip")
+@click.argument("milliseconds", type=click.FloatRange(0), metavar="MS")
+@pass_api
+def round_trip(api: Api, milliseconds: float) -> None:
+    """Set the minimum delay of every reply."""
+    api.show(api.ask("PUT", "round-trip", {"round_trip_ms": milliseconds}))
+
+
+@ctl.group()
+def toxics() -> None:
+    """List and remove toxics; `faults add` adds those of a file."""
+
+
+@toxics.command("list")
+@pass_api
+def list_toxics(api: Api) -> None:
+    """List the toxics, and how many connections have each."""
+    api.show(api.ask("GET", "toxics"), ("name", "connections", "toxic"), "toxics")
+
+
+@toxics.command("remove")
+@click.argument("name", required=False)
+@pass_api
+def remove_toxic(api: Api, name: str | None) -> None:
+    """Remove a toxic, or all."""
+    api.show(api.ask("DELETE", "toxics" if name is None else f"toxics/{quoted(name)}"))
+
+
+@ctl.group()
+def connections() -> None:
+    """List the connections of clients, and close them."""
+
+
+@connections.command("list")
+@pass_api
+def list_connections(api: Api) -> None:
+    """List the open connections."""
+    columns = ("number", "store", "peer", "writers", "bytes_in", "bytes_out", "held_bytes")
+    api.show(api.ask("GET", "connections"), columns, "connections")
+
+
+@connections.command("cut")
+@click.argument("number", type=int, required=False)
+@pass_api
+def cut_connections(api: Api, number: int | None) -> None:
+    """Close a connection, or all, at once, as a failing network does."""
+    api.show(api.ask("DELETE", "connections" if number is None else f"connections/{number}"))
+
+
+@ctl.group()
+def record() -> None:
+    """Start, stop, download and delete recordings of the traffic."""
+
+
+@record.command("start")
+@click.argument("name", default="")
+@click.option("--max-bytes", type=click.IntRange(1), metavar="BYTES", help="Where it ends; 64 MiB by default.")
+@pass_api
+def start_recording(api: Api, name: str, max_bytes: int | None) -> None:
+    """Start a recording; its name is printed."""
+    given = {"name": name, **({} if max_bytes is None else {"max_bytes": max_bytes})}
+    api.show(api.ask("POST", "recordings", given))
+
+
+@record.command("list")
+@pass_api
+def list_recordings(api: Api) -> None:
+    """List the recordings."""
+    api.show(api.ask("GET", "recordings"), ("name", "running", "records", "size", "problem"), "recordings")
+
+
+@record.command("stop")
+@click.argument("name")
+@pass_api
+def stop_recording(api: Api, name: str) -> None:
+    """Stop a recording; the exit status is 1 if it ended at its limit before."""
+    api.show(api.ask("POST", f"recordings/{quoted(name)}/stop"))
+
+
+@record.command("download")
+@click.argument("name")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@pass_api
+def download_recording(api: Api, name: str, file: Path) -> None:
+    """Write what a recording has so far to a new FILE, .wtrace, .jsonl or .pcapng, or to standard output (-)."""
+    from segstore.traces import STANDARD_OUTPUT, UnknownSuffix, capture_for, finish, replacing
+
+    path = f"recordings/{quoted(name)}/trace"
+    if file == STANDARD_OUTPUT:
+        api.download(path, sys.stdout.buffer, form="jsonl")
+        return
+    try:
+        capture = capture_for(file)
+        with replacing(capture) as part:
+            api.download(path, part)
+        finish(capture, file)
+    except UnknownSuffix as error:
+        raise click.UsageError(str(error)) from error
+
+
+@record.command("delete")
+@click.argument("name")
+@pass_api
+def delete_recording(api: Api, name: str) -> None:
+    """Delete a recording."""
+    api.show(api.ask("DELETE", f"recordings/{quoted(name)}"))
 
 
 _match = click.argument("match", default="", metavar="[FILTER]")
@@ -176,7 +260,7 @@ _match = click.argument("match", default="", metavar="[FILTER]")
 @ctl.command()
 @_match
 @click.option("--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Maximum number.")
-@_api
+@pass_api
 def requests(api: Api, match: str, limit: int) -> None:
     """List the latest requests that match a filter, newest first."""
     found = api.ask("GET", "requests", match=match, limit=limit)
@@ -186,7 +270,7 @@ def requests(api: Api, match: str, limit: int) -> None:
 @ctl.command()
 @click.argument("prefix", default="", metavar="[PREFIX]")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
-@_api
+@pass_api
 def segments(api: Api, prefix: str, limit: int) -> None:
     """List segments whose names begin with PREFIX."""
     found = api.ask("GET", "segments", prefix=prefix, limit=limit)
@@ -194,7 +278,7 @@ def segments(api: Api, prefix: str, limit: int) -> None:
 
 
 @ctl.command()
-@_api
+@pass_api
 def containers(api: Api) -> None:
     """List containers and their owners."""
     api.show(api.ask("GET", "containers"), ("container", "store", "address", "open", "segments"), "containers")
@@ -206,7 +290,7 @@ def snapshot() -> None:
 
 
 @snapshot.command("list")
-@_api
+@pass_api
 def list_snapshots(api: Api) -> None:
     """List the snapshots."""
     api.show(api.ask("GET", "snapshots"), ("name", "segments", "size"), "snapshots")
@@ -215,9 +299,9 @@ def list_snapshots(api: Api) -> None:
 def _snapshot_command(name: str, method: str, suffix: str, text: str) -> None:
     @snapshot.command(name, help=text)
     @click.argument("name")
-    @_api
+    @pass_api
     def command(api: Api, name: str) -> None:
-        api.show(api.ask(method, f"snapshots/{_quoted(name)}{suffix}"))
+        api.show(api.ask(method, f"snapshots/{quoted(name)}{suffix}"))
 
 
 _snapshot_command("take", "PUT", "", "Take a snapshot, and replace one of this name.")
@@ -226,14 +310,14 @@ _snapshot_command("delete", "DELETE", "", "Delete a snapshot.")
 
 
 @ctl.command()
-@_api
+@pass_api
 def reset(api: Api) -> None:
     """Remove all data and fault rules; cuts all connections."""
     api.show(api.ask("POST", "reset"))
 
 
 @ctl.command()
-@_api
+@pass_api
 def keep(api: Api) -> None:
     """Keep requests from now on, for wait and verify."""
     api.show(api.ask("POST", "requests/keep"))
@@ -248,7 +332,7 @@ _STAGES: Final = click.Choice(["received", "applied", "refused", "replied"])
 @click.option("--stage", type=_STAGES, default="applied", show_default=True, help="Stage to reach.")
 @click.option("--timeout-s", type=click.FloatRange(0, 50), default=5.0, show_default=True, help="Deadline.")
 @click.option("--since", type=click.IntRange(0), default=0, help="Only requests with a greater number.")
-@_api
+@pass_api
 def wait(api: Api, match: str, **given: Any) -> None:
     """Wait until requests that match a filter have reached a stage."""
     api.show(api.ask("GET", "requests/wait", match=match, **given))
@@ -261,7 +345,11 @@ def wait(api: Api, match: str, **given: Any) -> None:
 @click.option("--at-most", type=click.IntRange(0), help="The highest number.")
 @click.option("--stage", type=_STAGES, default="received", show_default=True, help="Stage to have reached.")
 @click.option("--since", type=click.IntRange(0), default=0, help="Only requests with a greater number.")
-@_api
+@pass_api
 def verify(api: Api, match: str, **given: Any) -> None:
     """Verify the number of requests that match a filter."""
     api.show(api.ask("GET", "requests/verify", match=match, **given))
+
+
+for _each in CONTENTS:
+    ctl.add_command(_each)

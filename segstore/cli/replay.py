@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from segstore.explore import Exploration, Finding
-    from segstore.server.replay import Problem
+    from segstore.server.replay import Problem, TraceServer
     from segstore.traces import Drive
     from segstore.wire.trace import Record
 
@@ -52,7 +52,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in olde
 def _records(path: Path) -> list[Record]:
     """All records of a trace. Damage is printed; raises ClickException for a trace without requests."""
     from segstore.traces import TraceFile
-    from segstore.wire.trace import TraceError
+    from segstore.wire.trace import RecordKind, TraceError
 
     try:
         with TraceFile(path) as opened:
@@ -61,7 +61,7 @@ def _records(path: Path) -> list[Record]:
         raise click.ClickException(f"{path}: {error}") from error
     for damage in opened.damages:
         echo(f"{path}: {damage}", err=True)
-    if not any(record.direction == 0 and record.kind == 0 for record in found):
+    if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in found):
         raise click.ClickException(f"{path}: there is no request in it")
     return found
 
@@ -75,6 +75,13 @@ def _report_left_out(records: list[Record]) -> None:
             f"the first has {len(first.data)} bytes, on connection {first.connection}",
             err=True,
         )
+
+
+def _report_left_out_calls(server: TraceServer) -> None:
+    """Reports what of the controller calls of a trace cannot be answered."""
+    left_out = server.left_out_calls
+    if left_out:
+        echo(f"records of controller calls left out: {len(left_out)}; {left_out[0]}", err=True)
 
 
 def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | None:
@@ -98,25 +105,29 @@ def timeout_option(help_text: str) -> Callable[[F], F]:
     return click.option("--timeout-s", type=positive, default=5.0, show_default=True, help=help_text)
 
 
-def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> frozenset[str]:
+def _fields(ctx: click.Context, option: click.Parameter, given: tuple[str, ...], *, calls: bool) -> frozenset[str]:
     from segstore.wire import COMMANDS
 
     known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
+    if calls and not known.issuperset(given):
+        from segstore.wire.trace import names_of_call_fields
+
+        known |= names_of_call_fields()
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" ({near[0]}?)" if near else ""
-            raise click.BadParameter(f"no command has a field {name!r}{hint}", ctx, option)
+            raise click.BadParameter(f"no command {'or call ' * calls}has a field {name!r}{hint}", ctx, option)
     return frozenset(given)
 
 
-def ignore_option(help_text: str) -> Callable[[F], F]:
-    """`--ignore`: fields that are not compared, as a set of names."""
+def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
+    """`--ignore`: fields that are not compared, as a set of names. calls: whether it may be one of a call."""
     return click.option(
         "--ignore",
         metavar="FIELD",
         multiple=True,
-        callback=_fields,
+        callback=partial(_fields, calls=calls),
         default=("last_modified", "server_stack_trace"),
         show_default=True,
         help=help_text,
@@ -195,6 +206,7 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
 
 async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
     from segstore.traces import drive
+    from segstore.wire.trace import Direction, RecordKind
 
     found = await drive(
         records,
@@ -204,6 +216,9 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
+    calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
+    if calls:
+        echo(f"controller calls that were not made, because --to is a store: {calls}", err=True)
     return _compared(found, "in the trace", "the store's")
 
 
@@ -219,8 +234,6 @@ def _compared(found: Drive, left: str, right: str) -> int:
 
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
-    import contextlib
-
     from segstore.cli.serving import stopped_by_signal
     from segstore.server.replay import TraceServer, of_clients
 
@@ -229,7 +242,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
 
     def tell(problem: Problem) -> None:
         try:
-            echo(problem)  # which flushes
+            for line in str(problem).splitlines():
+                echo(line)  # which flushes
         except BrokenPipeError:  # the reader of the output has gone
             stop.set()
 
@@ -239,17 +253,12 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
     _report_left_out(server.replay.left_out)
-    async with server, contextlib.AsyncExitStack() as stack:
+    async with server:
         said = f"segstore replays: {server.host}:{server.port}"
         if with_controller:
-            from segstore.server.controller.api import ControllerServer
-            from segstore.server.replay import read_script, replay_controller
-
-            made = replay_controller(read_script(records), server.host, server.port)
-            controller = await stack.enter_async_context(
-                await ControllerServer.start(made, server.host, options["controller_port"])
-            )
-            said += f", controller: {server.host}:{controller.port}"
+            controller = await server.start_controller(records, server.host, options["controller_port"])
+            said += f", controller: {controller}"
+            _report_left_out_calls(server)
         echo(said)
         sys.stdout.flush()
         await stop.wait()

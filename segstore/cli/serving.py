@@ -103,8 +103,11 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
     return min(found)
 
 
-def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None = None) -> str:
-    """Instructions for connecting a client to the controller, host:port, in the languages of the official clients."""
+def pointers(controller: str, *, tls: bool, passwords: bool, end: str = "what was written is gone") -> str:
+    """Instructions for connecting a client to the controller, host:port, in the languages of the official clients.
+
+    end: what happens when the process ends.
+    """
     uri = f"{'tls' if tls else 'tcp'}://{controller}"
     python = "".join([", auth_enabled=True" if passwords else "", ", tls_enabled=True" if tls else ""])
     rust = "".join([".is_auth_enabled(true)" if passwords else "", ".is_tls_enabled(true)" if tls else ""])
@@ -120,7 +123,7 @@ def pointers(controller: str, *, tls: bool, passwords: bool, data: Path | None =
         f'  Rust    ClientConfigBuilder::default().controller_uri("{uri}"){rust}.build()',
         f'  Java    ClientConfig.builder().controllerURI(URI.create("{uri}")){java}.build()',
         *([f"  Python and Rust take from the environment: {'; '.join(settings)}"] if settings else []),
-        f"Ctrl-C ends it, and what was written {f'stays in {data}' if data else 'is gone'}.",
+        f"Ctrl-C ends it, and {end}.",
     ]
     return "\n".join(lines)
 
@@ -236,7 +239,9 @@ async def _serve(settings: ServeSettings) -> None:
         print_announcement(settings.announce, *parts, out=out)
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):
             tls, passwords = settings.cluster.store.tls is not None, settings.password_file is not None
-            sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, data=settings.cluster.data) + "\n")
+            data = settings.cluster.data
+            end = f"what was written {f'stays in {data}' if data else 'is gone'}"
+            sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, end=end) + "\n")
         limit = settings.cluster.store.limits.max_memory_bytes
         if settings.announce == "text" and limit is not None:
             what = "stored data" if settings.cluster.data is None else "names, attributes and keys"

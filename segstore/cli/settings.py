@@ -117,7 +117,7 @@ _METAVARS: Final = {
 _UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
 _NEW: Final = ("data", "record")
 """Paths that need not exist."""
-_OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG")
+_OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG|SEGSTORE_CONTROLLER|SEGSTORE_URL")
 _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 

@@ -20,6 +20,12 @@ def _file(help_text: str) -> dict[str, Any]:
     return {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "metavar": "FILE", "help": help_text}
 
 
+def _kept_bytes() -> int:
+    from segstore.server.traffic import KEPT_BYTES
+
+    return KEPT_BYTES
+
+
 @click.command()
 @click.option("--controller", metavar="URI", help="Controller to proxy, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option("--store", metavar="HOST:PORT", help=_STORE)
@@ -41,6 +47,21 @@ def _file(help_text: str) -> dict[str, Any]:
     default=0,
     show_default=True,
     help="Port for the controller (gRPC); 0 picks a free one.",
+)
+@click.option(
+    "--http-port",
+    metavar="PORT",
+    type=_PORT,
+    help="Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default.",
+)
+@click.option("--http-token-file", **_file("File with the token that requests to the HTTP port must carry."))
+@click.option(
+    "--history-bytes",
+    metavar="BYTES",
+    type=click.IntRange(0),
+    default=_kept_bytes,
+    show_default="16 MiB",
+    help="With an HTTP port: bytes of the latest traffic to keep in memory; 0 for none.",
 )
 @click.option("--published-host", metavar="NAME", help="Host name to announce to clients; default: --host.")
 @click.option("--ca", **_file("CA certificates to trust for tls:// (PEM); default: the system's."))

@@ -1,4 +1,4 @@
-"""Output of the command line: printed lines, errors of the operating system, log format.
+"""Output of the command line: printed lines, tables, errors of the operating system, log format.
 
 Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
 imitate another line. Log lines have a bounded length.
@@ -6,9 +6,12 @@ imitate another line. Log lines have a bounded length.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -31,6 +34,23 @@ def error_text(error: OSError) -> str:
     if error.strerror is None:
         return str(error) or type(error).__name__
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+
+
+def cell_text(value: object) -> str:
+    """A value in a table: printable text, a list with spaces between, other values as JSON; nothing for None."""
+    from segstore.wire.printable import printable
+
+    if isinstance(value, list):
+        return " ".join(map(cell_text, value))
+    return "" if value is None else printable(value) if isinstance(value, str) else json.dumps(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Prints rows under their columns' names, in columns as wide as needed."""
+    cells = [list(columns), *([cell_text(row[name]) for name in columns] for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
+    for row in cells:
+        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 class Renamed(click.Option):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Difference, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Difference, Exchange, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -153,7 +153,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
-            echo(_one_line(seen, full), fg=_colour(seen))
+            echo(_one_line(seen, full, show_tokens), fg=_colour(seen))
             if form == "hex" and seen.kind in ("frame", "bytes"):
                 for line in _annotated(seen.record.data, show_tokens, full):
                     echo(line)
@@ -166,16 +166,16 @@ def _colour(seen: Exchange) -> str | None:
     return "bright_black" if seen.kind in ("open", "close") else "cyan" if seen.direction else None
 
 
-def _one_line(seen: Exchange, full: bool) -> str:
+def _one_line(seen: Exchange, full: bool, show_tokens: bool) -> str:
     from segstore.traces import duration
 
     arrow = "<" if seen.direction else ">"
     latency = seen.latency_ns
     waited = "" if latency is None else f"  after {duration(latency)}"
-    return f"{seen.time_ns / 1e9:12.6f}  #{seen.connection} {arrow} {_said(seen, full)}{waited}"
+    return f"{seen.time_ns / 1e9:12.6f}  #{seen.connection} {arrow} {_said(seen, full, show_tokens)}{waited}"
 
 
-def _said(seen: Exchange, full: bool) -> str:
+def _said(seen: Exchange, full: bool, show_tokens: bool) -> str:
     from segstore.wire.inspect import summary
     from segstore.wire.trace import unpack_data
 
@@ -187,13 +187,19 @@ def _said(seen: Exchange, full: bool) -> str:
             return summary(seen.command, full=full)
         return f"{seen.type_name}, {len(data)} bytes, malformed: {seen.error}"
     if seen.call is not None:
-        return str(seen.call)
+        return _of_call(seen.call, show_tokens)
     facts = unpack_data(data)
     said = f"{len(data)} bytes" if facts is None else " ".join(f"{name}={json.dumps(facts[name])}" for name in facts)
     if seen.kind == "call":
         return f"{len(data)} bytes that are not a call"
     by = f"closed by the {'store' if seen.direction else 'client'}" if seen.kind == "close" else "opened"
     return f"{by} {said}".rstrip()
+
+
+def _of_call(call: Call, show_tokens: bool) -> str:
+    from segstore.wire.trace import redacted_call
+
+    return str(call if show_tokens else redacted_call(call))
 
 
 def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[str]:
@@ -229,7 +235,7 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
 @trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=_IN)
 @click.argument("right", metavar="B", type=_IN)
-@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @click.option("--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
@@ -237,7 +243,7 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
 
     Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Times are
     not compared. Ids of requests, writers, transactions and transient segments may differ, if each always stands for
-    the same one in the other trace. Connections are matched by their first request.
+    the same one in the other trace. Connections are matched by their first request, controller calls by what they ask.
     """
     from segstore.wire.trace import Translation, differences
 
@@ -250,11 +256,24 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
 
 
 def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
+    from segstore.wire.trace import CONTROLLER, Call
+
     way = "reply" if found.direction else "request"
-    yield f"connection {found.connection}, {way} {found.number}:"
+    is_call = found.connection == CONTROLLER
+    yield (
+        f"controller call {found.number}, {way}:"
+        if is_call
+        else f"connection {found.connection}, {way} {found.number}:"
+    )
     if found.left is None or found.right is None:
         there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
-        yield f"  only {there} goes on, with {count} more"
+        yield (
+            f"  only {there} has it, and {count} more of its method"
+            if is_call
+            else (f"  only {there} goes on, with {count} more")
+        )
+    elif is_call and found.left_over:
+        yield f"  {found.left_over} more of its method differ"
     for field in found.fields:
         if field.secret and not show_tokens:
             yield f"  {field.field}: the tokens differ"
@@ -262,8 +281,12 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
             yield f"  {field.field or 'bytes not read'}: {_brief(field.left)} in A, {_brief(field.right)} in B"
     for name, record in (("A", found.left), ("B", found.right)):
         if record is not None:
+            call = Call.unpack(record.data) if is_call else None
+            if call is not None:
+                yield f"  {name}: {_of_call(call, show_tokens)}"
+                continue
             yield f"  {name}: {len(record.data)} bytes of kind {record.kind.name}"
-            yield from (f"  {line}" for line in _annotated(record.data, show_tokens))
+            yield from (f"  {line}" for line in _annotated(record.data, show_tokens) if not is_call)
 
 
 def _brief(value: Any) -> str:

@@ -24,10 +24,10 @@ from segstore import __version__
 from segstore.server.cluster import MockCluster
 from segstore.server.config import first_error, unknown_name
 from segstore.server.controller import ControllerConfig, ScalingPolicy, StreamConfig
-from segstore.server.controller.api import Accounts, Authority, ControllerServer
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName, read_faults
 from segstore.server.recording import together
-from segstore.server.replay import Problem, TraceServer, of_clients, read_script, replay_controller
+from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import Stoppable, ThreadHost
 from segstore.testing.reports import report_of, report_of_trace
@@ -296,6 +296,9 @@ class ServedTap(Watched):
     def controller_uri(self) -> str:
         return self.tap.controller_uri
 
+    def http_url(self) -> str:
+        return self.tap.http_url
+
     def cut(self) -> int:
         return self.tap.cut()
 
@@ -339,7 +342,7 @@ class ServedTrace:
         self.server = server
         self._host = host
         self._records = records
-        self._controller: ControllerServer | None = None
+        self._controller = ""
 
     @classmethod
     async def start(
@@ -363,18 +366,14 @@ class ServedTrace:
         return self
 
     async def stop(self) -> None:
-        controller, self._controller = self._controller, None
-        if controller is not None:
-            await controller.aclose()
         await self.server.stop()
 
     async def controller_uri(self) -> str:
         """Starts the controller, if it does not run."""
-        if self._controller is None:
+        if not self._controller:
             await _hold_grpc(self._host)
-            made = replay_controller(read_script(self._records), self.server.host, self.server.port)
-            self._controller = await ControllerServer.start(made)
-        return f"{self._controller.endpoint.host}:{self._controller.port}"
+            self._controller = str(await self.server.start_controller(self._records))
+        return self._controller
 
     def address(self) -> tuple[str, int]:
         return self.server.host, self.server.port

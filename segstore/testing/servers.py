@@ -388,6 +388,11 @@ class RunningTap(Running):
         """host:port of the controller, through the tap."""
         return self._do(ServedTap.controller_uri)
 
+    @property
+    def http_url(self) -> str:
+        """http://host:port of the control API, if the option `http_port` is given, such as 0."""
+        return self._do(ServedTap.http_url)
+
 
 class Waits:
     """The waits of a server, as awaitables of the caller's loop."""

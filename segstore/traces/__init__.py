@@ -11,7 +11,7 @@ from segstore.traces.files import (
     replacing,
     write_trace,
 )
-from segstore.traces.recording import STANDARD_OUTPUT, Recording
+from segstore.traces.recording import STANDARD_OUTPUT, Recording, capture_for, finish
 from segstore.traces.replay import Drive, drive, report
 from segstore.traces.stats import duration, lines, statistics
 from segstore.traces.stubborn_client import TraceClient, shortened
@@ -26,9 +26,11 @@ __all__ = [
     "TraceClient",
     "TraceFile",
     "UnknownSuffix",
+    "capture_for",
     "check_suffix",
     "drive",
     "duration",
+    "finish",
     "lines",
     "redacted",
     "replacing",

@@ -5,9 +5,12 @@ time. The addresses are those of the record that opened the connection; a connec
 127.0.0.0/8. A connection ends with FINs, first from the side that closed it. What packets cannot carry (facts other
 than addresses, the trace's metadata) is written as comments, for readers only.
 
-Invariant: reading what was written gives the same records of each connection that starts with a Hello, apart from those
-facts. They are in the order of their packets, except that an open record comes with the connection's first bytes.
-Connections are numbered from 1.
+Controller calls are lines of a fixture, on an interface of their own for Wireshark's exported PDUs, which Wireshark
+shows as JSON. Of a message that would make a packet too long for Wireshark only the size is kept.
+
+Invariant: reading what was written gives the same calls, and the same records of each connection that starts with a
+Hello, apart from those facts. They are in the order of their packets, except that an open record comes with the
+connection's first bytes. Connections are numbered from 1.
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ from typing import Final
 
 from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import Piece, Skipped
-from segstore.pipeline.trace.packet_files import ACK, FIN, RAW_IP, SYN
+from segstore.pipeline.trace.packet_files import ACK, CALL_START, FIN, RAW_IP, SYN, UPPER_PDU
 from segstore.pipeline.trace.packets import read_packets
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Damage, Direction, Metadata, Record, RecordKind, unpack_data
+from segstore.wire.trace import CONTROLLER, Call, Damage, Direction, Metadata, Record, RecordKind, to_line, unpack_data
 
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _COMMENT, _APPLICATION, _RESOLUTION = 1, 4, 9
 _MOST_DATA: Final = 65_000
 """Bytes of a record in one packet; IP allows 65,535 with its headers."""
+_MOST_LINE: Final = 200_000
+"""Longest line of a call; Wireshark refuses packets above 262,144 bytes."""
+_TCP_INTERFACE, _CALL_INTERFACE = 0, 1
 _PUSH: Final = 0x08
 _MASK: Final = 0xFFFFFFFF
 
@@ -46,7 +52,8 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
         for record in found.columns or ():
             if record.kind is RecordKind.OPEN:
                 numbers[record.connection] = len(numbers) + 1
-            yield record._replace(connection=numbers[record.connection])
+            number = CONTROLLER if record.kind is RecordKind.CALL else numbers[record.connection]
+            yield record._replace(connection=number)
 
 
 def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
@@ -54,11 +61,17 @@ def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -
     connections: dict[int, _Connection] = {}
     used: set[tuple[_End, _End]] = set()
     port = 49_151
-    started = False
+    started = with_calls = False
     for record in records:
         if not started:
             yield _start(metadata())
             started = True
+        if record.kind is RecordKind.CALL:
+            if not with_calls:
+                yield _interface(UPPER_PDU)
+                with_calls = True
+            yield _call(record)
+            continue
         connection = connections.get(record.connection)
         if connection is None or record.kind is RecordKind.OPEN:
             if connection is not None:
@@ -131,10 +144,24 @@ class _Connection:
         else:
             ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + size, 0, 0x4000, 64, 6, 0, source, target)
             ip = ip[:10] + _checksum(ip) + ip[12:]
-        packet = ip + tcp
-        at = max(ts_ns, 0)
-        head = struct.pack("<IIIII", 0, at >> 32, at & _MASK, len(packet), len(packet))
-        return _block(_PACKET, head + _padded(packet), *_options(_COMMENT, comment))
+        return _enhanced(_TCP_INTERFACE, ts_ns, ip + tcp, comment)
+
+
+def _call(record: Record) -> bytes:
+    """A packet with a controller call."""
+    line = to_line(record, record.ts_ns)
+    call = Call.unpack(record.data)
+    if len(line) > _MOST_LINE and call is not None:
+        short = call._replace(message=b"", omitted=call.omitted or len(call.message))
+        line = to_line(record._replace(data=short.pack()), record.ts_ns)
+    data = CALL_START[: CALL_START.index(b"{")] + line.encode()
+    return _enhanced(_CALL_INTERFACE, record.ts_ns, data)
+
+
+def _enhanced(interface: int, ts_ns: int, packet: bytes, comment: str = "") -> bytes:
+    at = max(ts_ns, 0)
+    head = struct.pack("<IIIII", interface, at >> 32, at & _MASK, len(packet), len(packet))
+    return _block(_PACKET, head + _padded(packet), *_options(_COMMENT, comment))
 
 
 def _checksum(data: bytes) -> bytes:
@@ -146,8 +173,12 @@ def _start(metadata: Metadata) -> bytes:
     said = "; ".join(f"{name}: {value}" for name, value in metadata.values.items())
     section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
     options = (*_options(_COMMENT, said), *_options(_APPLICATION, metadata.recorder))
-    resolution = struct.pack("<HHB3x", _RESOLUTION, 1, 9)
-    return _block(_SECTION, section, *options) + _block(_INTERFACE, struct.pack("<HHI", RAW_IP, 0, 0), resolution)
+    return _block(_SECTION, section, *options) + _interface(RAW_IP)
+
+
+def _interface(link: int) -> bytes:
+    """An interface, whose times are in nanoseconds."""
+    return _block(_INTERFACE, struct.pack("<HHI", link, 0, 0), struct.pack("<HHB3x", _RESOLUTION, 1, 9))
 
 
 def _options(code: int, text: str) -> tuple[bytes, ...]:

@@ -40,6 +40,25 @@ log = logging.getLogger(__name__)
 STANDARD_OUTPUT: Final = Path("-")
 
 
+def capture_for(path: Path) -> Path:
+    """Returns the capture to write first for a recording at `path`. Raises UnknownSuffix, FileExistsError."""
+    check_suffix(path)
+    capture = path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE)
+    for each in (path, capture):
+        if each.exists():
+            said = "the file exists, and a recording never overwrites a file"
+            raise FileExistsError(errno.EEXIST, said, str(each))
+    return capture
+
+
+def finish(capture: Path, path: Path) -> None:
+    """Writes a whole capture in the form of `path` and removes it, unless it is that file. Raises OSError."""
+    if capture != path:
+        with TraceFile(capture) as trace:
+            write_trace(path, trace.records(), lambda: trace.metadata)
+        capture.unlink()
+
+
 class Recording:
     """A recording in progress. Attributes: recorder, for the servers; connections may be added until `close`.
 
@@ -62,12 +81,8 @@ class Recording:
         if path == STANDARD_OUTPUT:
             self.recorder = LineRecorder(Metadata(wire_version, recorder, values or {}), record_tokens=record_tokens)
             return
-        check_suffix(path)
-        if path.exists():
-            said = "the file exists, and a recording never overwrites a file"
-            raise FileExistsError(errno.EEXIST, said, str(path))
         self.recorder = FileRecorder(
-            path if path.suffix == CAPTURE else path.with_name(path.name + CAPTURE),
+            capture_for(path),
             recorder=recorder,
             wire_version=wire_version,
             record_tokens=record_tokens,
@@ -86,11 +101,9 @@ class Recording:
             raise recorder.failure
         if not isinstance(recorder, FileRecorder) or not recorder.path.exists():
             return
-        if not (recorder.connections or recorder.calls or keep_empty):
-            recorder.path.unlink()
-        elif recorder.path != self.path:
-            with TraceFile(recorder.path) as trace:
-                write_trace(self.path, trace.records(), lambda: trace.metadata)
+        if recorder.connections or recorder.calls or keep_empty:
+            finish(recorder.path, self.path)
+        else:
             recorder.path.unlink()
 
 

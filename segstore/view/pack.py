@@ -76,7 +76,7 @@ class _Lanes:
 
     def lane(self, record: Record) -> int:
         lane = self._lanes.get(record.connection)
-        # The same rule as that of `segstore.wire.trace.diff`, so that its connections are these lanes.
+        # The same rule as that of `segstore.wire.trace.diff`, so that its connections are these lanes, without calls.
         if lane is None or (record.kind is RecordKind.OPEN and self._used[lane]):
             lane = self._lanes[record.connection] = len(self._used)
             self._used.append(False)

@@ -336,19 +336,19 @@ class Page {
     }
     const rows = differences.slice(0, 500).map((each, number) => {
       const over = each.fields.map(({ field }) => field || "bytes not read").join(", ");
-      const what = each.left && each.right ? over || "kind of record" : `only ${each.left ? "A" : "B"} goes on, with ${many(each.left ? each.left_over : each.right_over, "more record")}`;
-      return [String(each.connection), each.direction ? "reply" : "request", String(each.number), link(shown(what), () => this.openDifference(number))];
+      const what = each.left && each.right ? over || "kind of record" : `only ${each.left ? "A" : "B"} ${each.connection ? "goes on" : "has it"}, with ${many(each.left ? each.left_over : each.right_over, "more record")}`;
+      return [each.connection ? String(each.connection) : "controller", each.direction ? "reply" : "request", String(each.number), link(shown(what), () => this.openDifference(number))];
     });
-    const said = differences.length ? `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}: the first difference of each direction of each connection. Times are not compared.` : "The traces have no difference. Times are not compared.";
+    const said = differences.length ? `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}: the first difference of each direction of each connection, and of each method of the controller. Times are not compared.` : "The traces have no difference. Times are not compared.";
     const more = differences.length > 500 ? element("p", { className: "facts" }, `The first 500 are listed.`) : null;
-    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" }, element("h2", null, "Differences"), element("p", { className: "facts" }, said), rows.length ? table(["Connection", "Direction", "Frame", "What"], rows) : null, more));
+    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" }, element("h2", null, "Differences"), element("p", { className: "facts" }, said), rows.length ? table(["Connection", "Direction", "Number", "What"], rows) : null, more));
   }
 
   openDifference(number) {
     const [left, right] = this.places[number];
     if (right >= 0) this.views[1].select(right);
     if (left >= 0) this.views[0].open(left);
-    else this.views[1].open(right);
+    else if (right >= 0) this.views[1].open(right);
   }
 
   /** For a record that differs: its fields in both traces, and a link to its counterpart. */
@@ -374,11 +374,22 @@ function letterOf(number) {
 
 /** The record of a stream with a number, counted as `segstore trace diff` does; -1 if it has ended before. */
 function recordOfStream(trace, { connection, direction, number }) {
-  const lane = connection - 1;
-  if (lane >= trace.tables.lanes.length) return -1;
+  if (!connection) return recordOfCall(trace, direction, number);
+  const ofFrames = trace.lanesOfFrames ??= [...trace.tables.lanes.keys()].filter((lane) => trace.tables.lanes[lane][0] !== "0");
+  const lane = ofFrames[connection - 1];
+  if (lane === undefined) return -1;
   for (let place = trace.laneStart[lane], left = number; place < trace.laneStart[lane + 1]; place++) {
     const at = trace.ofLane[place], kind = trace.what[at] & KIND;
     if (kind !== OPEN && kind !== CLOSE && Boolean(trace.what[at] & REPLY) === Boolean(direction) && --left === 0) return at;
+  }
+  return -1;
+}
+
+/** The request or the answer of the controller call with a number, from 1. */
+function recordOfCall(trace, direction, number) {
+  for (let at = 0, left = number; at < trace.count; at++) {
+    const isRequest = (trace.what[at] & KIND) === CALL && !(trace.what[at] & REPLY);
+    if (isRequest && --left === 0) return direction ? trace.replyOf[at] : at;
   }
   return -1;
 }

@@ -156,6 +156,7 @@ class Cluster(ClusterNode):
         if self.members is not None:
             state = self.controller.state
             self.members.configuration.publish(lambda: configured(state))
+        calls = Calls(lambda: self.stores[0].hub.recorder, lambda: self.rules)
         self._served = await ControllerServer.start(
             self.controller,
             settings.store.host,
@@ -164,18 +165,18 @@ class Cluster(ClusterNode):
             tls=settings.tls,
             published_host=settings.public_host,
             settled=None if durability is None else durability.committer.settled,
-            calls=Calls(lambda: self.stores[0].hub.recorder, lambda: self.rules),
+            calls=calls,
         )
         self.controller_address = Endpoint(settings.public_host, self._served.port)
-        await self._serve_rest_api(self._served.executor)
+        await self._serve_rest_api(self._served.executor, calls)
 
-    async def _serve_rest_api(self, executor: Executor) -> None:
+    async def _serve_rest_api(self, executor: Executor, calls: Calls) -> None:
         if self.settings.rest_port is None:
             return
         from segstore.server.rest import Status, answered  # a web library
 
         health = dict.fromkeys(("GRPCServer", "eventProcessor", "retentionService", "watermarkingService"), Status.UP)
-        await self._start_rest_api(self._authority, partial(answered, executor), lambda: health)
+        await self._start_rest_api(self._authority, partial(answered, executor, calls=calls), lambda: health)
 
     def _journal(self, operation: op.Operation) -> None:
         if self.durability is not None:

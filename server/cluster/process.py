@@ -288,7 +288,8 @@ class ClusterProcess(ClusterNode):
                 **dict.fromkeys(("clusterListener", "segmentContainerMonitor"), Status.UP if connected else Status.NEW),
             }
 
-        await self._start_rest_api(self._authority, answered_by_leader(front, executor), health)
+        timeout_s = self.settings.controller.rest_timeout_ms / 1000
+        await self._start_rest_api(self._authority, answered_by_leader(front, executor, timeout_s), health)
 
     # --- with each session ------------------------------------------------------------------------------------------
 

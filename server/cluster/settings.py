@@ -15,7 +15,7 @@ from segstore.server.controller import ControllerConfig
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.net import TlsFiles, public_host
-from segstore.server.traffic import KEPT_BYTES, Traffic
+from segstore.server.traffic import KEPT_BYTES, Traffic, make_traffic
 
 
 class ZooKeeperSettings(BaseModel):
@@ -91,9 +91,9 @@ class ClusterSettings(BaseModel):
 
     def make_traffic(self) -> Traffic | None:
         """Makes what keeps the latest traffic; None if nothing shows it."""
-        if self.http_port is None or not self.history_bytes:
+        if self.http_port is None:
             return None
-        return Traffic(self.history_bytes, max_frame_bytes=self.store.limits.max_frame_bytes)
+        return make_traffic(self.history_bytes, max_frame_bytes=self.store.limits.max_frame_bytes)
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -3,37 +3,86 @@
 Every handler is a coroutine, so it runs on the store's loop and not in a thread; handlers that iterate over many
 segments yield to the loop regularly. The OpenAPI description is at /v1/openapi.json, the live page at /. No page loads
 scripts from elsewhere.
+
+Invariant of the description: an operation lists every status that it can be answered with. The id of an operation is
+the name of its handler, and clients are generated from it: it is part of the API.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import looking, page
+from segstore.server.control_api import contents, page
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.problems import Problem, install
-from segstore.server.control_api.routes import about, containers, faults, requests, streams, toxics
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install
+from segstore.server.control_api.routes import (
+    about,
+    bodies,
+    connections,
+    containers,
+    decisions,
+    faults,
+    recordings,
+    requests,
+    segments,
+    streams,
+    toxics,
+)
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
-_ABOUT = """Inspects and controls a running segment store.
+_EVERYWHERE: Final = (
+    about,
+    connections,
+    faults,
+    decisions,
+    toxics,
+    asserting,  # before `requests`, whose paths end in a number
+    requests,
+    recordings,
+    page,
+)
+_OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
+"""Resources that a tap does not have."""
+_ABOUT: Final = """Inspects and controls a running segment store, or a tap before one.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
 
-
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    kind = {"schema": {"$ref": "#/components/schemas/Problem"}}
-    return {each: {"model": Problem, "content": {"application/problem+json": kind}} for each in statuses}
+_REFUSALS: Final = {
+    "400": "The request is not HTTP, has no valid Host header, or its body is not JSON.",
+    "401": "The token is missing or wrong.",
+    "403": "The request comes from another web page, or is for a host name that is not this server's.",
+    "404": "Something that the path names does not exist.",
+    "408": "The body was not complete in time.",
+    "409": "The server's state does not allow it, or what was waited for or verified is not so.",
+    "413": "The body is too long.",
+    "415": "The body's content type is not one that the operation takes.",
+    "422": "A value in the request is invalid.",
+    "500": "Unexpected error; the server's log says more.",
+    "503": "The server cannot store data any more.",
+}
+"""What each status means that is no success. Routes add those of their own."""
+_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
+_NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
+"""Models that the library describes and no request or response has."""
+_OF_LISTS: Final = ("type", "items", "minItems", "maxItems")
 
 
 def _operation(route: APIRoute) -> str:
     return route.name
 
 
-def make_app(controlled: Controlled) -> FastAPI:
-    """Creates the application, without the guard in front of it."""
+def _refuse_on_tap() -> None:
+    raise ApiProblem(
+        409, "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap", "path"
+    )
+
+
+def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
+    """Creates the application, without the guard in front of it. guarded: whether the guard requires a token."""
     app = FastAPI(
         title="segstore",
         version=controlled.version,
@@ -43,40 +92,81 @@ def make_app(controlled: Controlled) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=_operation,
-        responses=_refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 501, 503),
     )
-    for resources in (
-        about,
-        streams,
-        looking,
-        containers,
-        faults,
-        toxics,
-        asserting,  # before `requests`, whose paths end in a number
-        requests,
-        arranging,
-        events,
-        snapshots,
-        page,
-    ):
+    for resources in _EVERYWHERE:
         app.include_router(resources.router(controlled))
+    on_tap = controlled.tap is not None
+    for resources in _OF_STORES:
+        refused = [Depends(_refuse_on_tap)] if on_tap else []
+        app.include_router(resources.router(controlled), dependencies=refused, include_in_schema=not on_tap)
     install(app)
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _describe_actions(described())
+            description = described()
+            _describe_rules(description)
+            bodies.describe_yaml(description)
+            _describe_responses(description)
+            _describe_access(description, guarded=guarded)
         return described()
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the library documents
     return app
 
 
-def _describe_actions(description: dict[str, Any]) -> None:
-    """Adds to the description that an action can be a word, alone or in a list; the model does not say so."""
+def _describe_rules(description: dict[str, Any]) -> None:
+    """Adds to the description the short forms of rules: an action as a word, one value for a list."""
     for name, schema in description["components"]["schemas"].items():
         if name.startswith("Rule"):
-            actions = schema["properties"]["do"]
-            one = {"anyOf": [{"type": "string"}, actions["items"]]}
-            listed = {"type": "array", "minItems": 1, "items": one}
-            schema["properties"]["do"] = {"anyOf": [*one["anyOf"], listed], "title": "Do"}
+            fields = schema["properties"]
+            fields["do"]["items"] = {"anyOf": [{"type": "string"}, fields["do"]["items"]]}
+            for field in (fields["do"], fields["nth"]):
+                listed = {key: field.pop(key) for key in _OF_LISTS if key in field}
+                field["anyOf"] = [listed["items"], listed]
+
+
+def _describe_responses(description: dict[str, Any]) -> None:
+    """Describes what successes are, and refusals once for all operations."""
+    components = description["components"]
+    schemas = components["schemas"]
+    schemas["Problem"] = Problem.model_json_schema()
+    for name in _NOT_SENT:
+        schemas.pop(name, None)
+    components["responses"] = {
+        f"Problem{status}": {"description": text, "content": _PROBLEM} for status, text in _REFUSALS.items()
+    }
+    for operations in description["paths"].values():
+        for operation in operations.values():
+            responses = operation["responses"]
+            for status, response in responses.items():
+                if status.startswith("2"):
+                    response["description"] = _success(response, schemas, operation["summary"])
+                else:
+                    response["content"] = _PROBLEM
+            for status in _refusals(operation):
+                responses[status] = {"$ref": f"#/components/responses/Problem{status}"}
+
+
+def _success(response: dict[str, Any], schemas: dict[str, Any], summary: str) -> str:
+    """What a response has: the first line about its model; the summary of the operation if it has none."""
+    reference = response.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
+    about: str = schemas.get(reference.rpartition("/")[2], {}).get("description", summary)
+    return about.partition("\n")[0]
+
+
+def _refusals(operation: dict[str, Any]) -> list[str]:
+    """The statuses that an operation can be refused with, by what a request of it has."""
+    places = {each["in"] for each in operation.get("parameters", ())}
+    has_body = "requestBody" in operation
+    absent = set() if "path" in places else {"404"}
+    if not has_body:
+        absent |= {"408", "413", "415"} if places else {"408", "413", "415", "422"}
+    if operation["tags"] == ["server"]:  # they have no state
+        absent |= {"409", "503"}
+    return [each for each in _REFUSALS if each not in absent]
+
+
+def _describe_access(description: dict[str, Any], *, guarded: bool) -> None:
+    description["components"]["securitySchemes"] = {"token": _TOKEN}
+    description["security"] = [{"token": []}] if guarded else [{}, {"token": []}]

@@ -1,4 +1,4 @@
-"""The objects that the control API inspects and changes: the stores of a process, their faults, the controller."""
+"""The objects that the control API inspects and changes: stores or a tap, their faults, the controller."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from segstore.server.config import StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, StoreService, WriterCounts
+from segstore.server.connection import WriterCounts
+from segstore.server.control_api.fronts import Front, Store, StoreFront, Tap
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
 from segstore.server.node import Snapshots
-from segstore.server.store import SegmentStore, StoreError
+from segstore.server.recordings import Recordings
+from segstore.server.store import StoreError
 from segstore.server.traffic import Traffic
+from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
 _ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
@@ -32,35 +34,25 @@ async def _settled() -> None:
     return None
 
 
-class Store(Protocol):
-    """A running segment store. number: in its cluster. address: None until it listens, as `admin_address`."""
-
-    settings: StoreSettings
-    number: int
-    store: SegmentStore
-    service: StoreService
-    hub: ConnectionHub[Connection]
-    address: Endpoint | None
-    admin_address: Endpoint | None
-
-
 @dataclass(frozen=True)
 class Controlled:
     """The objects behind the control API.
 
-    stores: the stores of this process. faults: their fault rules; None if they have none. controller: returns the
-    current controller, if any; controller_address: returns its address. data: the data directory; None for memory.
-    move: moves a container to a store, if several stores are in this process; else why_not_moved says why containers
-    cannot be moved. owner_elsewhere: returns the address of a container's owner in another process. names: registered
-    writer names. snapshots: those of its data; None with a data directory. settled: returns when the
-    controller's changes are durable. one_at_a_time: held by requests that arrange data. traffic: the latest
-    traffic of the stores; None if it is not kept. started_ms: creation time of this object. version: of this project.
+    stores: the stores of this process; none on a tap. tap: the tap, if this is one. faults: their fault rules; None if
+    they have none. controller: returns the current controller, if any; controller_address: returns its address. data:
+    the data directory; None for memory. move: moves a container to a store, if several stores are in this process; else
+    why_not_moved says why containers cannot be moved. owner_elsewhere: returns the address of a container's owner in
+    another process. names: registered writer names. snapshots: those of its data; None with a data directory. settled:
+    returns when the controller's changes are durable. one_at_a_time: held by requests that arrange data. traffic: the
+    latest traffic of the stores; None if it is not kept. started_ms: creation time of this object. version: of this
+    project.
     """
 
-    stores: Sequence[Store]
+    stores: Sequence[Store] = ()
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
+    tap: Tap | None = None
     traffic: Traffic | None = None
     data: Path | None = None
     move: Callable[[int, int], Awaitable[None]] | None = None
@@ -74,14 +66,61 @@ class Controlled:
     version: str = field(default_factory=lambda: version("segstore"))
 
     @property
+    def fronts(self) -> list[Front]:
+        """What clients connect to, by number."""
+        return [StoreFront(each) for each in self.stores] if self.tap is None else list(self.tap.fronts)
+
+    @property
     def containers(self) -> int:
-        """Number of containers in the cluster."""
-        return self.stores[0].settings.containers
+        """Number of containers in the cluster; 0 on a tap, which has none."""
+        return self.stores[0].settings.containers if self.stores else 0
+
+    @property
+    def wire_version(self) -> int:
+        """The newest wire version that the stores announce; that of the codec on a tap."""
+        return self.stores[0].settings.wire_version if self.stores else WIRE_VERSION
+
+    @property
+    def tls(self) -> bool:
+        """Whether the ports for clients use TLS."""
+        return self.stores[0].settings.tls_cert is not None if self.tap is None else self.tap.tls
+
+    @property
+    def capabilities(self) -> list[str]:
+        """The names of the parts of the API that can be used here."""
+        has_stores, has_traffic = self.tap is None, self.traffic is not None
+        parts = {
+            "tap": not has_stores,
+            "stores": has_stores,
+            "segments": has_stores,
+            "containers": has_stores,
+            "counters": True,
+            "controller": self.controller() is not None,
+            "faults": self.faults is not None,
+            "toxics": self.faults is not None,
+            "requests": has_traffic,
+            "send": has_stores and has_traffic,
+            "recordings": has_traffic,
+            "snapshots": self.snapshots is not None,
+        }
+        return [name for name, is_there in parts.items() if is_there]
+
+    @cached_property
+    def recordings(self) -> Recordings | None:
+        """Recordings of the traffic; None if it is not kept."""
+        return None if self.traffic is None else Recordings(self.traffic)
 
     @cached_property
     def counts(self) -> WriterCounts:
         """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
         return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
+
+    def forget_requests(self) -> None:
+        """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""
+        if self.traffic is not None:
+            self.traffic.clear()
+        if self.faults is not None and self.faults.observer is not None:
+            self.faults.observer.clear()
 
     def count_writers(self) -> None:
         """Starts counting appends per writer in all stores."""

@@ -145,17 +145,21 @@ def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:
 
 
 def _shown(data: Buffer, start: int, stop: int, part: str, kind: str) -> Payload:
-    head = bytes(memoryview(data)[start : min(stop, start + _EVENT_BYTES)])
-    form, text = _text(head, whole=stop - start == len(head))
-    raw = head[:_HEX_BYTES].hex()
+    whole = memoryview(data)[start:stop]
+    form, text = readable_form(whole)
+    raw = bytes(whole[:_HEX_BYTES]).hex()
     return Payload(part=part, kind=kind, offset=start, size=stop - start, form=form, text=text, hex=raw)
 
 
-def _text(data: bytes, *, whole: bool) -> tuple[str, str]:
-    """The form and the text of bytes: JSON or other text if they are UTF-8 without control characters, else hex."""
-    text = readable(data, whole=whole)
+def readable_form(data: Buffer) -> tuple[str, str]:
+    """The form and the text of bytes, of long ones of the first 4 KiB: JSON or other text if they are UTF-8 without
+    control characters, else hex.
+    """
+    head = bytes(memoryview(data)[:_EVENT_BYTES])
+    whole = len(head) == len(data)
+    text = readable(head, whole=whole)
     if text is None:
-        return "hex", data.hex()
+        return "hex", head.hex()
     if whole and text[:1] in ("{", "[") and max(map(text.count, "{[")) <= _MOST_NESTED:
         try:
             pretty = shown(json.dumps(json.loads(text), indent=2, ensure_ascii=False))

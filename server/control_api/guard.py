@@ -9,7 +9,7 @@ If a token is configured, requests must carry it. The live page at `/` needs non
 sites can lead only to that page.
 
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
-content type must be JSON, so that forms of other pages cannot send one.
+content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -26,6 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from segstore.server.control_api.problems import ApiProblem, answer
 
 _TYPE: Final = "application/json"
+YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml")
+"""Types of YAML, the registered one first. As with JSON, forms of other pages cannot send them."""
 _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
 _HEADERS: Final = (
@@ -62,6 +64,11 @@ def host_of(header: str) -> str | None:
     return host.rstrip(".").lower()
 
 
+def media_type(header: str) -> str:
+    """Returns the type in a `Content-Type` header, in lower case and without parameters."""
+    return header.partition(";")[0].strip().lower()
+
+
 def refusal_of(problem: ApiProblem) -> Response:
     """The response of a refused request of the control API."""
     return answer(
@@ -84,15 +91,17 @@ class Guard:
         names: Iterable[str] = (),
         token: bytes | None = None,
         refusal: Callable[[ApiProblem], Response] = refusal_of,
+        yaml_paths: Collection[str] = (),
         max_body_bytes: int = 256 * 1024,
         body_timeout_s: float = 10.0,
     ) -> None:
-        """refusal: makes the response of a refused request."""
+        """refusal: makes the response of a refused request. yaml_paths: where a body may also be YAML."""
         self._app = app
         self._loopback_only = is_loopback(bound)
         self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
         self._token = token
         self._refusal = refusal
+        self._yaml_paths = yaml_paths
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -158,8 +167,11 @@ class Guard:
             raise self._too_long()
         has_body = b"transfer-encoding" in headers or any(each != "0" for each in lengths)
         kinds = headers.get(b"content-type", [])
-        if has_body and (len(kinds) != 1 or kinds[0].partition(";")[0].strip().lower() != _TYPE):
-            raise ApiProblem(415, f"a body is of the type {_TYPE}", "header.content-type")
+        takes_yaml = scope["path"] in self._yaml_paths
+        kind = media_type(kinds[0]) if len(kinds) == 1 else ""
+        if has_body and not (kind == _TYPE or (takes_yaml and kind in YAML_TYPES)):
+            allowed = f"{_TYPE} or {YAML_TYPES[0]}" if takes_yaml else _TYPE
+            raise ApiProblem(415, f"a body is of the type {allowed}", "header.content-type")
 
     def _serves(self, host: str) -> bool:
         if host in self._names:

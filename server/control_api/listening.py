@@ -21,8 +21,9 @@ import ssl
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -32,12 +33,17 @@ from segstore.server.accepting import Listening
 from segstore.server.control_api.app import make_app
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
+from segstore.server.control_api.problems import PROBLEM_TYPE, body
+from segstore.server.control_api.routes import bodies
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
+
+_uvicorn_log = log.getChild("uvicorn")
+_uvicorn_log.setLevel(logging.ERROR)  # below, it reports what clients do, such as Java's `Upgrade: h2c`
 
 _BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
@@ -54,6 +60,10 @@ class _Connection(H11Protocol):
     _asking = False
     since_s = 0.0
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.logger = _uvicorn_log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         super().connection_made(transport)
@@ -85,6 +95,18 @@ class _Connection(H11Protocol):
         if asking is not self._asking:
             self._asking = asking
             self._begin_step(_STEP_S)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""
+        problem = body(400, "this is not an HTTP request, or its head is too long", "header")
+        headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
+        parts = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=problem),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(each) or b"" for each in parts))
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -211,8 +233,9 @@ class ControlApi(HttpListener):
     async def start(self) -> None:
         """Starts listening. Raises AddressInUse, CannotListen."""
         token = None if self._token_file is None else self._token(self._token_file)
-        app = Guard(make_app(self.controlled), bound=self._host, names=self._names, token=token)
-        address = await self.listen(app)
+        app = make_app(self.controlled, guarded=token is not None)
+        guarded = Guard(app, bound=self._host, names=self._names, token=token, yaml_paths=bodies.YAML_PATHS)
+        address = await self.listen(guarded)
         if token is None and not is_loopback(address.host):
             await self.stop()  # before the loop runs again, so no connection was accepted
             raise self._cannot(f"{address.host} is not loopback, so a token is required: --http-token-file")

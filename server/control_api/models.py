@@ -7,7 +7,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from segstore.server.faults import Rule
+from segstore.server.faults import RoundTrip, Rule
+from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
@@ -25,16 +26,17 @@ class Version(BaseModel):
     """Versions of the server."""
 
     segstore: str = Field(description="Version of this project.")
-    wire_version: int = Field(description="The newest wire version that it announces.")
+    wire_version: int = Field(description="The newest wire version that it announces; on a tap, that it decodes.")
     oldest_compatible_version: int = Field(description="The oldest wire version that it accepts.")
 
 
 class StoreInfo(BaseModel):
-    """A store of this process."""
+    """A store of this process, or one that a tap has a port for."""
 
     store: int = Field(description="Its number.")
     address: str | None = Field(description="Its address for clients.")
     admin_address: str | None = Field(description="Its address for admin commands; null if there is none.")
+    upstream: str | None = Field(description="The store's own address, on a tap; null for a store of this process.")
     serving: bool = Field(description="False if it is stopped.")
 
 
@@ -44,9 +46,13 @@ class Served(BaseModel):
     segstore: str = Field(description="Version of this project.")
     started_ms: int = Field(description="Start time in ms since 1970, which differs between runs.")
     controller: str | None = Field(description="The controller's address; null if there is none.")
-    data: str | None = Field(description="The data directory; null for memory.")
+    capabilities: list[str] = Field(
+        description="What can be used here: tap, stores, segments, containers, counters, controller, faults, toxics, "
+        "requests, send, recordings, snapshots."
+    )
+    data: str | None = Field(description="The data directory; null for memory, and on a tap.")
     tls: bool = Field(description="Whether the ports for clients use TLS.")
-    containers: int = Field(description="Number of containers in the cluster.")
+    containers: int = Field(description="Number of containers in the cluster; 0 on a tap.")
     stores: list[StoreInfo]
 
 
@@ -273,8 +279,8 @@ class ConnectionInfo(BaseModel):
     store: int
     peer: str
     admin: bool = Field(description="Whether it uses the admin port.")
-    writers: int = Field(description="Number of writers set up on it.")
-    waiting_reads: int
+    writers: int | None = Field(description="Number of writers set up on it; null on a tap.")
+    waiting_reads: int | None = Field(description="Number of reads that wait for data; null on a tap.")
     bytes_in: int = Field(description="Bytes read from the peer.")
     bytes_out: int = Field(description="Bytes written to the peer.")
     held_bytes: int = Field(description="Memory held for it, in bytes.")
@@ -285,6 +291,12 @@ class Connections(BaseModel):
 
     total: int
     connections: list[ConnectionInfo] = Field(description="The first `limit` connections.")
+
+
+class Cut(BaseModel):
+    """The closed connections."""
+
+    connections: int = Field(description="Number of connections that were closed.")
 
 
 class Closed(BaseModel):
@@ -308,8 +320,49 @@ class FaultRules(BaseModel):
     """The fault rules, in evaluation order."""
 
     seed: int
-    round_trip_ms: float | dict[int, float]
+    round_trip_ms: RoundTrip
     rules: list[FaultRule]
+
+
+class RoundTripTime(BaseModel):
+    """The minimum delay of every reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    round_trip_ms: RoundTrip = Field(description="One number, or an object from store numbers to numbers.")
+
+
+class DecisionInfo(BaseModel):
+    """One firing of a rule."""
+
+    number: int = Field(description="From 1, in order.")
+    rule: str
+    action: str
+    nth: int = Field(description="Number of matches of the rule so far, including this.")
+    request: int = Field(description="The number of the request in the order of receipt.")
+    store: int
+    connection: int
+    direction: str = Field(description="request or reply.")
+    type: str
+    segments: list[str]
+    request_id: str | None = Field(description="As text: it has 64 bits.")
+    event_number: int | None = Field(description="Of an append; null for others.")
+
+
+class Decisions(BaseModel):
+    """Decisions of the fault rules, oldest first. Without times, so that two runs can be compared."""
+
+    last: int = Field(description="The number of the last decision so far; 0 for none.")
+    forgotten: int = Field(description="Number of older decisions that were discarded.")
+    decisions: list[DecisionInfo]
+
+
+class Unmatched(BaseModel):
+    """Rules that have done nothing."""
+
+    unmatched: list[str] = Field(
+        description="A text for each rule that never matched or never fired; further lines are the nearest requests."
+    )
 
 
 class ActiveToxic(BaseModel):
@@ -336,3 +389,33 @@ class Released(BaseModel):
     """Number of requests and replies that were released."""
 
     released: int
+
+
+class NewRecording(BaseModel):
+    """A recording to start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(default="", max_length=100, pattern=r"^[^/\x00-\x1f]*$", description="Made up if omitted.")
+    max_bytes: int = Field(
+        default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."
+    )
+
+
+class RecordingInfo(BaseModel):
+    """A recording of the traffic."""
+
+    name: str
+    running: bool
+    records: int = Field(description="Number of its records: frames, calls, and ends of connections.")
+    size: int = Field(description="In bytes, as a capture.")
+    max_bytes: int
+    started_ms: int = Field(description="Start time in ms since 1970.")
+    stopped_ms: int | None = Field(description="When it was stopped or ended; null while it runs.")
+    problem: str = Field(description="Why it has ended by itself; empty if it has not.")
+
+
+class RecordingList(BaseModel):
+    """The recordings, in the order in which they were started."""
+
+    recordings: list[RecordingInfo]

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from segstore.server.controller import (
     ControllerError,
@@ -28,11 +29,13 @@ from segstore.server.controller import (
 )
 from segstore.server.durable import JournalFailed
 from segstore.server.node import NoSuchSnapshot, SnapshotRefused
+from segstore.server.recordings import NoSuchRecording, RecordingRefused
 from segstore.server.store import StoreError
 
 log = logging.getLogger(__name__)
 
-_TYPE = "application/problem+json"
+PROBLEM_TYPE: Final = "application/problem+json"
+_METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 
 
 class Problem(BaseModel):
@@ -61,7 +64,12 @@ def body(status: int, detail: str, where: str) -> bytes:
 
 
 def answer(status: int, detail: str, where: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(body(status, detail, where), status, headers, _TYPE)
+    return Response(body(status, detail, where), status, headers, PROBLEM_TYPE)
+
+
+def not_kept() -> ApiProblem:
+    """The refusal of a request that needs the kept traffic."""
+    return ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
 
 
 def shown(text: str) -> str:
@@ -70,12 +78,12 @@ def shown(text: str) -> str:
 
 
 def place(location: Sequence[int | str]) -> str:
-    """Returns the readable path of an error location, without the tags of pydantic's unions, such as `<Error>`."""
+    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`."""
     path = ""
     for index, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not (part.startswith("<") and index):
+        elif not (index and part.startswith(("<", "[key]"))):
             path += f".{part}" if path else part
     return path
 
@@ -95,6 +103,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (NotFound, 404),
     (NoSuchSnapshot, 404),
+    (NoSuchRecording, 404),
     (InvalidArgument, 422),
     (InvalidName, 422),
     (InvalidStreamCut, 422),
@@ -104,7 +113,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 
 async def _refused_by_server(_: Request, error: Exception) -> Response:
-    """The controller, a store or its snapshots refuse what a valid request asks for."""
+    """The controller, a store, its snapshots or recordings refuse what a valid request asks for."""
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     return answer(status, str(error), "path")
 
@@ -129,9 +138,21 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return answer(404, f"there is no {request.url.path}; see /v1/openapi.json", "path", headers)
     if error.status_code == 405:
-        allowed = headers.get("Allow", headers.get("allow", ""))
-        return answer(405, f"{request.method} is not allowed for {request.url.path}; {allowed} is", "method", headers)
+        allowed = ", ".join(_allowed(request))
+        why = f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}"
+        return answer(405, why, "method", {"allow": allowed})
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of all routes that match the path. The library's own header names those of the first one only."""
+    routes = request.app.routes
+    methods = [each for each in _METHODS if each != request.method]
+    return [
+        method
+        for method in methods
+        if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes)
+    ]
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
@@ -141,7 +162,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
-    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused):
+    for kind in (ControllerError, StoreError, NoSuchSnapshot, SnapshotRefused, NoSuchRecording, RecordingRefused):
         app.add_exception_handler(kind, _refused_by_server)
     app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)

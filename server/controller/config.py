@@ -71,6 +71,9 @@ class ControllerConfig(BaseModel):
     group_writes_with_read_permission: bool = True
     """Allow the use of reader groups with READ, as Pravega does
     (`readerGroupStreams.writesWithReadPermissions.enable`)."""
+    rest_timeout_ms: int = Field(default=60_000, ge=1)
+    """Maximum time for a request of the REST API at a process that does not lead the controller, which forwards it;
+    then it is answered with 503. 60 s, as long as segstore's clients wait for a call."""
     max_segments: int = Field(default=4_096, ge=1, le=65_536)
     """Maximum number of segments of a stream at a time, and of partitions of a table. The stream cuts of one request
     may name twice as many. Pravega has no bound."""

@@ -29,8 +29,11 @@ from segstore.wire import (
     DeleteTableSegment,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
+    GetTableSegmentInfo,
+    LocateOffset,
     MergeSegmentsBatch,
     NoSuchSegment,
+    OffsetLocated,
     ReadSegment,
     ReadTableEntries,
     RemoveTableKeys,
@@ -54,6 +57,7 @@ from segstore.wire import (
     TableIteratorArgs,
     TableKey,
     TableKeysRemoved,
+    TableSegmentInfo,
     TableValue,
     TruncateSegment,
     UpdateSegmentPolicy,
@@ -82,6 +86,8 @@ REPLIES: Final[Mapping[type[Command], tuple[type[Command], ...]]] = {
     DeleteTableSegment: (SegmentDeleted, NoSuchSegment),
     GetSegmentAttribute: (SegmentAttribute,),
     GetStreamSegmentInfo: (StreamSegmentInfo,),
+    GetTableSegmentInfo: (TableSegmentInfo,),
+    LocateOffset: (OffsetLocated,),
     MergeSegmentsBatch: (SegmentsBatchMerged,),
     ReadSegment: (SegmentRead,),
     ReadTableEntries: (TableEntriesRead,),
@@ -188,6 +194,10 @@ class SegmentAdmin(ABC):
             size -= len(data)
         return b"".join(parts)
 
+    async def locate_offset(self, segment: str, offset: int) -> int:
+        """The smallest length that the segment's index records and that is at least `offset`: the end of an append."""
+        return int((await self._done(segment, "locate an offset in", LocateOffset(0, segment, offset, ""))).offset)
+
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """Drop what lies before `offset`; a no-op if that is gone already."""
         if offset > (await self._info(segment, "truncate")).start_offset:
@@ -230,16 +240,33 @@ class SegmentAdmin(ABC):
         reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
         return list(reply.entries.entries)
 
+    async def read_entries(self, segment: str, count: int, token: bytes = b"") -> tuple[list[TableEntry], bytes]:
+        """Read about `count` entries of a table segment of any kind, and the token for the next ones; b"" for the first
+        ones, and at the end.
+        """
+        args = TableIteratorArgs(token, b"", b"", b"")
+        reply: TableEntriesRead = await self._done(segment, "read", ReadTableEntries(0, segment, "", count, args))
+        return list(reply.entries.entries), bytes(reply.continuation_token)
+
+    async def count_entries(self, segment: str) -> int:
+        """The number of entries of a table segment."""
+        return int((await self._done(segment, "measure", GetTableSegmentInfo(0, segment, ""))).entry_count)
+
+    async def attribute(self, segment: str, attribute: UUID) -> int | None:
+        """The value of an attribute of a segment; None if it has none."""
+        asked = GetSegmentAttribute(0, segment, attribute, "")
+        value = int((await self._done(segment, "read an attribute of", asked)).value)
+        return None if value == NULL_VALUE else value
+
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         """What was ever written to each; segments that are not there are left out."""
         loads: dict[str, Load] = {}
         for segment in segments:
-            asked = GetSegmentAttribute(0, segment, EVENT_COUNT, "")
             try:
                 length = await self.segment_length(segment)
-                events = (await self._done(segment, "count the events of", asked)).value
+                events = await self.attribute(segment, EVENT_COUNT)
             except SegmentStoreFailed as error:
                 log.debug("no load of %s: %s", segment, error.__cause__)
                 continue
-            loads[segment] = Load(0 if events == NULL_VALUE else events, length)
+            loads[segment] = Load(events or 0, length)
         return loads

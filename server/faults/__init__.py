@@ -2,18 +2,19 @@
 
 from segstore.server.faults.decisions import Decision, Plan, Wait
 from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator
-from segstore.server.faults.file import FaultFileError, read_faults
+from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
 from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName
-from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, Rule, RuleOptions, Status
+from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 from segstore.server.faults.waits import FaultWaits
 
 __all__ = [
     "Action",
     "Answer",
     "Decision",
+    "Document",
     "Drop",
     "Effect",
     "End",
@@ -32,6 +33,7 @@ __all__ = [
     "NotSeen",
     "Observer",
     "Plan",
+    "RoundTrip",
     "Rule",
     "RuleOptions",
     "Seen",
@@ -43,5 +45,6 @@ __all__ = [
     "WithFaults",
     "fault_decorator",
     "line_of",
+    "parse_document",
     "read_faults",
 ]

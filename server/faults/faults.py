@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -234,18 +234,18 @@ class Faults(Decider):
 
         Its first line names the rule; the others are the nearest requests, if requests are recorded.
         """
+        return list(self.each_unmatched())
+
+    def each_unmatched(self) -> Iterator[str]:
+        """As `unmatched`, one after the other."""
         tallies = self.tallies()
-        never = [
-            "\n  ".join([f"fault {each.name!r} has matched nothing: {_described(each.rule)}", *self._near(each.rule)])
-            for each in tallies
-            if not each.matched
-        ]
-        idle = [
-            f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
-            for each in tallies
-            if each.matched and not each.fired
-        ]
-        return never + idle
+        for each in tallies:
+            if not each.matched:
+                said = f"fault {each.name!r} has matched nothing: {_described(each.rule)}"
+                yield "\n  ".join([said, *self._near(each.rule)])
+        for each in tallies:
+            if each.matched and not each.fired:
+                yield f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
 
     def _near(self, rule: Rule) -> list[str]:
         """The requests that come nearest to a rule that matched none. Replies are not recorded."""

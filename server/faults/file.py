@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -51,13 +51,14 @@ for _tag, (_form, _first) in _FORMS.items():
 
 
 class FaultFileError(ValueError):
-    """A fault file is invalid. Attributes: source, line (from 1, None if unknown), path, reason."""
+    """A fault file is invalid. Attributes: source, line and column (from 1, None if unknown), path, reason."""
 
-    def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
+    def __init__(self, source: str, line: int | None, path: str, reason: str, column: int | None = None) -> None:
         where = f"{source}: line {line}" if line is not None else source
         super().__init__(printable(f"{where}: {path}: {reason}" if path else f"{where}: {reason}", _LONGEST))
         self.source = source
         self.line = line
+        self.column = column
         self.path = path
         self.reason = reason
 
@@ -77,29 +78,8 @@ def read_faults(path: Path) -> FaultSettings:
 
 def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> FaultSettings:
     """Parses the text of a fault file. Raises FaultFileError."""
-    if form == "json":
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-            raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}") from error
-        text = text.replace("\t", " ")  # YAML is parsed below for line numbers only, and refuses tabs as blanks
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        _check_duplicates(root, source)
-        if form != "json":
-            given = None if root is None else loader.construct_document(root)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = None if mark is None else mark.line + 1
-        raise FaultFileError(source, line, "", f"this is not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, FaultFileError):
-            raise
-        raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
-    if given is None:
-        given = {}
+    document = parse_document(text, source, form=form)
+    given = {} if document.given is None else document.given
     if not isinstance(given, dict):
         raise FaultFileError(
             source, 1, "", f"an object is needed with the keys {', '.join(FaultSettings.model_fields)}"
@@ -108,10 +88,75 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         return FaultSettings.model_validate(given)
     except ValidationError as error:
         first = first_error(error)
-        if first["loc"][:1] == ("round_trip_ms",) and isinstance(given["round_trip_ms"], dict):
-            first = error.errors(include_url=False)[-1]  # the error in the object, not that it is not a number
-        line, path = _place(root, first["loc"])
-        raise FaultFileError(source, line, path, _reason(first)) from error
+        place = document.place(first["loc"])
+        raise FaultFileError(source, place.line, place.path, _reason(first), place.column) from error
+
+
+class Place(NamedTuple):
+    """A place in a document. line, column: from 1; None if unknown. path: such as `rules[0].do`."""
+
+    line: int | None
+    column: int | None
+    path: str
+
+
+class Document(NamedTuple):
+    """The data of a document. root: its nodes in YAML, for places; None if it is empty."""
+
+    given: Any
+    root: Any
+
+    def place(self, location: tuple[int | str, ...]) -> Place:
+        """Returns the place of a pydantic error location, or of the part nearest to it."""
+        node = self.root
+        mark = None if node is None else node.start_mark
+        path = ""
+        for part in location:
+            if isinstance(node, yaml.MappingNode):
+                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                if found is None:
+                    if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
+                        continue  # parts that pydantic adds: index of a single action, tag, form; not in the file
+                    path += f".{part}"
+                    break
+                mark, node = found[0].start_mark, found[1]
+                path += f".{part}"
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                mark = node.start_mark
+                path += f"[{part}]"
+        return Place(*_from_one(mark), path.lstrip("."))
+
+
+def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
+    """Parses JSON, or the part of YAML that JSON can express. Raises FaultFileError."""
+    given = None
+    if form == "json":
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            line, column = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
+            raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}", column) from error
+        text = text.replace("\t", " ")  # YAML is parsed below for line numbers only, and refuses tabs as blanks
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        _check_duplicates(root, source)
+        if form != "json":
+            given = None if root is None else loader.construct_document(root)
+    except yaml.MarkedYAMLError as error:
+        line, column = _from_one(error.problem_mark)
+        raise FaultFileError(source, line, "", f"this is not YAML: {error.problem}", column) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, FaultFileError):
+            raise
+        raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
+    return Document(given, root)
+
+
+def _from_one(mark: Any) -> tuple[int | None, int | None]:
+    """Returns line and column of a mark of YAML, from 1."""
+    return (None, None) if mark is None else (mark.line + 1, mark.column + 1)
 
 
 def _what(error: Exception) -> str:
@@ -141,27 +186,6 @@ def _reason(found: Any) -> str:
     return unknown_name("key", str(found["loc"][-1]), model.model_fields)
 
 
-def _place(node: Any, location: tuple[int | str, ...]) -> tuple[int | None, str]:
-    """Returns the line of a pydantic error location, and its readable path."""
-    line = None if node is None else node.start_mark.line + 1
-    path = ""
-    for part in location:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
-            if found is None:
-                if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
-                    continue  # parts that pydantic adds: index of a single action, tag, form; not in the file
-                path += f".{part}"
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-            path += f".{part}"
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-            path += f"[{part}]"
-    return line, path.lstrip(".")
-
-
 def _check_duplicates(root: Any, source: str) -> None:
     waiting = [(root, "")]
     while waiting:
@@ -174,6 +198,7 @@ def _check_duplicates(root: Any, source: str) -> None:
         for key, value in node.value:
             here = f"{path}.{key.value}".lstrip(".")
             if str(key.value) in keys:
-                raise FaultFileError(source, key.start_mark.line + 1, here, "the key appears twice")
+                line, column = _from_one(key.start_mark)
+                raise FaultFileError(source, line, here, "the key appears twice", column)
             keys.add(str(key.value))
             waiting.append((value, here))

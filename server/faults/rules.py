@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
@@ -440,6 +440,14 @@ def check_size(rules: Collection[Rule]) -> None:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
 
+_RoundTripMs = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+RoundTrip = Annotated[
+    Annotated[_RoundTripMs, Tag("<Number>")] | Annotated[dict[int, _RoundTripMs], Tag("<Stores>")],
+    Discriminator(lambda given: "<Stores>" if isinstance(given, Mapping) else "<Number>"),
+]
+"""The minimum delay of every reply in ms: one number, or a mapping from store number to delay."""
+
+
 class FaultSettings(BaseModel):
     """The contents of a fault file.
 
@@ -452,10 +460,7 @@ class FaultSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
-    round_trip_ms: (
-        Annotated[float, Field(ge=0, allow_inf_nan=False)]
-        | dict[int, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
-    ) = 0.0
+    round_trip_ms: RoundTrip = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
     toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.inspect import describe
 from segstore.wire.printable import printable
 from segstore.wire.protocol import frames_of
-from segstore.wire.trace import FieldDifference, compare_frames
+from segstore.wire.trace import CONTROLLER, FieldDifference, compare_frames
 
 if TYPE_CHECKING:
     from segstore.server.replay.matching import Ids
@@ -43,8 +43,9 @@ _document: Final = msgspec.json.Decoder().decode
 class NearMiss(NamedTuple):
     """A request of the trace like one that it does not answer.
 
-    number: its place in the trace, from 1. connection: from 1, in the order of their first requests. used: whether it
-    was answered. fields: the differing fields; none if the requests are the same. text: the differences in words.
+    number: its place in the trace, from 1; of a controller call, its place among the calls. connection: from 1, in the
+    order of their first requests; `CONTROLLER` for a call. used: whether it was answered. fields: the differing fields;
+    none if the requests are the same. text: the differences in words.
     """
 
     number: int
@@ -56,8 +57,27 @@ class NearMiss(NamedTuple):
 
     def __str__(self) -> str:
         place = f"request {self.number} of the trace (connection {self.connection})"
+        place = f"call {self.number} of the trace" if self.connection == CONTROLLER else place
         answered = ", answered before" if self.used else ""
         return f"near: {place}{answered}: {self.text}" if self.fields else f"same: {place}{answered}"
+
+
+class _Used(Protocol):
+    """number: place in the trace. used: how often it was matched."""
+
+    number: int
+    used: int
+
+
+S = TypeVar("S", bound=_Used)
+
+
+def nearest(steps: Iterable[S], score: Callable[[S], float]) -> list[S]:
+    """At most three of the steps, best first, without those that are much less alike than the best."""
+    compared = islice(sorted(steps, key=lambda each: each.used > 0), _MOST_COMPARED)
+    scored = [(score(each), each) for each in compared]
+    best = heapq.nsmallest(_MOST_NEAR, scored, key=lambda each: (-each[0], each[1].used, each[1].number))
+    return [each for found, each in best if found >= best[0][0] - _AS_NEAR]
 
 
 def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tuple[NearMiss, ...]:
@@ -74,10 +94,7 @@ def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tupl
     by_event = _near_appends(item, kin, ids.names) if isinstance(item, Append) else ()
     if by_event:
         return by_event
-    compared = islice(sorted(kin or steps, key=lambda each: each.used > 0), _MOST_COMPARED)
-    scored = [(_likeness(key, each.key), each) for each in compared]
-    nearest = heapq.nsmallest(_MOST_NEAR, scored, key=lambda each: (-each[0], each[1].used, each[1].number))
-    found = [each for score, each in nearest if score >= nearest[0][0] - _AS_NEAR]
+    found = nearest(kin or steps, lambda each: likeness(key, each.key))
     return tuple(_near(item, each, differing(item, each.item, ids.names)) for each in found)
 
 
@@ -86,7 +103,7 @@ def _near(item: Command | Append, step: Step, fields: tuple[FieldDifference, ...
     return NearMiss(step.number, step.connection, step.type_name, step.used > 0, fields, text)
 
 
-def _likeness(mine: Sequence[Any], its: Sequence[Any]) -> float:
+def likeness(mine: Iterable[Any], its: Iterable[Any]) -> float:
     """How alike two requests of one type are: the sum over their fields, from 0 to 1 each."""
     return sum(map(_alike, mine, its))
 

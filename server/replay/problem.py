@@ -6,25 +6,31 @@ are never compared.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.server.replay.near import NearMiss, differing, in_words
 from segstore.server.replay.script import Step, type_of
 from segstore.wire import Command
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
-from segstore.wire.trace import FieldDifference
+from segstore.wire.trace import CONTROLLER, FieldDifference
+
+if TYPE_CHECKING:
+    from segstore.server.replay.calls import CallReplay
+    from segstore.wire.trace import Call
 
 _BATCHED: Final = "--mode match (mode='match') takes requests in any order, and events that are batched differently"
+_ORDERED: Final = "--mode match (mode='match') takes calls in any order"
 
 
 class Problem(NamedTuple):
     """A request that the trace does not answer.
 
-    connection: number of the client's connection, from 1. expected: type of the next request there, in the mode
-    "strict". fields: the differing fields, translated ones left out. hint: a possible remedy. near: requests of the
-    trace that resemble it, nearest first; the same one, if it was answered before or has another place. refusal: how
-    the store to which requests are forwarded refused it.
+    connection: number of the client's connection, from 1; `CONTROLLER` for a controller call. request: its type, or the
+    method of a call. expected: that of the next request there, in the mode "strict". fields: the differing fields,
+    translated ones left out. frame, expected_frame: the frames of both, or the messages of calls. hint: a possible
+    remedy. near: requests of the trace that resemble it, nearest first; the same one, if it was answered before or has
+    another place. refusal: how the store to which requests are forwarded refused it.
     """
 
     connection: int
@@ -43,7 +49,8 @@ class Problem(NamedTuple):
     @property
     def sentence(self) -> str:
         """The first line, without the hint."""
-        start = f"connection {self.connection}: {self.request}"
+        is_call = self.connection == CONTROLLER
+        start = f"{'controller' if is_call else f'connection {self.connection}'}: {self.request}"
         if self.refusal:
             return f"{start} was forwarded: {self.refusal}"
         if self.expected is None:
@@ -53,7 +60,8 @@ class Problem(NamedTuple):
             return f"{start} was answered before" if same.used else f"{start} comes elsewhere in the trace"
         if self.expected != self.request:
             return f"{start} came where {self.expected} comes in the trace"
-        return f"{start} differs from the trace: {in_words(self.fields, self.frame, self.expected_frame or b'')}"
+        frames = (b"", b"") if is_call else (self.frame, self.expected_frame or b"")
+        return f"{start} differs from the trace: {in_words(self.fields, *frames)}"
 
 
 def problem(
@@ -75,3 +83,16 @@ def problem(
         return Problem(connection, name, None, (), frame, None, hint, near)
     fields = differing(item, step.item, names or {}) if step.type_name == name else ()
     return Problem(connection, name, step.type_name, fields, frame, frames_of(step.item), hint, near)
+
+
+def call_problem(call: Call, calls: CallReplay, *, compare: bool) -> Problem:
+    """Describes a controller call that the trace does not answer. compare: whether to look for the nearest ones."""
+    near = calls.near(call) if compare else ()
+    step = calls.expected
+    if step is None:
+        return Problem(CONTROLLER, call.rpc, None, (), call.message, None, "", near)
+    fields: tuple[FieldDifference, ...] = ()
+    if step.request.rpc == call.rpc:
+        fields = calls.differing(call, step)
+        near = tuple(each for each in near if not each.fields)
+    return Problem(CONTROLLER, call.rpc, step.request.rpc, fields, call.message, step.request.message, _ORDERED, near)

@@ -8,6 +8,9 @@ A request that is not in the trace, or in the mode "strict" not the next one, is
 error, closes the connection, or is forwarded to another store, such as a mock, whose replies are returned unchanged. A
 Hello that the trace lacks is not a problem, because no client continues without an answer to it.
 
+`start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
+has none, the controller knows the streams that the trace names.
+
 Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
 controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
 deadline, answers everything with it except set-ups, which clients would repeat.
@@ -22,8 +25,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple, TypedDict, cast
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
 from uuid import UUID
 
 import msgspec
@@ -32,8 +36,8 @@ from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.net import listening_on
 from segstore.server.replay.matching import Mode, Replay
-from segstore.server.replay.problem import Problem, problem
-from segstore.server.replay.script import ScriptedReply, Step, type_of
+from segstore.server.replay.problem import Problem, call_problem, problem
+from segstore.server.replay.script import ScriptedReply, Step, read_script, type_of
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -50,7 +54,14 @@ from segstore.wire import (
 from segstore.wire.blocks import Append, AppendBlockDecoder
 from segstore.wire.owned import owned
 from segstore.wire.protocol import HELLO, ClientProtocol, frames_of
-from segstore.wire.trace import Record, segments_of
+from segstore.wire.trace import CONTROLLER, Record, segments_of
+
+if TYPE_CHECKING:
+    from segstore.server.controller.api import ControllerServer
+    from segstore.server.replay.calls import CallReplay, CallStep, LeftOut
+    from segstore.server.replay.recorded import RecordedController
+    from segstore.wire.endpoint import Endpoint
+    from segstore.wire.trace import Call
 
 Missing = Literal["error", "close", "pass", "fail"]
 
@@ -86,7 +97,9 @@ class TraceOptions(TypedDict, total=False):
 
 
 class Taken(NamedTuple):
-    """A request that a client made, and how it was answered. number: from 1. connection: the client's, from 1."""
+    """A request that a client made, and how it was answered. number: from 1. connection: the client's, from 1, or
+    `CONTROLLER` for a controller call, whose method is `type_name`.
+    """
 
     number: int
     connection: int
@@ -98,7 +111,7 @@ class Taken(NamedTuple):
     def __str__(self) -> str:
         about = f" of {', '.join(self.segments)}" if self.segments else ""
         event = "" if self.event_number is None else f" event {self.event_number}"
-        connection = f"on connection {self.connection}"
+        connection = "to the controller" if self.connection == CONTROLLER else f"on connection {self.connection}"
         return f"request {self.number}: {self.type_name}{about}{event} {connection}: {self.outcome}"
 
 
@@ -111,6 +124,8 @@ class TraceServer:
     all connections. pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
     problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
     requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
+    calls: the controller calls of the trace; None without a controller, or if the trace has none. left_out_calls: its
+    records that are no calls or cannot be answered, once a controller was started.
     queue: clients that have sent more than a slice allows.
     held_bytes: size of incomplete frames and open blocks.
     """
@@ -135,6 +150,9 @@ class TraceServer:
         if timeout_s is not None and timeout_s <= 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self.replay = Replay(records, mode)
+        self.calls: CallReplay | None = None
+        self.left_out_calls: Sequence[LeftOut] = ()
+        self._controller: ControllerServer | RecordedController | None = None
         self.missing = missing
         self.upstream = upstream
         self.pace = pace
@@ -169,8 +187,8 @@ class TraceServer:
         return name[0], name[1]
 
     def unused(self) -> Counter[str]:
-        """The requests of the trace that no client has made so far, counted by command."""
-        return self.replay.unused()
+        """The requests and calls of the trace that no client has made so far, counted by command and method."""
+        return self.replay.unused() + (Counter() if self.calls is None else self.calls.unused())
 
     @property
     def open_connections(self) -> list[int]:
@@ -179,13 +197,33 @@ class TraceServer:
 
     def took(self, connection: int, item: Command | Append, outcome: str) -> None:
         """Records a request for `recent`."""
-        self.requests += 1
         event = item.event_number if isinstance(item, Append) else None
-        self.recent.append(Taken(self.requests, connection, type_of(item), segments_of(item), event, outcome))
+        self._took(connection, type_of(item), segments_of(item), event, outcome)
+
+    def _took(self, *facts: Any) -> None:
+        self.requests += 1
+        self.recent.append(Taken(self.requests, *facts))
+
+    def call(self, call: Call) -> CallStep | str:
+        """Takes a controller call; returns the one of the trace that has its answer, or why it is refused."""
+        assert self.calls is not None
+        found = None if self.failure else self.calls.answer(call)
+        if self.failure:
+            outcome = "refused"
+        elif found is None:
+            unanswered = call_problem(call, self.calls, compare=len(self.problems) < _MOST_WITH_NEAR)
+            self.add(unanswered)
+            outcome = f"a problem, missing={self.missing!r}"
+        else:
+            outcome = f"answered as call {found.number} of the trace" if found.number else "answered without the trace"
+        named = tuple("/".join(filter(None, each)) for each in call.streams)
+        self._took(CONTROLLER, call.rpc, named, None, outcome)
+        return found or (self.failure if outcome == "refused" else unanswered.sentence)
 
     def missed(self, most: int = 10) -> list[str]:
-        """The first requests of the trace that no client has made so far: place in the trace, command and fields."""
-        return self.replay.missed(most)
+        """The first requests and calls of the trace that no client has made so far: place, command and fields."""
+        calls = () if self.calls is None else islice(self.calls.missed(), most)
+        return [*self.replay.missed(most), *calls]
 
     def add(self, found: Problem) -> None:
         """Records a request that the trace does not answer."""
@@ -219,8 +257,31 @@ class TraceServer:
         if self.timeout_s is not None:
             self._deadline = loop.call_later(self.timeout_s, self._too_late)
 
+    async def start_controller(self, records: Sequence[Record], host: str = "127.0.0.1", port: int = 0) -> Endpoint:
+        """Starts a controller for clients, and returns its address. Call it once, after `start`.
+
+        records: those of the whole trace, with those of its controller. port: 0 picks a free one. Raises CannotListen.
+        """
+        from segstore.server.controller.api import ControllerServer  # imports gRPC
+        from segstore.server.replay.calls import CallReplay
+        from segstore.server.replay.controller import replay_controller
+        from segstore.server.replay.recorded import RecordedController
+
+        calls = CallReplay(records, self.replay.mode)
+        self.left_out_calls = calls.left_out
+        if calls.steps:
+            self.calls = calls
+            self._controller = await RecordedController.start(self, calls, host, port)
+        else:
+            made = replay_controller(read_script(records), self.host, self.port)
+            self._controller = await ControllerServer.start(made, host, port)
+        return self._controller.endpoint
+
     async def stop(self) -> None:
         """Stops listening and closes all connections. May be called twice."""
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.aclose()
         server, self._server = self._server, None
         self._over.set()
         if self._deadline is not None:

@@ -61,6 +61,10 @@ class Refused(Exception):
 
 def refusal(method: str, error: ControllerError) -> Answer:
     """The answer to a request that failed in the controller as a call of a gRPC method fails."""
-    value, code = answer(method, error)
+    return Answer(status_of(*answer(method, error)), why=error.message)
+
+
+def status_of(value: str | None, code: StatusCode) -> HTTPStatus:
+    """The status for a failure of a gRPC method: a value of its enum, or if that is None a status code."""
     status = _OF_CODES.get(code) if value is None else _OF_VALUES.get(value)
-    return Answer(status or HTTPStatus.INTERNAL_SERVER_ERROR, why=error.message)
+    return status or HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,7 +1,8 @@
 """Requests of the REST API in a cluster of processes: the leader of the controller answers, the others forward.
 
 A request is forwarded as a call of the controller's port, with the same rules as other calls: at most once, with
-credentials only where these are sent. It is answered with 503 while there is no leader, or if its outcome is unknown.
+credentials only where these are sent. It is answered with 503 while there is no leader, or if its outcome is unknown,
+as after the deadline.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _ANSWER: Final = msgspec.msgpack.Decoder(Answer)
 
 
 def answered_by_leader(
-    front: ForwardingServer, executor: Callable[[], Executor | None]
+    front: ForwardingServer, executor: Callable[[], Executor | None], timeout_s: float
 ) -> Callable[[Asked, str | None, str], Awaitable[Answer]]:
     """Returns what answers the requests of this process, and serves those of others on `front`.
 
-    executor: returns that of the controller while this process leads, else None.
+    executor: returns that of the controller while this process leads, else None. timeout_s: deadline for the leader.
     """
 
     async def serve(request: bytes, context: Any) -> bytes:
@@ -46,20 +47,22 @@ def answered_by_leader(
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a request of the REST API")
             raise AssertionError("abort raises")
         authorization = next((str(value) for key, value in sent_metadata(context) if key == _CREDENTIALS), None)
-        return _encode(await answered(leading, asked, authorization, context.peer()))
+        return _encode(await answered(leading, asked, authorization, context.peer(), calls=front.calls))
 
     async def ask(asked: Asked, authorization: str | None, peer: str) -> Answer:
         leading = executor()
         if leading is not None:
-            return await answered(leading, asked, authorization, peer)
+            return await answered(leading, asked, authorization, peer, calls=front.calls)
         try:
             data, _ = await front.ask(
-                _METHOD, _encode(asked), [] if authorization is None else [(_CREDENTIALS, authorization)], None
+                _METHOD, _encode(asked), [] if authorization is None else [(_CREDENTIALS, authorization)], timeout_s
             )
         except NotForwarded as error:
-            unavailable = error.code is grpc.StatusCode.UNAVAILABLE
+            late = error.code is grpc.StatusCode.DEADLINE_EXCEEDED
+            unavailable = late or error.code is grpc.StatusCode.UNAVAILABLE
             status = HTTPStatus.SERVICE_UNAVAILABLE if unavailable else HTTPStatus.INTERNAL_SERVER_ERROR
-            return Answer(status, why=error.why)
+            why = f"the leader of the controller did not answer within {timeout_s:g} s" if late else error.why
+            return Answer(status, why=why)
         return _ANSWER.decode(data)
 
     front.offer(_METHOD, serve)

@@ -1,7 +1,7 @@
 """The operations of the REST API: each checks the caller, calls the controller, and returns JSON.
 
-Where the gRPC API has a method for it, an operation calls that method, with its checks and conversions. Permissions are
-those of Pravega's `StreamMetadataResourceImpl`.
+Where the gRPC API has a method for it, an operation calls that method, with its checks and conversions, and as
+recordings and fault rules see it (`Calling`). Permissions are those of Pravega's `StreamMetadataResourceImpl`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from string import Formatter
 from typing import Any, Final, NamedTuple
 
 from segstore.server.controller import ControllerError, NotFound
-from segstore.server.controller.api import Caller, Executor, Permission, scope_resource, stream_resource, user_resource
+from segstore.server.controller.api import (
+    Caller,
+    Calls,
+    Executor,
+    Permission,
+    scope_resource,
+    stream_resource,
+    user_resource,
+)
 from segstore.server.controller.state import READER_GROUP_PREFIX, Epoch
 from segstore.server.durable import JournalFailed
 from segstore.server.rest import bodies
 from segstore.server.rest.asking import Answer, Asked, Refused, refusal
+from segstore.server.rest.calling import Calling
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import is_stream_name, is_user_stream_name
 
@@ -32,7 +41,7 @@ class Operation(NamedTuple):
     verb: str
     path: str
     like: str
-    perform: Callable[[Executor, Caller, Asked], Awaitable[Answer]]
+    perform: Callable[[Calling, Asked], Awaitable[Answer]]
 
     @property
     def names(self) -> set[str]:
@@ -40,12 +49,18 @@ class Operation(NamedTuple):
         return {name for _, name, _, _ in Formatter().parse(self.path) if name}
 
 
-async def answered(executor: Executor, asked: Asked, authorization: str | None, peer: str) -> Answer:
-    """Answers a request. authorization: its credentials, if any. peer: whose share of the controller it uses."""
+async def answered(
+    executor: Executor, asked: Asked, authorization: str | None, peer: str, *, calls: Calls | None = None
+) -> Answer:
+    """Answers a request.
+
+    authorization: its credentials, if any. peer: whose share of the controller it uses. calls: sees
+    the gRPC methods that it calls.
+    """
     operation = OPERATIONS[asked.operation]
 
     async def perform(caller: Caller) -> Answer:
-        answer = await operation.perform(executor, caller, asked)
+        answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
         executor.charge(len(answer.body))
         return answer
 
@@ -69,11 +84,11 @@ def _named(asked: Asked) -> tuple[str, str]:
     return asked.parameters["scopeName"], asked.parameters["streamName"]
 
 
-async def _listed(executor: Executor, caller: Caller, method: str, request: Any, field: str) -> list[Any]:
+async def _listed(calling: Calling, method: str, request: Any, field: str) -> list[Any]:
     """Returns all pages of a listing."""
     found: list[Any] = []
     while True:
-        page = await executor.served[method](request, caller)
+        page = await calling.call(method, request)
         part = getattr(page, field)
         if not part:
             return found
@@ -84,29 +99,29 @@ async def _listed(executor: Executor, caller: Caller, method: str, request: Any,
 # Scopes ----------------------------------------------------------------------------------------------------------
 
 
-async def _create_scope(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _create_scope(calling: Calling, asked: Asked) -> Answer:
     scope = bodies.read(asked.body, bodies.SCOPE).scope_name or ""
     if not is_stream_name(scope) or scope.startswith(_INTERNAL):
         raise _bad(f"{scope[:80]!r} cannot be the name of a scope: give letters, digits, dots and hyphens")
-    await executor.served["createScope"](m.ScopeInfo(scope=scope), caller)
+    await calling.call("createScope", m.ScopeInfo(scope=scope))
     return Answer(HTTPStatus.CREATED, bodies.encode(bodies.ScopeProperty(scope)))
 
 
-async def _get_scope(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _get_scope(calling: Calling, asked: Asked) -> Answer:
     scope = asked.parameters["scopeName"]
-    if not (await executor.served["checkScopeExists"](m.ScopeInfo(scope=scope), caller)).exists:
+    if not (await calling.call("checkScopeExists", m.ScopeInfo(scope=scope))).exists:
         raise NotFound("scope", scope)
     return Answer(HTTPStatus.OK, bodies.encode(bodies.ScopeProperty(scope)))
 
 
-async def _delete_scope(executor: Executor, caller: Caller, asked: Asked) -> Answer:
-    await executor.served["deleteScope"](m.ScopeInfo(scope=asked.parameters["scopeName"]), caller)
+async def _delete_scope(calling: Calling, asked: Asked) -> Answer:
+    await calling.call("deleteScope", m.ScopeInfo(scope=asked.parameters["scopeName"]))
     return Answer(HTTPStatus.NO_CONTENT)
 
 
-async def _list_scopes(executor: Executor, caller: Caller, asked: Asked) -> Answer:
-    found = await _listed(executor, caller, "listScopes", m.ScopesRequest(), "scopes")
-    items = [bodies.encode(bodies.ScopeProperty(each)) async for each in executor.controller.pace.over(found)]
+async def _list_scopes(calling: Calling, asked: Asked) -> Answer:
+    found = await _listed(calling, "listScopes", m.ScopesRequest(), "scopes")
+    items = [bodies.encode(bodies.ScopeProperty(each)) async for each in calling.controller.pace.over(found)]
     return Answer(HTTPStatus.OK, _array("scopes", items))
 
 
@@ -118,82 +133,80 @@ def _array(name: str, items: list[bytes]) -> bytes:
 # Streams ---------------------------------------------------------------------------------------------------------
 
 
-async def _create_stream(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _create_stream(calling: Calling, asked: Asked) -> Answer:
     given = bodies.read(asked.body, bodies.STREAM)
     stream = given.stream_name or ""
     if not is_user_stream_name(stream):
         raise _bad(f"{stream[:80]!r} cannot be the name of a stream: give letters, digits, dots and hyphens")
     scope = asked.parameters["scopeName"]
-    caller.needs(scope_resource(scope), Permission.READ_UPDATE)
+    calling.caller.needs(scope_resource(scope), Permission.READ_UPDATE)
     message = bodies.to_stream_config(scope, stream, given)
-    await executor.served["createStream"](message, caller)
+    await calling.call("createStream", message)
     return Answer(HTTPStatus.CREATED, bodies.encode(bodies.from_stream_config(message)))
 
 
-async def _update_stream(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _update_stream(calling: Calling, asked: Asked) -> Answer:
     given, (scope, stream) = bodies.read(asked.body, bodies.STREAM), _named(asked)
-    caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
+    calling.caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
     message = bodies.to_stream_config(scope, stream, given)
-    await executor.served["updateStream"](message, caller)
+    await calling.call("updateStream", message)
     return Answer(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(message)))
 
 
-async def _properties(executor: Executor, caller: Caller, scope: str, stream: str) -> bytes:
-    info = m.StreamInfo(scope=scope, stream=stream)
-    return bodies.encode(bodies.from_stream_config(await executor.served["getStreamConfiguration"](info, caller)))
+async def _get_stream(calling: Calling, asked: Asked) -> Answer:
+    scope, stream = _named(asked)
+    found = await calling.call("getStreamConfiguration", m.StreamInfo(scope=scope, stream=stream))
+    return Answer(HTTPStatus.OK, bodies.encode(bodies.from_stream_config(found)))
 
 
-async def _get_stream(executor: Executor, caller: Caller, asked: Asked) -> Answer:
-    return Answer(HTTPStatus.OK, await _properties(executor, caller, *_named(asked)))
-
-
-async def _list_streams(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _list_streams(calling: Calling, asked: Asked) -> Answer:
     """Returns a scope's streams: those with a tag, or the internal ones, or all others."""
     scope = m.ScopeInfo(scope=asked.parameters["scopeName"])
     kind, tag = asked.parameters.get("filter_type"), asked.parameters.get("filter_value")
     if kind == "tag" and tag is not None:
         request: Any = m.StreamsInScopeWithTagRequest(scope=scope, tag=tag)
-        found = await _listed(executor, caller, "listStreamsInScopeForTag", request, "streams")
+        found = await _listed(calling, "listStreamsInScopeForTag", request, "streams")
     else:
         internal = kind == "showInternalStreams"
-        listed = await _listed(executor, caller, "listStreamsInScope", m.StreamsInScopeRequest(scope=scope), "streams")
+        listed = await _listed(calling, "listStreamsInScope", m.StreamsInScopeRequest(scope=scope), "streams")
         found = [each for each in listed if each.stream.startswith(_INTERNAL) is internal]
     items = []
-    async for each in executor.controller.pace.over(found):
+    async for each in calling.controller.pace.over(found):
         try:
-            items.append(await _properties(executor, caller, each.scope, each.stream))
+            config = await calling.unseen("getStreamConfiguration", each)
         except NotFound:  # deleted since it was listed
             continue
+        items.append(bodies.encode(bodies.from_stream_config(config)))
     return Answer(HTTPStatus.OK, b'{"streams":[%s]}' % b",".join(items))
 
 
-async def _update_stream_state(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _update_stream_state(calling: Calling, asked: Asked) -> Answer:
     state = bodies.read(asked.body, bodies.STATE)
     scope, stream = _named(asked)
-    caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
+    calling.caller.needs(stream_resource(scope, stream), Permission.READ_UPDATE)
     if state.stream_state is None:
         raise _bad("a stream can only become SEALED")
-    await executor.served["sealStream"](m.StreamInfo(scope=scope, stream=stream), caller)
+    await calling.call("sealStream", m.StreamInfo(scope=scope, stream=stream))
     return Answer(HTTPStatus.OK, bodies.encode(state))
 
 
-async def _delete_stream(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _delete_stream(calling: Calling, asked: Asked) -> Answer:
     scope, stream = _named(asked)
-    await executor.served["deleteStream"](m.StreamInfo(scope=scope, stream=stream), caller)
+    await calling.call("deleteStream", m.StreamInfo(scope=scope, stream=stream))
     return Answer(HTTPStatus.NO_CONTENT)
 
 
-async def _get_scaling_events(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _get_scaling_events(calling: Calling, asked: Asked) -> Answer:
     """Returns the epochs that began in a time, and before them the one that was current at its start."""
     given = [_time_ms(asked, name) for name in ("from", "to")]
     if None in given:
         raise _bad("scaling events need the parameters from and to, in milliseconds since 1970")
     scope, stream = _named(asked)
-    caller.needs(stream_resource(scope, stream), Permission.READ)
+    calling.caller.needs(stream_resource(scope, stream), Permission.READ)
     start_ms, end_ms = (each or 0 for each in given)
     if not 0 <= start_ms <= end_ms:
         raise _bad(f"the time from {start_ms} to {end_ms} is negative")
-    pace, epochs = executor.controller.pace, tuple(executor.controller.streams.get(scope, stream).epochs)
+    pace, epochs = calling.controller.pace, tuple(calling.controller.streams.get(scope, stream).epochs)
     first = max(bisect_right(epochs, start_ms, key=_begun_ms) - 1, 0)
     items, before = [], None
     for epoch in epochs[first : bisect_right(epochs, end_ms, key=_begun_ms)]:
@@ -240,13 +253,13 @@ def _group(asked: Asked) -> tuple[str, str]:
     return asked.parameters["scopeName"], asked.parameters["readerGroupName"]
 
 
-async def _list_reader_groups(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _list_reader_groups(calling: Calling, asked: Asked) -> Answer:
     """Returns the groups that have a stream; READ on the scope is enough, as in the reference."""
     scope, token = asked.parameters["scopeName"], ""
-    caller.needs(scope_resource(scope), Permission.READ)
+    calling.caller.needs(scope_resource(scope), Permission.READ)
     items: list[bytes] = []
     while True:
-        names, token = await executor.controller.streams.names(scope, token)
+        names, token = await calling.controller.streams.names(scope, token)
         if not names:
             return Answer(HTTPStatus.OK, _array("readerGroups", items))
         items += [
@@ -256,20 +269,22 @@ async def _list_reader_groups(executor: Executor, caller: Caller, asked: Asked) 
         ]
 
 
-async def _get_reader_group(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _get_reader_group(calling: Calling, asked: Asked) -> Answer:
     scope, name = _group(asked)
-    caller.needs(user_resource(scope, READER_GROUP_PREFIX + name), Permission.READ)
-    config = executor.controller.reader_groups.get(scope, name)
-    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), [])
+    calling.caller.needs(user_resource(scope, READER_GROUP_PREFIX + name), Permission.READ)
+    groups = calling.controller.reader_groups
+    config = groups.get(scope, name)
+    readers = (await groups.shared_state(scope, name)).readers
+    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
     return Answer(HTTPStatus.OK, bodies.encode(found))
 
 
-async def _delete_reader_group(executor: Executor, caller: Caller, asked: Asked) -> Answer:
+async def _delete_reader_group(calling: Calling, asked: Asked) -> Answer:
     """Deletes a group; of one that an older client made only its stream, as the reference does."""
     scope, name = _group(asked)
     stream = READER_GROUP_PREFIX + name
-    caller.needs(user_resource(scope, stream), Permission.READ_UPDATE)
-    groups, streams = executor.controller.reader_groups, executor.controller.streams
+    calling.caller.needs(user_resource(scope, stream), Permission.READ_UPDATE)
+    groups, streams = calling.controller.reader_groups, calling.controller.streams
     try:
         await groups.delete(scope, name, groups.get(scope, name).group_id)
     except NotFound:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segstore.server.controller import SegmentAdmin
-from segstore.wire import GetSegmentAttribute, GetStreamSegmentInfo, ReadSegment, ReadTableEntries, encode
+from segstore.wire import (
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    GetTableSegmentInfo,
+    LocateOffset,
+    ReadSegment,
+    ReadTableEntries,
+    encode,
+)
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction
 
@@ -26,7 +34,14 @@ if TYPE_CHECKING:
     from segstore.wire import Command
 
 ROLE: Final = "controller"
-_QUERIES: Final = GetStreamSegmentInfo, GetSegmentAttribute, ReadSegment, ReadTableEntries
+_QUERIES: Final = (
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    GetTableSegmentInfo,
+    LocateOffset,
+    ReadSegment,
+    ReadTableEntries,
+)
 
 
 class RecordedSegments(SegmentAdmin):

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from segstore.server.controller.api import Calls, Handler, InFlight, listen, new_server, sent_metadata, trailing_of
 from segstore.server.net import TlsFiles
+from segstore.server.tap.probe import Probed
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 from segstore.wire.endpoint import Endpoint
 
@@ -41,6 +42,8 @@ _RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializ
 _UNARY: Final = f"/{SERVICE}/"
 """Prefix of methods with one request message and one answer, including methods that this version does not know."""
 _STORE: Final = METHODS["getURI"].path
+_SILENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_SECURED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
 
@@ -110,6 +113,23 @@ class ControllerFront(Handler):
         """Accepts no more calls, gives those in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
         await self._channel.close(None)
+
+    async def probe(self, timeout_s: float) -> tuple[Probed, Endpoint | None]:
+        """Asks the controller where a segment is. Returns whether it answered, and the store that it named, if any."""
+        question = messages.SegmentId(streamInfo=messages.StreamInfo(scope="segstore", stream="probe"))
+        asking: Any = self._channel.unary_unary(_STORE, **_RAW)
+        try:
+            uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+            if code in _SILENT:
+                return Probed("controller", self.controller, error.details() or code.name), None
+            secured = code in _SECURED
+            detail = "it requires credentials" if secured else f"getURI: {code.name}"
+            return Probed("controller", self.controller, detail=detail, secured=secured), None
+        except DecodeError:
+            return Probed("controller", self.controller, "what listens there is no controller"), None
+        return Probed("controller", self.controller), Endpoint(uri.endpoint, uri.port) if uri.endpoint else None
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call of any method.

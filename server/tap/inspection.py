@@ -72,15 +72,18 @@ class Inspected(Protocol):
 class Inspection:
     """The lane of one link, with the decoders that feed it.
 
-    store: number of the store. queue: gives the links with rules their turns.
+    store: number of the store. queue: gives the links with rules their turns. number: that of the link in a recording;
+    by default `faults` numbers it.
     """
 
-    def __init__(self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue) -> None:
+    def __init__(
+        self, link: Inspected, faults: Faults, *, store: int, queue: FairQueue, number: int | None = None
+    ) -> None:
         self._link = link
         self._queue = queue
         self._toxics = faults.toxics
         self._store = store
-        self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True)
+        self._lane = Lane(faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, number=number)
         self._requests, self._replies = Frames(), Frames()
         self._blocks: AppendBlockDecoder | None = AppendBlockDecoder()
         self._block: list[bytes] = []
@@ -95,6 +98,11 @@ class Inspection:
     @property
     def _is_ending(self) -> bool:
         return self._link.state in _ENDING
+
+    @property
+    def number(self) -> int:
+        """The link's number, as rules and requests name it."""
+        return self._lane.number
 
     def connect(self, client: Side) -> None:
         """Gives the client's connection its toxics."""

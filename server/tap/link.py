@@ -47,9 +47,12 @@ class Door:
     number: the store's number, from 0, in the order in which the tap learned of the stores.
 
     Attributes:
-        address: where the tap listens for the store's clients.
+        address: the tap's address for the store's clients.
         is_tap: whether the store has turned out to be the tap itself.
+        connections: the open connections of its clients.
     """
+
+    admin_address = None
 
     def __init__(self, store: Endpoint, number: int) -> None:
         self.store = store
@@ -57,6 +60,40 @@ class Door:
         self.address = Endpoint("", 0)
         self.server: asyncio.Server | None = None
         self.is_tap = False
+        self.connections: set[Link] = set()
+        self._totals = {"connections": 0, "bytes_in": 0, "bytes_out": 0}
+
+    @property
+    def upstream(self) -> Endpoint:
+        """The store's own address."""
+        return self.store
+
+    @property
+    def serving(self) -> bool:
+        """Whether it listens."""
+        return self.server is not None
+
+    def add(self, link: Link) -> None:
+        self.connections.add(link)
+        self._totals["connections"] += 1
+
+    def remove(self, link: Link) -> None:
+        if link in self.connections:
+            self.connections.discard(link)
+            self._count(self._totals, link)
+
+    @staticmethod
+    def _count(totals: dict[str, int], link: Link) -> None:
+        totals["bytes_in"] += link.bytes_in
+        totals["bytes_out"] += link.bytes_out
+
+    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns totals since the start, and current values, by name."""
+        totals = dict(self._totals)
+        for each in self.connections:
+            self._count(totals, each)
+        held = sum(each.held_bytes for each in self.connections)
+        return totals, {"connections_open": len(self.connections), "outstanding_bytes": held}
 
 
 class Tap(Protocol):
@@ -83,9 +120,12 @@ class Link:
         state: see `states`.
         client, store: the two sides.
         peer: the client's address.
-        number: the recorder's number for the link; 0 without a recorder.
-        held: number of bytes of frames that it holds, as last reported to the tap.
+        number: the link's number in recordings and for fault rules; None without both.
+        held_bytes: number of bytes of frames that it holds, as last reported to the tap.
     """
+
+    admin = False
+    writers = waiting_reads = None
 
     def __init__(self, tap: Tap, door: Door) -> None:
         self._tap = tap
@@ -95,14 +135,22 @@ class Link:
         self.store = Side(self, Direction.REPLY, f"store {door.store}")
         self.client.other, self.store.other = self.store, self.client
         self.peer = ""
-        self.number = 0
-        self.held = 0
+        self.number: int | None = None
+        self.held_bytes = 0
         self._by: Direction | None = None
         self._why = ""
         self._connecting: asyncio.Task[None] | None = None
-        self._inspection = (
-            None if tap.rules is None else Inspection(self, tap.rules, store=door.number, queue=tap.queue)
-        )
+        self._inspection: Inspection | None = None
+
+    @property
+    def bytes_in(self) -> int:
+        """Number of bytes read from the client."""
+        return self.client.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        """Number of bytes written to the client."""
+        return self.client.bytes_out
 
     def _move(self, event: LinkEvent) -> None:
         self.state = after(self.state, event)
@@ -114,8 +162,6 @@ class Link:
     def made(self, side: Side) -> None:
         leads_out = self._tap.made(self._door, side)
         if side is self.client:
-            if self._inspection is not None:
-                self._inspection.connect(side)
             self._begin(side)
         if not leads_out:
             self.end(f"the store at {self._door.store} is the tap itself")
@@ -129,14 +175,20 @@ class Link:
     def _begin(self, client: Side) -> None:
         assert client.transport is not None
         self.peer = _peer(client.transport.get_extra_info("peername"))
-        recorder = self._tap.recorder
+        recorder, rules = self._tap.recorder, self._tap.rules
         if recorder is not None:
-            self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
-            client.note = partial(recorder.received, self.number)
-            self.store.note = lambda data: recorder.sent(self.number, (data,))
+            number = self.number = recorder.opened(peer=self.peer, store=str(self._door.store))
+            client.note = partial(recorder.received, number)
+            self.store.note = lambda data: recorder.sent(number, (data,))
+        if rules is not None:
+            door, queue = self._door, self._tap.queue
+            self._inspection = Inspection(self, rules, store=door.number, queue=queue, number=self.number)
+            self.number = self._inspection.number
+            self._inspection.connect(client)
         client.hold(_NO_STORE)
         asyncio.get_running_loop().call_soon(client.hold_again)
         self._tap.links.add(self)
+        self._door.add(self)
         if self._tap.closing or self._door.is_tap:
             self.end("the tap shuts down" if self._tap.closing else "the store is the tap itself")
             return
@@ -232,6 +284,13 @@ class Link:
         self.client.reset()
         self.store.reset()
 
+    def disconnect(self, why: str, *, drain: bool) -> None:
+        """Closes both sides at once. drain: after the buffered data is sent."""
+        if drain:
+            self.end(why)
+        else:
+            self.abort(why)
+
     def cut(self, why: str) -> None:
         """A fault rule closes the connection: nothing more is taken from either side."""
         self._move(LinkEvent.CUT)
@@ -263,5 +322,6 @@ class Link:
         self._move(LinkEvent.GONE)
         if self._tap.recorder is not None:
             reason = {"reason": self._why} if self._why else {}
-            self._tap.recorder.closed(self.number, self._by or Direction.REQUEST, **reason)
+            self._tap.recorder.closed(self.number or 0, self._by or Direction.REQUEST, **reason)
+        self._door.remove(self)
         self._tap.over(self)

@@ -26,11 +26,15 @@ from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.net import TlsFiles, listening_on, public_host
+from segstore.server.recording import together
 from segstore.server.tap.link import Door, Link
+from segstore.server.tap.probe import Probed, probe_store
+from segstore.server.traffic import KEPT_BYTES, make_traffic
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
+    from segstore.server.control_api import ControlApi
     from segstore.server.recording import Recorder
     from segstore.server.tap.controller_front import ControllerFront
     from segstore.server.tap.side import Side
@@ -41,6 +45,8 @@ MOST_STORES: Final = 1_000
 MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 _BACKLOG: Final = 1024
 _DRAIN_S: Final = 5.0
+_PROBE_S: Final = 3.0
+_MOST_PROBED: Final = 10
 
 
 class TooManyStores(OSError):
@@ -59,6 +65,9 @@ class TapSettings(BaseModel):
     host: the address on which the tap listens.
     port: port for the first store; further stores get the following ports. 0 picks free ones.
     controller_port: port for calls to the controller; 0 picks a free one.
+    http_port: port of the live page and the control API (HTTP); 0 picks a free one; None for no such port.
+    http_token_file: file with the token that requests to the control API must carry; required beyond loopback.
+    history_bytes: with an HTTP port, bytes of the latest traffic to keep in memory; 0 for none.
     published_host: the tap's host name in answers to clients. None means `host`, or "localhost" for TLS on a loopback
         address, because a certificate names hosts.
     tls: whether to connect to controller and stores with TLS.
@@ -74,6 +83,9 @@ class TapSettings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     controller_port: int = Field(default=0, ge=0, le=65535)
+    http_port: int | None = Field(default=None, ge=0, le=65535)
+    http_token_file: Path | None = None
+    history_bytes: int = Field(default=KEPT_BYTES, ge=0)
     published_host: str | None = None
     tls: bool = False
     ca: Path | None = None
@@ -89,6 +101,8 @@ class TapSettings(BaseModel):
             raise ValueError("ca goes with TLS, as in tls://host:port")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
+        if self.http_token_file is not None and self.http_port is None:
+            raise ValueError("http_token_file needs http_port: there is no control API without it")
         return self
 
     @property
@@ -102,7 +116,8 @@ class TapServer(WithFaults):
 
     Attributes:
         settings: as given.
-        recorder: records the traffic; None for no recording. Set it before `start`.
+        recorder: records the traffic; None for no recording. Set by `record`.
+        traffic: the latest traffic, recorded too; None if it is not kept.
         rules: fault rules and request log; None to forward bytes without decoding.
         links: the open connections.
         queue: links that have more pieces to process than a slice allows.
@@ -118,7 +133,10 @@ class TapServer(WithFaults):
         super().__init__(faults)
         self.settings = settings
         self.connect_timeout_s = settings.connect_timeout_s
-        self.recorder = recorder
+        self.traffic = None if settings.http_port is None else make_traffic(settings.history_bytes)
+        self.recorder: Recorder | None = self.traffic
+        if recorder is not None:
+            self.record(recorder)
         self.links: set[Link] = set()
         self.queue = FairQueue()
         self.closing = False
@@ -131,6 +149,11 @@ class TapServer(WithFaults):
         self._own_context: ssl.SSLContext | None = None
         self._empty = asyncio.Event()
         self._stopping = asyncio.Lock()
+        self._control_api: ControlApi | None = None
+
+    def record(self, recorder: Recorder) -> None:
+        """Records the traffic, before the start, beside what records it already."""
+        self.recorder = together(self.recorder, recorder)
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
@@ -142,24 +165,40 @@ class TapServer(WithFaults):
     @property
     def addresses(self) -> dict[Endpoint, Endpoint]:
         """The tap's address for each known store, by the store's own address."""
-        host = self.settings.public_host
-        return {store: Endpoint(host, door.address.port) for store, door in self._doors.items()}
+        return {store: door.address for store, door in self._doors.items()}
 
     @property
     def controller_address(self) -> Endpoint | None:
         """The tap's address for the controller; None without a controller and before the start."""
         return None if self._front is None else Endpoint(self.settings.public_host, self._front.port)
 
+    @property
+    def http_address(self) -> Endpoint | None:
+        """Address of the control API; None without one and before the start."""
+        return None if self._control_api is None else self._control_api.address
+
+    @property
+    def fronts(self) -> list[Door]:
+        """The ports, by number of the store."""
+        return list(self._doors.values())
+
+    @property
+    def tls(self) -> bool:
+        """Whether the tap's own ports use TLS."""
+        return self.settings.tls_cert is not None
+
     # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts listening. Raises CannotListen for an unusable port or certificate, OSError for the controller's."""
+        """Starts listening. Raises CannotListen for an unusable port, certificate or token file, OSError."""
         try:
             self._read_certificates()
             if self.settings.store is not None:
                 await self.through(self.settings.store)
             if self.settings.controller is not None:
                 self._front = await self._start_front(self.settings.controller)
+            if self.settings.http_port is not None:
+                self._control_api = await self._start_control_api(self.settings.http_port)
         except BaseException:
             await self.stop(drain_s=0)
             raise
@@ -191,6 +230,32 @@ class TapServer(WithFaults):
             calls=Calls(lambda: self.recorder, lambda: self.rules),
         )
 
+    async def probe(self) -> list[Probed]:
+        """Finds out whether the controller and the known stores answer now, also the store that the controller names.
+
+        Raises nothing for one that does not answer.
+        """
+        stores, found = list(self._doors), []
+        if self._front is not None:
+            asked, named = await self._front.probe(_PROBE_S)
+            found.append(asked)
+            if named is not None and named not in stores:
+                stores.append(named)
+        asking = [probe_store(each, self.upstream_context, _PROBE_S) for each in stores[:_MOST_PROBED]]
+        return [*found, *await asyncio.gather(*asking)]
+
+    async def _start_control_api(self, port: int) -> ControlApi:
+        from segstore.server.control_api import ControlApi, Controlled  # a web library
+
+        settings = self.settings
+        controlled = Controlled(
+            tap=self, faults=self.rules, controller_address=lambda: self.controller_address, traffic=self.traffic
+        )
+        names, token_file = [settings.public_host], settings.http_token_file
+        api = ControlApi(controlled, settings.host, port, names=names, token_file=token_file)
+        await api.start()
+        return api
+
     async def through(self, store: Endpoint) -> Endpoint:
         """Returns the tap's address for a store, and listens there if it did not before. Raises OSError."""
         async with self._learning:
@@ -202,7 +267,7 @@ class TapServer(WithFaults):
                 await self._open(door)
                 self._doors[store] = door
                 log.info("the store %s is reached at %s", store, door.address)
-        return Endpoint(self.settings.public_host, door.address.port)
+        return door.address
 
     async def _open(self, door: Door) -> None:
         settings = self.settings
@@ -215,7 +280,7 @@ class TapServer(WithFaults):
             door.server = await asyncio.get_running_loop().create_server(
                 lambda: Link(self, door).client, host, port, backlog=_BACKLOG, ssl=self._own_context
             )
-        door.address = Endpoint(*door.server.sockets[0].getsockname()[:2])
+        door.address = Endpoint(settings.public_host, door.server.sockets[0].getsockname()[1])
 
     def cut(self) -> int:
         """Resets all connections at once, as a failing network does; returns their number."""
@@ -232,6 +297,8 @@ class TapServer(WithFaults):
         """
         self.closing = True
         async with self._stopping:
+            if self._control_api is not None:
+                await self._control_api.stop()
             front, self._front = self._front, None
             if front is not None:
                 await front.aclose(min(drain_s, 1.0))
@@ -294,10 +361,10 @@ class TapServer(WithFaults):
 
     def hold(self, link: Link, size: int) -> None:
         """Records how many bytes of frames a link holds. If all hold too many, those with the most are closed."""
-        self.held_bytes += size - link.held
-        link.held = size
+        self.held_bytes += size - link.held_bytes
+        link.held_bytes = size
         while self.held_bytes > MOST_HELD_BYTES:
-            largest = max(self.links, key=lambda each: each.held)
+            largest = max(self.links, key=lambda each: each.held_bytes)
             why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
             log.warning("connection from %s closed: %s", largest.peer, why)
             largest.abort(why)

@@ -46,6 +46,7 @@ class Side(asyncio.Protocol):
         ended: whether EOF was received.
         note: called with the data forwarded from this side, to record it.
         ends: the addresses of both ends of the socket.
+        bytes_in, bytes_out: number of bytes read and written.
     """
 
     other: Side
@@ -64,6 +65,7 @@ class Side(asyncio.Protocol):
         self.ended = False
         self.note: Callable[[bytes], object] | None = None
         self.ends: frozenset[Any] = frozenset()
+        self.bytes_in = self.bytes_out = 0
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class Side(asyncio.Protocol):
         transport.set_write_buffer_limits(high=HIGH_BYTES)
 
     def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
         if self._silent:
             self._silent = False
             if data[:4] != _HELLO[: len(data)]:
@@ -154,6 +157,7 @@ class Side(asyncio.Protocol):
             if not self._gone:
                 self._early.append(data)
         elif not transport.is_closing():
+            self.bytes_out += len(data)
             transport.write(data)
 
     def end_writing(self) -> None:

@@ -24,6 +24,14 @@ Stream = Literal["upstream", "downstream"]
 Milliseconds = Annotated[float, Field(ge=0, le=_DAY_MS)]
 
 
+def _of_stores(given: Any) -> Any:
+    if given == "controller":
+        raise ValueError(
+            "the controller's port (gRPC) has no toxics; rules about calls (rpc = …) delay and refuse them"
+        )
+    return given
+
+
 class _Toxic(BaseModel):
     """Fields of all toxics.
 
@@ -37,7 +45,7 @@ class _Toxic(BaseModel):
     type: str
     name: str = Field(default="", max_length=_MOST_NAME)
     toxicity: float = Field(default=1.0, ge=0, le=1)
-    store: int | None = Field(default=None, ge=0)
+    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0)
 
     @property
     def streams(self) -> tuple[Stream, ...]:

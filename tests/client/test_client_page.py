@@ -23,7 +23,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to" / "use-the-client.md").read_text(encoding="utf-8")
 SETTINGS = (DOCS / "reference" / "client-settings.md").read_text(encoding="utf-8")
 ERRORS = (DOCS / "topics" / "client-errors.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+ALL = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+SYNCHRONOUS = [each for each in ALL if "segstore.client.sync" in each]
+PROGRAMS = [each for each in ALL if each not in SYNCHRONOUS]
 
 
 def shown(default: Any) -> str:
@@ -84,13 +86,15 @@ async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> No
     async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
         await pravega.controller.create_scope("shop")
         await pravega.controller.create_stream("shop", "orders", segments=2)
+        (synchronous,) = SYNCHRONOUS
+        await asyncio.to_thread(exec, synchronous.replace("127.0.0.1:9090", mock.controller_uri), {})
         for program in PROGRAMS[1:]:
             result = eval(compiled(program), {"pravega": pravega})
             if inspect.iscoroutine(result):
                 await result
         async with pravega.event_reader("shop", "orders") as events:
             got = []
-            while len(got) < 1_002:
+            while len(got) < 1_004:
                 event = await events.read()
                 assert event is not None
                 got.append(event.data)

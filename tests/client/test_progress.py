@@ -18,7 +18,6 @@ from segstore.client.controller import Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import Answer
 from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
-from segstore.client.groups.codec import encode_key
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
@@ -51,6 +50,7 @@ from segstore.wire import (
 )
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
+from segstore.wire.reader_groups import encode_key
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 
 ATTEMPTS = 5

@@ -61,7 +61,7 @@ async def test_an_event_or_key_of_another_type_is_named_and_the_writer_goes_on(
 
 
 async def test_what_was_never_opened_says_what_opens_it(pravega: Client) -> None:
-    opens = "is not open: `async with` opens it"
+    opens = "is not open: `open` or a `with` block opens it"
     with pytest.raises(Closed, match=f"the client {opens}"):
         await connect("tcp://127.0.0.1:1").controller.create_scope("a")
     with pytest.raises(Closed, match=f"the writer of a/s {opens}"):

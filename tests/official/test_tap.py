@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from segstore.server.cluster import MockCluster
+from segstore.server.replay import TraceServer, of_clients
 from segstore.tap import Tap
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
@@ -26,6 +27,24 @@ async def test_events_come_back_through_a_tap_that_records_them(tmp_path: Path) 
         kinds = [each.kind for each in trace.records()]
     assert kinds.count(RecordKind.OPEN) == kinds.count(RecordKind.CLOSE) == carried
     assert RecordKind.BYTES not in kinds
+
+
+async def test_a_recording_alone_answers_the_client_that_writes_and_reads(tmp_path: Path) -> None:
+    path = tmp_path / "run.wtrace"
+    what = {"scope": "a", "stream": "s", "segments": 1, "keys": 3, "per_key": 20}
+    async with MockCluster(2) as cluster, Tap(uri(cluster), record=path) as tap:
+        recorded = await run(f"tcp://{tap.controller_uri}", "events.write_and_read", **what)
+    with TraceFile(path) as trace:
+        records = list(trace.records())
+    async with TraceServer(of_clients(records), mode="match") as server:
+        controller = await server.start_controller(records)
+        assert await run(f"tcp://{controller}", "events.write_and_read", **what) == recorded
+        assert server.problems == []
+        calls = server.calls
+        assert calls is not None
+        assert {"createScope", "createStream", "getURI", "getCurrentSegments"} <= {
+            each.request.rpc for each in calls.steps if each.used
+        }
 
 
 async def test_acknowledgements_that_never_come_do_not_double_events() -> None:

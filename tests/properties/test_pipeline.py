@@ -11,8 +11,9 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from segstore.client import StreamCut
 from segstore.pipeline.replay_plan import plan as plan_of_parts
-from segstore.pipeline.stream.cuts import cut_of, cut_text, offsets_of, parse_place
+from segstore.pipeline.stream.cuts import cut_of, offsets_of, parse_place
 from segstore.pipeline.stream.timeline import share_out
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import plan as plan_of_files
@@ -130,7 +131,7 @@ def test_every_connection_is_in_one_part_and_no_key_in_two(pairs: list[tuple[int
 
 @given(cuts)
 def test_a_cut_that_was_written_is_read_as_the_same(cut: dict[int, int]) -> None:
-    assert parse_place(cut_text("s", "t", cut), "s", "t") == cut
+    assert parse_place(StreamCut("s", "t", cut).to_text(), "s", "t") == cut
     assert cut_of(offsets_of(cut)) == cut
 
 

@@ -53,6 +53,17 @@ def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None
     assert {each.data for each in records} == {frame}
 
 
+def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
+    kept = traffic()
+    number = kept.opened()
+    kept.received(number, encode(KeepAlive())[:3])
+    kept.clear()
+    assert (kept.first, kept.last, list(kept.records())) == (2, 1, [])
+    kept.received(number, encode(KeepAlive())[3:])
+    assert kept.flush() == 2
+    assert [(each, record.data) for each, record in kept.records()] == [(2, encode(KeepAlive()))]
+
+
 def test_a_block_that_is_larger_than_the_limit_is_not_kept() -> None:
     kept = traffic(1000)
     kept.received(kept.opened(), encode(append(1, bytes(2000))))

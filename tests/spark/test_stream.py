@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from segstore.pipeline.stream.cuts import cut_text
+from segstore.client import StreamCut
 from segstore.pipeline.stream.options import read_stream_options
 from segstore.pipeline.stream.registry import registry_name
 from segstore.pipeline.stream.sink import check_schema, rows_of
@@ -106,7 +106,7 @@ def test_a_stream_is_a_table(spark: SparkSession, options: dict[str, str]) -> No
 def test_a_batch_is_written_with_keys_and_between_cuts(
     spark: SparkSession, server: RunningServer, options: dict[str, str], sink: dict[str, str]
 ) -> None:
-    cut = cut_text(SCOPE, options["stream"], {0: 0})
+    cut = StreamCut(SCOPE, options["stream"], {0: 0}).to_text()
     end = asyncio.run(_tail(options))
     frame = spark.read.format(FORMAT).options(**options, **{"from": cut, "to": end}).load()
     rows = frame.selectExpr("event", "concat('k', cast(cast(event as string) as int) % 7) key")
@@ -117,7 +117,7 @@ def test_a_batch_is_written_with_keys_and_between_cuts(
 
 async def _tail(options: Mapping[str, str]) -> str:
     async with using(options["controller"], stream=options["stream"]) as segments:
-        return cut_text(SCOPE, options["stream"], await segments.tail())
+        return StreamCut(SCOPE, options["stream"], await segments.tail()).to_text()
 
 
 @pytest.mark.needs("PySpark 4.2 or newer")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from segstore.pipeline.stream.cuts import CutError
+from segstore.client import CutError
 from segstore.pipeline.stream.plan import DataLost
 from segstore.pipeline.stream.source import StreamSource, StreamStreamReader
 from segstore.pipeline.versions import ReadAllAvailable, ReadMaxRows, ReadMinRows

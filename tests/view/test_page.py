@@ -250,6 +250,21 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
 
 
 @needs_chromium
+async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path) -> None:
+    one, other = FIXTURES / "traces" / "controller_calls.jsonl", tmp_path / "other.jsonl"
+    other.write_text(one.read_text("utf-8").replace('"minNumSegments": 1', '"minNumSegments": 2'), "utf-8")
+    async with shown(tmp_path, one, against=other) as browser:
+        said = await browser.get(text_of(".differences"))
+        assert "1 stream differs" in said
+        assert "controller\trequest\t3\tscalingPolicy.minNumSegments" in said
+        await browser.get("document.querySelector('.differences button').click()")
+        await browser.until("document.querySelector('#drawer-title')?.textContent.includes('createStream')")
+        assert "scalingPolicy.minNumSegments\t1\t2" in await browser.get(text_of("#drawer"))
+        selected = await browser.get("page.views.map((each) => each.timeline.selected)")
+        assert selected == [4, 4]
+
+
+@needs_chromium
 async def test_damage_is_listed_and_the_rest_is_shown(tmp_path: Path) -> None:
     whole = saved(tmp_path, [each for _ in range(40) for each in dialogue()]).read_bytes()
     damaged = tmp_path / "damaged.wtrace"

@@ -33,6 +33,7 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
+from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_answer
 from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
 from segstore.wire.trace.diff import (
     VARYING_FIELDS,
@@ -41,6 +42,7 @@ from segstore.wire.trace.diff import (
     Translation,
     compare_frames,
     differences,
+    differing_fields,
 )
 from segstore.wire.trace.exchanges import Exchange, Exchanges, segments_of
 from segstore.wire.trace.filters import MOST_TERMS, Filter, FilterError, Subject, language, parse_filter
@@ -89,6 +91,7 @@ __all__ = [
     "BlockHeader",
     "BlockType",
     "Call",
+    "CallKey",
     "Columns",
     "Damage",
     "DamagedBlock",
@@ -115,15 +118,19 @@ __all__ = [
     "compare_frames",
     "decode_line",
     "differences",
+    "differing_fields",
     "event_data",
+    "fields_of",
     "find_header",
     "from_line",
     "header_from_line",
     "header_line",
     "is_fixture",
+    "key_of_call",
     "language",
     "make_mark",
     "mark_of",
+    "names_of_call_fields",
     "parse_filter",
     "read_blocks",
     "read_body",
@@ -136,6 +143,7 @@ __all__ = [
     "segments_of",
     "take_ids",
     "to_line",
+    "translated_answer",
     "unpack_data",
     "with_fields",
     "write_lines",

@@ -29,7 +29,8 @@ MOST_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _OK: Final = "OK"
 _DONE: Final = frozenset({"SUCCESS", "SCALE_SUCCESS"})
 _OUTCOMES: Final = ("status", "result", "state")
-_TOKEN: Final = "delegationToken"
+TOKEN: Final = "delegationToken"
+"""The name of the field of a delegation token in all messages that have one."""
 _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
 _KEYS: Final = {"call": int, "rpc": str, "message": str, "metadata": dict, "peer": str, "status": str, "details": str}
 
@@ -191,16 +192,16 @@ def _hide(message: Message) -> bool:
     """Overwrites tokens; returns whether there are any."""
     found = False
     for field, value in message.ListFields():
-        if field.name == _TOKEN:
-            setattr(message, _TOKEN, "*" * len(value))
+        if field.name == TOKEN:
+            setattr(message, TOKEN, "*" * len(value))
             found = True
-        for each in _messages(field, value):
+        for each in messages_in(field, value):
             found = _hide(each) or found
     return found
 
 
-def _messages(field: Any, value: Any) -> Iterator[Message]:
-    """Yields the messages in a field's value."""
+def messages_in(field: Any, value: Any) -> Iterator[Message]:
+    """Yields the messages in the value of a message's field."""
     if field.type != field.TYPE_MESSAGE:
         return
     if field.message_type.GetOptions().map_entry:
@@ -218,7 +219,7 @@ def _named(message: Message) -> Iterator[tuple[str, str]]:
         stream = next((getattr(message, name) for name in ("stream", "streamName") if name in fields), "")
         yield str(message.scope), str(stream)  # type: ignore[attr-defined]  # checked
     for field, value in message.ListFields():
-        for each in _messages(field, value):
+        for each in messages_in(field, value):
             yield from _named(each)
 
 

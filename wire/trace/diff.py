@@ -4,9 +4,12 @@ Connections are matched in order of first appearance, whatever their numbers; ea
 of frames. Times, and the data recorded when a connection starts or ends, are not compared. A `Translation` compares two
 runs of one program, whose ids differ.
 
+Controller calls are matched one by one, with a translation those that ask the same: calls that are in flight together
+may come in another order. Their metadata and peers are not compared.
+
 Invariants: without a translation, two traces have no difference if and only if every stream has the same bytes, split
-into the same records; memory is bounded by how far one trace is ahead of the other in a stream, and by
-`max_waiting_bytes`.
+into the same records, and the calls are the same in order; memory is bounded by how far one trace is ahead of the other
+in a stream, and by `max_waiting_bytes`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -24,11 +27,13 @@ from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
+from segstore.wire.trace.call_fields import CallField, fields_of, key_of_call, text_field
+from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import segments_of
 from segstore.wire.trace.pairing import Pairing, take_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
 """Default limit on records buffered until the other trace has caught up."""
@@ -68,10 +73,12 @@ class FieldDifference(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first record in which a stream differs.
+    """The first record in which a stream differs, or the calls of a method.
 
-    connection: from 1, in order of appearance. number: from 1, within the stream. left, right: None if the stream has
-    ended on that side. fields: differing fields of two frames. left_over, right_over: number of records that follow.
+    connection: from 1, in order of appearance; `CONTROLLER` for a call. number: from 1, within the stream; of a call,
+    its place among the calls of the trace that has it, the left one if both have. left, right: None if the stream has
+    ended, or the call is missing, on that side. fields: differing fields. left_over, right_over: number of records that
+    follow; of calls, of those of the method that differ, too.
     """
 
     connection: int
@@ -110,6 +117,23 @@ class Translation:
             if span.kind != "data" and not span.secret and span.field not in ("request_id", *self._ignore)
         )
 
+    def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
+        """What a call shares with the same one of the other run, and its ids."""
+        return key_of_call(call.rpc, {name: each for name, each in fields_of(call).items() if self.counts(name)})
+
+    def counts(self, path: str) -> bool:
+        """Whether the field of a call is compared."""
+        return self._ignore.isdisjoint(each.partition("[")[0] for each in path.split("."))
+
+    def fit(self, left: str, right: str) -> bool:
+        """Whether two ids may stand for each other."""
+        return self._ids.fits((_EVERYWHERE, left), (_EVERYWHERE, right))
+
+    def pair(self, left: str, right: str) -> None:
+        """Pairs two ids if they fit."""
+        if self.fit(left, right):
+            self._ids.pair((_EVERYWHERE, left), (_EVERYWHERE, right))
+
     def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids. If none does, the ids are paired."""
         pairs: list[tuple[tuple[int, str], tuple[int, str]]] = []
@@ -147,7 +171,7 @@ class Translation:
             if field.is_data:
                 texts = tuple(bytes.fromhex(each).decode("latin-1") for each in texts)  # type: ignore[assignment]
             (rest, mine), (other, its) = map(take_ids, texts)
-            if rest != other:
+            if rest != other or len(mine) != len(its):  # a name may contain what stands for an id
                 return False
             new = [((_EVERYWHERE, one), (_EVERYWHERE, another)) for one, another in zip(mine, its, strict=True)]
         else:
@@ -184,7 +208,7 @@ def differences(
     translation: Translation | None = None,
     max_waiting_bytes: int = MAX_WAITING_BYTES,
 ) -> Iterator[Difference]:
-    """Returns the first difference of each stream that has one, in order of connections.
+    """Returns the first difference of each method's calls, then of each stream, in order of connections.
 
     translation: for two runs of one program; connections are then matched by their first requests, and in order of
     appearance where those do not say enough. Reads both traces in parallel; a record is buffered until its counterpart
@@ -192,6 +216,7 @@ def differences(
     """
     sides = (_Side(), _Side())
     streams: list[tuple[int, list[_Pair]]] = []
+    calls = _Calls(translation)
     waiting = 0
 
     def match(*mates: _Connection | None) -> int:
@@ -209,6 +234,9 @@ def differences(
     for both in zip_longest(left, right):
         for side, record in enumerate(both):
             if record is None:
+                continue
+            if record.kind is RecordKind.CALL:
+                waiting += calls.add(side, record)
                 continue
             connection = sides[side].connection(record)
             if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
@@ -233,6 +261,7 @@ def differences(
             raise TracesTooFarApart(max_waiting_bytes)
     for left_over in zip_longest(*(side.left_over() for side in sides)):
         match(*left_over)
+    yield from calls.differences()
     for number, pairs in sorted(streams, key=itemgetter(0)):
         for direction, pair in zip(Direction, pairs, strict=True):
             found = pair.difference()
@@ -326,6 +355,155 @@ class _Pair:
         return (number, None, first, ()) if self._whose else (number, first, None, ())
 
 
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call of one trace: its request and its answer. number: from 1. mate: the same call of the other trace."""
+
+    number: int
+    rpc: str
+    ids: tuple[str, ...] = ()
+    records: list[Record | None] = field(default_factory=lambda: [None, None])
+    mate: _Call | None = None
+
+
+@dataclass(slots=True)
+class _CallSide:
+    """The calls of one trace. pending: those without an answer, by the numbers in their records. waiting: those without
+    a mate.
+    """
+
+    count: int = 0
+    pending: dict[int, _Call] = field(default_factory=dict)
+    waiting: dict[Any, deque[_Call]] = field(default_factory=dict)
+
+    def left_over(self) -> dict[str, list[_Call]]:
+        """The calls without a mate, by method."""
+        found: dict[str, list[_Call]] = {}
+        for each in sorted((each for several in self.waiting.values() for each in several), key=attrgetter("number")):
+            found.setdefault(each.rpc, []).append(each)
+        return found
+
+
+class _Calls:
+    """Compares the calls of two traces."""
+
+    def __init__(self, translation: Translation | None) -> None:
+        self._translation = translation
+        self._sides = (_CallSide(), _CallSide())
+        self._open: dict[_Call, None] = {}  # those of the left trace whose mate is known and an answer is not
+        self._found: dict[tuple[str, Direction], Difference] = {}
+
+    def add(self, side: int, record: Record) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
+        here, call = self._sides[side], Call.unpack(record.data)
+        made = here.pending.pop(call.number, None) if call is not None and record.direction else None
+        if made is None:
+            here.count += 1
+            made = _Call(here.count, "" if call is None else call.rpc)
+            made.records[record.direction] = record
+            if call is not None and not record.direction:
+                here.pending[call.number] = made
+            self._match(side, made, call, record.direction)
+        made.records[record.direction] = record
+        size = _size(record)
+        if made.mate is None:
+            return size
+        left, right = (made.mate, made) if side else (made, made.mate)
+        if None in left.records or None in right.records:
+            self._open[left] = None
+            return size
+        self._open.pop(left, None)
+        self._compare(left, right)
+        return size - sum(_size(each) for one in (left, right) for each in one.records if each is not None)
+
+    def _match(self, side: int, made: _Call, call: Call | None, direction: Direction) -> None:
+        """Looks for the same call of the other trace."""
+        key: Any = made.number
+        if self._translation is not None:
+            key = None
+            if call is not None and not direction:
+                key, made.ids = self._translation.call_key(call)
+        others = self._sides[1 - side].waiting
+        there = others.get(key, deque()) if key is not None else deque()
+        mate = next((each for each in there if self._fit(side, made, each)), None)
+        if mate is None:
+            self._sides[side].waiting.setdefault(key, deque()).append(made)
+            return
+        there.remove(mate)
+        if not there:
+            del others[key]
+        made.mate, mate.mate = mate, made
+        for pair in zip(*((mate.ids, made.ids) if side else (made.ids, mate.ids)), strict=True):
+            if self._translation is not None:
+                self._translation.pair(*pair)
+
+    def _fit(self, side: int, made: _Call, mate: _Call) -> bool:
+        left, right = (mate, made) if side else (made, mate)
+        return self._translation is None or all(map(self._translation.fit, left.ids, right.ids))
+
+    def _compare(self, left: _Call, right: _Call) -> None:
+        for direction in Direction:
+            one, other = left.records[direction], right.records[direction]
+            fields = self._fields(one, other)
+            if fields or (one is None) is not (other is None):
+                self._differ(left.rpc, Difference(CONTROLLER, direction, left.number, one, other, fields, 0, 0))
+
+    def _fields(self, one: Record | None, other: Record | None) -> tuple[FieldDifference, ...]:
+        """The fields that differ beyond ids, whose pairs are then known."""
+        if one is None or other is None:
+            return ()
+        translation, left, right = self._translation, _fields_of_record(one), _fields_of_record(other)
+        if translation is None:
+            return differing_fields(left, right, None)
+        left, right = (
+            {name: each for name, each in side.items() if translation.counts(name)} for side in (left, right)
+        )
+        found = differing_fields(left, right, translation.fit)
+        if not found:
+            for name in left:
+                for pair in zip(left[name].ids, right[name].ids, strict=True):
+                    translation.pair(*pair)
+        return found
+
+    def _differ(self, rpc: str, found: Difference) -> None:
+        first = self._found.setdefault((rpc, found.direction), found)
+        if first is not found:
+            over = (first.left_over + (found.left is not None), first.right_over + (found.right is not None))
+            self._found[rpc, found.direction] = first._replace(left_over=over[0], right_over=over[1])
+
+    def differences(self) -> list[Difference]:
+        """The first difference of each method, of requests and of answers, once both traces have ended."""
+        for each in self._open:
+            assert each.mate is not None
+            self._compare(each, each.mate)
+        left, right = (side.left_over() for side in self._sides)
+        for rpc in dict.fromkeys((*left, *right)):
+            for one, other in zip_longest(left.get(rpc, ()), right.get(rpc, ())):
+                if one is not None and other is not None:
+                    self._compare(one, other)
+                    continue
+                only = one or other
+                place = next(each for each in Direction if only.records[each] is not None)
+                pair = (only.records[place], None) if other is None else (None, only.records[place])
+                self._differ(rpc, Difference(CONTROLLER, place, only.number, *pair, (), 0, 0))
+        return sorted(self._found.values(), key=lambda each: (each.number, each.direction))
+
+
+def _fields_of_record(record: Record) -> dict[str, CallField]:
+    """What is compared of a call: method, status and details as gRPC names them, and the fields of its message."""
+    call = Call.unpack(record.data)
+    if call is None:
+        return {"": CallField(record.data.hex(), (), record.data)}
+    facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
+    found = {name: text_field(text) for name, text in facts.items() if text}
+    if call.omitted:
+        found["omitted"] = CallField(call.omitted, (), call.omitted)
+    return found | fields_of(call)
+
+
 def _size(record: Record) -> int:
     return len(record.data) + _RECORD_BYTES
 
@@ -349,6 +527,29 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         found.append(FieldDifference(name, values[0], values[1], secret, is_data))
     telling = tuple(each for each in found if each.field and each.field.rpartition(".")[2] not in _DERIVED)
     return telling or tuple(found)
+
+
+def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
+    if fits is None or one.secret:
+        return one.value == other.value
+    return one.rest == other.rest and all(map(fits, one.ids, other.ids))
+
+
+def differing_fields(
+    left: Mapping[str, CallField], right: Mapping[str, CallField], fits: Callable[[str, str], bool] | None
+) -> tuple[FieldDifference, ...]:
+    """Returns the fields in which the messages of two calls differ. fits: whether two ids may stand for each other, and
+    times are not compared; None to compare all values.
+    """
+    found = []
+    for name in dict.fromkeys((*left, *right)):
+        one, other = left.get(name), right.get(name)
+        if one is not None and other is not None and _agree(one, other, fits):
+            continue
+        secret = any(each is not None and each.secret for each in (one, other))
+        values = (None if each is None else _shown(each.value, secret) for each in (one, other))
+        found.append(FieldDifference(name, *values, secret))
+    return tuple(found)
 
 
 def _shown(value: Any, secret: bool) -> Any:

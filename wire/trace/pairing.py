@@ -7,7 +7,9 @@ fields, in names and in data, as text with or without dashes.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 K = TypeVar("K")
 
@@ -17,6 +19,17 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[
 def take_ids(text: str) -> tuple[str, list[str]]:
     """Splits a text into what is left without its ids, and the ids: 32 lower-case hexadecimal digits each."""
     return _ID.sub("*", text), [each.replace("-", "").lower() for each in _ID.findall(text)]
+
+
+def put_ids(text: str, ids: Mapping[str, str]) -> str:
+    """Replaces ids in a text, which keep their form. ids: as from `take_ids`, by the replaced ones."""
+
+    def other(found: re.Match[str]) -> str:
+        there = found[0]
+        replaced = ids.get(there.replace("-", "").lower())
+        return there if replaced is None else str(UUID(replaced)) if "-" in there else replaced
+
+    return _ID.sub(other, text)
 
 
 class Pairing(Generic[K]):

@@ -33,11 +33,12 @@ addPanel({
     const rows = [["Version", served.segstore], ["Since", new Date(served.started_ms).toLocaleString("en-GB")]];
     for (const each of served.stores) {
       const admin = each.admin_address ? `, admin port ${each.admin_address}` : "";
-      const state = each.serving ? `${each.address}${admin}` : "stopped";
+      const behind = each.upstream ? ` → ${each.upstream}` : "";
+      const state = each.serving ? `${each.address}${behind}${admin}` : "stopped";
       rows.push([several ? `Store ${each.store}` : "Segment store", state]);
     }
     rows.push(["Controller", served.controller ?? "none"], ["TLS", yes(served.tls)]);
-    rows.push(["Data", served.data ?? "in memory"]);
+    if (can("stores")) rows.push(["Data", served.data ?? "in memory"]);
     const shown = JSON.stringify(rows);
     if (facts.dataset.shown === shown) return;
     facts.dataset.shown = shown;

@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from segstore.server.control_api.controlled import Controlled, Store
+from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Counts, Health, Served, StoreCounts, StoreInfo, Version
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.net import address_text
@@ -20,7 +19,7 @@ from segstore.wire.extras import pip_command
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-_GAUGES = ("connections_open",)
+_HELP = {"outstanding_bytes": "Bytes held for all peers.", "segments": "Segments, including indexes."}
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -34,37 +33,44 @@ def router(controlled: Controlled) -> APIRouter:
     async def version() -> Version:
         return Version(
             segstore=controlled.version,
-            wire_version=controlled.stores[0].settings.wire_version,
+            wire_version=controlled.wire_version,
             oldest_compatible_version=OLDEST_COMPATIBLE_VERSION,
         )
 
     @made.get("/v1/server", tags=["server"], summary="Services and addresses")
     async def server() -> Served:
-        settings = controlled.stores[0].settings
         return Served(
             segstore=controlled.version,
             started_ms=controlled.started_ms,
             controller=address_text(controlled.controller_address()),
+            capabilities=controlled.capabilities,
             data=None if controlled.data is None else shown(str(controlled.data)),
-            tls=settings.tls_cert is not None,
+            tls=controlled.tls,
             containers=controlled.containers,
             stores=[
                 StoreInfo(
                     store=each.number,
                     address=address_text(each.address),
                     admin_address=address_text(each.admin_address),
-                    serving=each.address is not None and not each.hub.closing,
+                    upstream=address_text(each.upstream),
+                    serving=each.serving,
                 )
-                for each in controlled.stores
+                for each in controlled.fronts
             ],
         )
 
     @made.get("/v1/counters", tags=["server"], summary="Counters as plain numbers")
     async def counters() -> Counts:
-        return Counts(time_s=time.monotonic(), stores=[_counts(each) for each in controlled.stores])
+        counted = [(each.number, *each.counters()) for each in controlled.fronts]
+        stores = [StoreCounts(store=store, totals=totals, now=now) for store, totals, now in counted]
+        return Counts(time_s=time.monotonic(), stores=stores)
 
     @made.get(
-        "/metrics", tags=["server"], summary="Counters in Prometheus text format", response_class=PlainTextResponse
+        "/metrics",
+        tags=["server"],
+        summary="Counters in Prometheus text format",
+        response_class=PlainTextResponse,
+        responses={501: {"description": "prometheus-client is not installed."}},
     )
     async def metrics() -> Response:
         try:
@@ -80,26 +86,8 @@ def router(controlled: Controlled) -> APIRouter:
     return made
 
 
-def _segments(store: Store) -> tuple[int, int]:
-    """Returns the numbers of segments and of their indexes, without iterating over them."""
-    containers = store.store.containers.values()
-    indexes = sum(each.index_count for each in containers)
-    return sum(len(each.segments) for each in containers) - indexes, indexes
-
-
-def _counts(store: Store) -> StoreCounts:
-    counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
-    now = {name: counted.pop(name) for name in _GAUGES}
-    segments, indexes = _segments(store)
-    return StoreCounts(
-        store=store.number,
-        totals=counted,
-        now={**now, "outstanding_bytes": store.hub.outstanding_bytes, "segments": segments, "index_segments": indexes},
-    )
-
-
 class _Counters:
-    """Prometheus collector that reads the stores' counters when it is queried."""
+    """Prometheus collector that reads the counters when it is queried."""
 
     def __init__(self, controlled: Controlled) -> None:
         self._controlled = controlled
@@ -117,18 +105,11 @@ class _Counters:
                 made.add_metric([str(value)], number)
             return cast("Metric", made)
 
-        stores, faults = self._controlled.stores, self._controlled.faults
-        for field in msgspec.structs.fields(type(stores[0].service.counters)):
-            name, kind = field.name, GaugeMetricFamily if field.name in _GAUGES else CounterMetricFamily
-            counts = ((each.number, getattr(each.service.counters, name)) for each in stores)
-            yield family(kind, name, f"{name.replace('_', ' ').capitalize()}.", "store", counts)
-        held = ((each.number, each.hub.outstanding_bytes) for each in stores)
-        yield family(GaugeMetricFamily, "outstanding_bytes", "Bytes held for all peers.", "store", held)
-        segments = [(each.number, *_segments(each)) for each in stores]
-        kept = ((store, count) for store, count, _ in segments)
-        yield family(GaugeMetricFamily, "segments", "Segments, without indexes.", "store", kept)
-        indexes = ((store, count) for store, _, count in segments)
-        yield family(GaugeMetricFamily, "index_segments", "Index segments.", "store", indexes)
+        faults, counted = self._controlled.faults, [(each.number, each.counters()) for each in self._controlled.fronts]
+        for at, kind in enumerate((CounterMetricFamily, GaugeMetricFamily)):
+            for name in counted[0][1][at] if counted else ():
+                values = [(store, counters[at][name]) for store, counters in counted]
+                yield family(kind, name, _HELP.get(name, f"{name.replace('_', ' ').capitalize()}."), "store", values)
         if faults is not None:
             matched = [(each.name, each.matched) for each in faults.tallies()]
             yield family(CounterMetricFamily, "fault_matched", "Matches of a rule.", "rule", matched)

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
 
-from segstore.server.control_api.controlled import Controlled, Store
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.fronts import Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.net import address_text

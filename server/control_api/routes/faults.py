@@ -1,6 +1,6 @@
 """Routes that list, add and remove fault rules while the server runs.
 
-Rules have the format of fault files. A whole fault file, as JSON, replaces all rules and toxics atomically.
+Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
+from segstore.server.control_api.routes.bodies import YamlRoute
 from segstore.server.faults import Faults, FaultSettings, Rule
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -28,7 +29,7 @@ def faults_of(controlled: Controlled) -> Faults:
 
 
 def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/faults", tags=["faults"])
+    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
     def faults() -> Faults:
         return faults_of(controlled)

@@ -1,24 +1,21 @@
-"""Routes about the latest requests: a list, one in detail, sending one again, and the trace of all that is kept."""
+"""Routes about the latest requests: a list, one in detail, and sending one again."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import Response, StreamingResponse
 
-from segstore.server.control_api.controlled import Controlled, Store
+from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes.resending import Resending
 from segstore.server.traffic import Traffic
-from segstore.wire.trace import FilterError, FixtureHeader, header_line, to_line
+from segstore.wire.trace import FilterError
 
-_LINES_AT_ONCE = 100
 _NEIGHBOURS = 10
 
 
@@ -29,7 +26,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     def kept() -> Latest:
         if latest is None:
-            raise ApiProblem(409, "requests are not kept here: history_bytes is 0", "path")
+            raise not_kept()
         return latest
 
     @made.get("/requests", tags=["requests"], summary="The latest requests, newest first")
@@ -46,19 +43,25 @@ def router(controlled: Controlled) -> APIRouter:
         except FilterError as error:
             raise ApiProblem(422, f"query.match: {error}", "query.match") from error
         traffic = found.traffic
-        return LatestRequests(
-            last=traffic.last, forgotten=traffic.first - 1, requests=[info_of(controlled, each) for each in requests]
-        )
+        numbers = _numbers(controlled)
+        infos = [_info(each, traffic, numbers) for each in requests]
+        return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
 
-    @made.get("/requests/{number}", tags=["requests"], summary="A request and its reply in detail")
+    @made.get("/requests/{number:int}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
         found = kept()
         request, beside = await found.about(number, _NEIGHBOURS)
         if request is None:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
-        return detail_of(info_of(controlled, request), request, beside, found.traffic)
+        info = _info(request, found.traffic, _numbers(controlled))
+        return detail_of(info, request, beside, found.traffic)
 
-    @made.post("/requests/{number}/send", tags=["requests"], summary="Send a request again, as a client of its own")
+    @made.post(
+        "/requests/{number:int}/send",
+        tags=["requests"],
+        summary="Send a request again, as a client of its own",
+        include_in_schema=controlled.tap is None,
+    )
     async def send_request(number: Annotated[int, Path(ge=1)]) -> SentAgain:
         found = kept()
         if not controlled.stores:
@@ -67,48 +70,21 @@ def router(controlled: Controlled) -> APIRouter:
         if request is None:
             raise ApiProblem(404, f"there is no request {number}, or it is no longer kept", "path.number")
         facts = found.traffic.peers.get(request.connection, {})
-        store = _store(controlled, facts.get("store", ""))
+        at = _number(_numbers(controlled), facts.get("store", ""))
+        store = next((each for each in controlled.stores if each.number == at), None)
         if store is None:  # a request of the controller, or of a store that listens elsewhere now
             store = next((controlled.store_of(each) for each in request.segments), None) or controlled.stores[0]
         return await resending.send(request, store, found.traffic, admin=facts.get("port") == "admin")
 
-    @made.get("/trace", tags=["requests"], summary="The latest traffic as a trace", response_class=Response)
-    async def get_trace(
-        form: Annotated[
-            Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")
-        ] = "wtrace",
-    ) -> Response:
-        traffic = kept().traffic
-        name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
-        if form == "jsonl":
-            return StreamingResponse(_lines(traffic), media_type="application/x-ndjson", headers=name)
-        return StreamingResponse(_pieces(traffic.trace()), media_type="application/octet-stream", headers=name)
-
     return made
 
 
-async def _pieces(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    for each in pieces:
-        yield each
-
-
-async def _lines(traffic: Traffic) -> AsyncIterator[bytes]:
-    """The lines of a fixture, which are made as they are sent."""
-    last, start_ns = traffic.flush(), traffic.started_ns
-    yield f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode()
-    for done, (_, record) in enumerate(traffic.records(last=last), 1):
-        yield f"{to_line(record, start_ns)}\n".encode()
-        if done % _LINES_AT_ONCE == 0:
-            await asyncio.sleep(0)
-
-
-def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
+def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestInfo:
     latency_ns = kept.latency_ns
-    peer = {} if controlled.traffic is None else controlled.traffic.peers.get(kept.connection, {})
-    store = _store(controlled, peer.get("store", ""))
+    peer = traffic.peers.get(kept.connection, {})
     return RequestInfo(
         number=kept.number,
-        store=None if store is None else store.number,
+        store=_number(numbers, peer.get("store", "")),
         connection=kept.connection,
         role=peer.get("role", ""),
         kind=kept.kind,
@@ -126,10 +102,25 @@ def info_of(controlled: Controlled, kept: Kept) -> RequestInfo:
     )
 
 
-def _store(controlled: Controlled, address: str) -> Store | None:
-    """The store that listens at an address, which may name the host otherwise than its settings."""
-    port = address.rpartition(":")[2]
-    for each in controlled.stores:
-        if any(where is not None and str(where.port) == port for where in (each.address, each.admin_address)):
-            return each
-    return None
+def _numbers(controlled: Controlled) -> dict[str, int]:
+    """The numbers of stores, by the address in the records of their connections.
+
+    A store of this process listens at its port, whatever the host is called; on a tap it is the store's own address.
+    """
+    found = {}
+    for each in controlled.fronts:
+        if each.upstream is not None:
+            found[str(each.upstream)] = each.number
+            continue
+        for where in (each.address, each.admin_address):
+            if where is not None:
+                found[_port(str(where))] = each.number
+    return found
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _number(numbers: Mapping[str, int], address: str) -> int | None:
+    return numbers.get(address, numbers.get(_port(address)))

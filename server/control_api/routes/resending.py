@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Iterator
 
-    from segstore.server.control_api.controlled import Store
+    from segstore.server.control_api.fronts import Store
     from segstore.server.control_api.latest import Kept
     from segstore.server.traffic import Traffic
 

@@ -50,11 +50,6 @@ def router(controlled: Controlled) -> APIRouter:
 
 
 def _scopes(made: APIRouter, controlled: Controlled) -> None:
-    @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
-    async def list_scopes(after: Annotated[str, Query(max_length=255)] = "") -> m.Scopes:
-        names, token = await controller_of(controlled).scopes.names(after)
-        return m.Scopes(scopes=names, next=token if names else None)
-
     @made.put("/scopes/{scope}", tags=["scopes"], summary="Create a scope, unless it exists", status_code=204)
     async def create_scope(scope: m.Scope) -> Response:
         async with arranging(controlled) as controller:
@@ -146,10 +141,6 @@ def _transactions(made: APIRouter, controlled: Controlled) -> None:
         async with arranging(controlled) as controller:
             identifier, _ = await controller.transactions.open(scope, stream, lease_ms)
             return _transaction(controller, scope, stream, identifier)
-
-    @made.get(one, tags=["transactions"], summary="The status of a transaction")
-    async def get_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:
-        return _transaction(controller_of(controlled), scope, stream, transaction)
 
     @made.post(f"{one}/commit", tags=["transactions"], summary="Commit a transaction")
     async def commit_transaction(scope: m.Scope, stream: m.Stream, transaction: m.Transaction) -> m.TransactionState:

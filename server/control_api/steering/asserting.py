@@ -65,9 +65,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
     async def forget_requests() -> Response:
-        observer = faults().observer
-        if observer is not None:
-            observer.clear()
+        controlled.forget_requests()
         return Response(status_code=204)
 
     @made.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")

@@ -1,7 +1,8 @@
 """Contents of events and table entries in JSON: text, a JSON value, or bytes in Base64.
 
 Stored bytes that are not what a caller asks for are shown in another form, so every content can be shown: JSON that
-does not parse as text, text that is not UTF-8 as Base64.
+does not parse as text, text that is not UTF-8 as Base64. The form `readable` is for people: the start of a content, as
+indented JSON, text or hex.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any, Final, Literal, Self
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from segstore.server.control_api.detail import readable_form
 from segstore.server.control_api.problems import ApiProblem
 
-Form = Literal["text", "json", "base64"]
+Form = Literal["text", "json", "base64", "readable"]
 _JSON: Final = msgspec.json.Decoder()
 ENCODER: Final = msgspec.json.Encoder()
 
@@ -57,6 +59,9 @@ class Content(BaseModel):
 
 def shown_as(data: bytes, form: Form) -> dict[str, Any]:
     """Returns a content in a form, or in one that can show it, for `ENCODER`."""
+    if form == "readable":
+        kind, text = readable_form(data)
+        return {"hex" if kind == "hex" else "text": text}
     if form == "json":
         try:
             _JSON.decode(data)

@@ -43,7 +43,7 @@ _MOST_ROUNDS: Final = 50
 _ROUND_S: Final = 0.02
 _HEADER: Final = struct.Struct(">ii")
 _AFTER: Final = re.compile(r"\d{1,9}:[A-Za-z0-9_=-]{0,12000}", re.ASCII)
-_As = Annotated[Form, Query(alias="as", description="How to show contents; others are shown as text or Base64.")]
+_As = Annotated[Form, Query(alias="as", description="How to show contents. `readable`: the start of each.")]
 _Limit = Annotated[int, Query(ge=1, le=1_000)]
 _ENTRIES: Final = "/tables/{scope}/{table}/entries"
 
@@ -307,7 +307,7 @@ def _table_entries(made: APIRouter, controlled: Controlled) -> None:
             entries, following = await _entries(controller.segments, found, after, limit)
         shown = [
             {
-                "key": shown_as(bytes(each.key.data), "text"),
+                "key": shown_as(bytes(each.key.data), "readable" if form == "readable" else "text"),
                 "value": shown_as(bytes(each.value.data), form),
                 "version": each.key.key_version,
             }

@@ -16,18 +16,12 @@ MOST_SEGMENTS = 1_000
 Scope = Annotated[str, Path(max_length=255, description="The name of a scope.")]
 Stream = Annotated[str, Path(max_length=255, description="The name of a stream.")]
 Table = Annotated[str, Path(max_length=255, description="The name of a key-value table.")]
+Group = Annotated[str, Path(max_length=255, description="The name of a reader group.")]
 Transaction = Annotated[UUID, Path(description="The id of a transaction.")]
 
 
 class _Given(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Scopes(BaseModel):
-    """Names of scopes, sorted."""
-
-    scopes: list[str]
-    next: str | None = Field(description="`after` for the next page; null if this one is empty.")
 
 
 class StreamSettings(_Given):
@@ -107,13 +101,19 @@ class WrittenEvents(BaseModel):
     events: list[WrittenEvent]
 
 
-class StoredEvent(WrittenEvent):
-    """An event, with its content in one of three forms."""
+class Shown(BaseModel):
+    """Bytes in one of four forms."""
 
-    size: int = Field(description="Its bytes, without the header.")
     text: str | None = None
     value: Any = Field(default=None, alias="json")
     base64: str | None = None
+    hex: str | None = None
+
+
+class StoredEvent(WrittenEvent, Shown):
+    """An event with its content."""
+
+    size: int = Field(description="Its bytes, without the header.")
 
 
 class EventPage(BaseModel):
@@ -158,14 +158,6 @@ class NewEntries(_Given):
     entries: list[NewEntry] = Field(
         min_length=1, max_length=MOST_EVENTS, examples=[[{"key": {"text": "k1"}, "value": {"json": {"count": 1}}}]]
     )
-
-
-class Shown(BaseModel):
-    """Bytes in one of three forms."""
-
-    text: str | None = None
-    value: Any = Field(default=None, alias="json")
-    base64: str | None = None
 
 
 class StoredEntry(BaseModel):

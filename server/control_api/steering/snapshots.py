@@ -1,4 +1,7 @@
-"""Routes that take and restore snapshots of all data, and reset the server."""
+"""Routes that take and restore snapshots of all data, and reset the server.
+
+Restoring and resetting discard the requests so far, in the traffic that is kept, too: the next test finds only its own.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,10 @@ def router(controlled: Controlled) -> APIRouter:
             raise ApiProblem(409, NO_SNAPSHOTS, "path")
         return controlled.snapshots
 
+    def replaced(connections: int) -> Restored:
+        controlled.forget_requests()
+        return Restored(connections=connections)
+
     @made.get("/snapshots", summary="Snapshots")
     async def list_snapshots() -> SnapshotList:
         there = [] if controlled.snapshots is None else controlled.snapshots.infos()
@@ -40,12 +47,12 @@ def router(controlled: Controlled) -> APIRouter:
     @made.post("/snapshots/{name}/restore", summary="Restore a snapshot; cuts all connections and removes fault rules")
     async def restore_snapshot(name: _Name) -> Restored:
         async with controlled.one_at_a_time:
-            return Restored(connections=await snapshots().restore(name))
+            return replaced(await snapshots().restore(name))
 
     @made.post("/reset", summary="Remove all data and fault rules; cuts all connections")
     async def reset() -> Restored:
         async with controlled.one_at_a_time:
-            return Restored(connections=await snapshots().reset())
+            return replaced(await snapshots().reset())
 
     return made
 

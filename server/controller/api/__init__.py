@@ -1,14 +1,14 @@
 """The controller's gRPC server: methods, status codes, authentication and permissions, some of it also for REST."""
 
 from segstore.server.controller.api.access import Permission
-from segstore.server.controller.api.answers import answer
+from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Accounts, Authority
 from segstore.server.controller.api.calls import Calls, sent_metadata
 from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.forwarding import ForwardingServer, NotForwarded
 from segstore.server.controller.api.in_flight import Handler, InFlight, trailing_of
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
-from segstore.server.controller.api.server import ControllerServer, listen, new_server
+from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "NotForwarded",
     "Permission",
     "answer",
+    "bounds",
     "listen",
     "new_server",
     "scope_resource",
@@ -32,4 +33,5 @@ __all__ = [
     "stream_resource",
     "trailing_of",
     "user_resource",
+    "with_status",
 ]

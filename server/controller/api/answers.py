@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from google.protobuf.message import Message
 from grpc import StatusCode
 
 from segstore.server.controller import errors
+
+_STATUS_FIELDS: Final = ("status", "result", "state")
+"""Names of a response's enum field."""
 
 
 class Answer(NamedTuple):
@@ -147,3 +151,12 @@ def answer(method: str, error: errors.ControllerError) -> Answer:
         if isinstance(error, kind):
             return Answer(None, code)
     return Answer(None, StatusCode.UNKNOWN)
+
+
+def with_status(response: type[Message], value: str) -> Message:
+    """Return a response that contains only the status."""
+    for field in _STATUS_FIELDS:
+        described = response.DESCRIPTOR.fields_by_name.get(field)
+        if described is not None and described.enum_type is not None:
+            return response(**{field: described.enum_type.values_by_name[value].number})
+    raise AssertionError(f"{response.DESCRIPTOR.name} has no enum for {value}")

@@ -50,6 +50,7 @@ class ForwardingServer(Handler):
     """The controller's port in one process. Created by `start`.
 
     `local` has the controller's handlers while this process leads; `leader` returns the leader's address otherwise.
+    `calls` sees all calls that arrive here.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class ForwardingServer(Handler):
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
         self.port = 0
+        self.calls = calls
         self._in_flight = InFlight(server, self, calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
-        self._calls: dict[Any, Endpoint] = {}
+        self._forwarded: dict[Any, Endpoint] = {}
         self._offered: dict[str, Behaviour] = {}
         self._methods = {f"/{SERVICE}/{name}" for name in METHODS}
 
@@ -128,27 +130,27 @@ class ForwardingServer(Handler):
         channel = self._channel(leader)
         ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
         call = ask(request, metadata=(*kept, (_FORWARDED, "1")), timeout=timeout_s)
-        self._calls[call] = leader
+        self._forwarded[call] = leader
         try:
             answer: bytes = await call
             return answer, tuple(await call.trailing_metadata())
         except asyncio.CancelledError:
-            if call in self._calls:
+            if call in self._forwarded:
                 raise
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.CANCELLED:  # a gRPC server ends calls in flight like this
                 raise NotForwarded(error.code(), error.details() or "", *trailing_of(error, channel)) from error
         finally:
-            self._calls.pop(call, None)
+            self._forwarded.pop(call, None)
         why = "the controller's leader shut down before it answered the call"
         raise NotForwarded(grpc.StatusCode.UNAVAILABLE, why, OUTCOME_UNKNOWN)
 
     def leader_changed(self) -> None:
         """Answer calls that an earlier leader has not answered with UNAVAILABLE."""
         now = self.leader()
-        for call, leader in tuple(self._calls.items()):
+        for call, leader in tuple(self._forwarded.items()):
             if leader != now:
-                del self._calls[call]
+                del self._forwarded[call]
                 call.cancel()
 
     def _channel(self, leader: Endpoint) -> grpc.aio.Channel:

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from segstore.server.controller.api.answers import answer
+from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.api.executing import Executor
@@ -53,9 +53,6 @@ each. It refuses others, and more than 1,000 at once."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 64
 """Upper bound on the size of an entry of a stream cut."""
-
-_STATUS_FIELDS: Final = ("status", "result", "state")
-"""Names of a response's enum field."""
 
 
 def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
@@ -237,7 +234,7 @@ class ControllerServer:
 
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)
-            response = _with_status(method.response, "SUCCESS") if response is None else response
+            response = with_status(method.response, "SUCCESS") if response is None else response
             data = response.SerializeToString()
             self.executor.charge(len(data))
             return data
@@ -262,7 +259,7 @@ class ControllerServer:
                 _log.debug("%s: %s", name, error)
                 value, code = answer(name, error)
                 if value is not None:
-                    return _with_status(method.response, value).SerializeToString()
+                    return with_status(method.response, value).SerializeToString()
                 await end_call(context, code, error.message)
 
         return handle
@@ -273,12 +270,3 @@ def _authorization(context: Any) -> str | None:
         if key == "authorization":
             return str(value)
     return None
-
-
-def _with_status(response: type[Message], value: str) -> Message:
-    """Return a response that contains only the status."""
-    for field in _STATUS_FIELDS:
-        described = response.DESCRIPTOR.fields_by_name.get(field)
-        if described is not None and described.enum_type is not None:
-            return response(**{field: described.enum_type.values_by_name[value].number})
-    raise AssertionError(f"{response.DESCRIPTOR.name} has no enum for {value}")

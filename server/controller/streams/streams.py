@@ -173,12 +173,13 @@ class Streams:
         """Return the stream, read-only. Raises `NotFound`."""
         return self._core.state.stream(scope, stream)
 
-    async def names(self, scope: str, token: str) -> tuple[list[str], str]:
-        """Return a page of the names of a scope's streams."""
+    async def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
+        """Return a page of the names of a scope's streams that are accepted."""
         streams, marks = self._core.state.scope(scope).streams, self._core.config.watermark_streams
 
         def listed(name: str) -> bool:
-            return marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
+            is_listed = marks or not (name.startswith(MARK_PREFIX) and name.removeprefix(MARK_PREFIX) in streams)
+            return is_listed and accepts(name)
 
         return await page(self._core, streams, token, listed=listed)
 

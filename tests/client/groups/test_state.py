@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.errors import ReaderExists, ReaderOffline
-from segstore.client.groups.codec import TOMBSTONE, GroupConfig, decode_value
+from segstore.client.errors import ConditionFailed, ReaderExists, ReaderOffline
 from segstore.client.groups.state import GroupState, Share
+from segstore.wire.reader_groups import TOMBSTONE, GroupConfig, decode_value
 
 CONFIG = GroupConfig({("a", "s"): "head"})
 
@@ -183,3 +183,45 @@ def test_entries_that_are_not_known_are_left_be() -> None:
     before = vars_of(state.copy())
     state.take("something", "else", None)
     assert vars_of(state) == before
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_complete_when_each_reader_has_taken_it() -> None:
+    state = group(1, one=1, two=1)
+    state.begin_checkpoint("c")
+    assert state.awaited("one") == state.awaited("two") == ["c"]
+    with pytest.raises(ConditionFailed, match="a checkpoint c of a/g is in progress"):
+        state.begin_checkpoint("c")
+    state.take_checkpoint("c", "one", {segment(0): 7})
+    state.take_checkpoint("c", "one", {segment(0): 8})  # has taken it already
+    seen = written(state, {})
+    assert seen.checkpoints == {"c": (frozenset({"two"}), {segment(0): 7, segment(2): 20})}
+    state.take_checkpoint("c", "two", {segment(1): 12})
+    assert state.awaited("two") == []
+    assert state.end_checkpoint("c") == (frozenset(), {segment(0): 7, segment(1): 12, segment(2): 20})
+    assert state.end_checkpoint("c") is None
+    assert written(state, {}).checkpoints == {}
+
+
+def test_a_reader_that_a_checkpoint_waits_for_gets_no_segments_and_what_it_gives_up_is_recorded() -> None:
+    state = group(0, one=3)
+    state.join("late")
+    state.begin_checkpoint("c")
+    state.record("one", {segment(0): 5})
+    state.release("one", {segment(1): 15})
+    state.end("one", segment(0), [(segment(7, 1), [0])])
+    assert state.acquire("one", 9) == {}
+    state.take_checkpoint("c", "late", {})
+    assert state.acquire("late", 9) == {segment(1): 15, segment(7, 1): 0}
+    state.quit("one", {segment(2): 25})
+    assert state.checkpoints["c"] == (frozenset(), {segment(0): 5, segment(1): 15, segment(2): 25})
+
+
+def test_a_checkpoint_of_a_group_that_is_over_waits_for_no_reader() -> None:
+    state = group(0, one=1)
+    state.end("one", segment(0), [])
+    state.begin_checkpoint("c")
+    assert state.checkpoints["c"] == (frozenset(), {})
+    state.begin_checkpoint("c")  # that one is complete

@@ -11,12 +11,12 @@ from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.controller import Controller
 from segstore.client.errors import ConditionFailed, EntryRefused, NoSuchReaderGroup, ProtocolViolation
 from segstore.client.groups import ReaderGroup
-from segstore.client.groups.codec import encode_key, encode_offset, encode_predecessors, encode_value
-from segstore.client.groups.state import FUTURE, UNASSIGNED, GroupState
+from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable, table_name
 from segstore.client.tables import Item, TableSegment
 from segstore.server.cluster import MockCluster
 from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
+from segstore.wire.reader_groups import FUTURE, UNASSIGNED, encode_key, encode_offset, encode_predecessors, encode_value
 from tests.client.groups.support import client, fill, group
 from tests.client.support import ScriptedPeer, ScriptedStore, settings
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import pytest
 
+from segstore.client import CutError, StreamCut
 from segstore.client.errors import NoSuchStream
-from segstore.pipeline.stream.cuts import Cut, CutError, cut_text, offsets_of
+from segstore.pipeline.stream.cuts import Cut, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
 from segstore.pipeline.stream.plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
@@ -26,6 +27,10 @@ def uri() -> Where:
 
 def numbered(first: int, count: int) -> list[tuple[bytes, str]]:
     return [(b"%d" % number, f"k{number % KEYS}") for number in range(first, first + count)]
+
+
+def text_of(cut: Cut) -> str:
+    return StreamCut(SCOPE, STREAM, cut).to_text()
 
 
 async def scaled_stream(uri: Where) -> None:
@@ -106,7 +111,7 @@ async def test_a_batch_reads_between_two_cuts_over_scaling(uri: Where) -> None:
     async with using(uri) as segments:
         end = await cut_at(segments, "tail")
     await write_events(uri, numbered(90, 30))
-    given = options(uri, **{"from": cut_text(SCOPE, STREAM, start), "to": cut_text(SCOPE, STREAM, end)})
+    given = options(uri, **{"from": text_of(start), "to": text_of(end)})
     async with using(uri) as segments:
         parts = await batch_ranges(segments, given)
         found = [int(each.data) for part in parts async for some in events_of(segments, given, part) for each in some]
@@ -137,7 +142,7 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> No
             (tail, {0: 0}, "the end lies before the start"),
             (later, tail, "does not follow the start"),
         ):
-            given = options(uri, **{"from": cut_text(SCOPE, STREAM, start), "to": cut_text(SCOPE, STREAM, end)})
+            given = options(uri, **{"from": text_of(start), "to": text_of(end)})
             with pytest.raises(CutError, match=says):
                 await batch_ranges(segments, given)
 

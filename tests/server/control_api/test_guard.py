@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -194,7 +195,12 @@ async def test_two_hosts_or_none_are_refused() -> None:
 
 async def test_what_is_no_http_ends_that_connection_only() -> None:
     async with asking() as (mock, http):
-        assert (await raw(mock.http_url, b"\x00\x01\x02\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        for sent in (b"\x00\x01\x02\r\n\r\n", b"GET /" + b"a" * 32 * 1024):
+            head, _, body = (await raw(mock.http_url, sent)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400 ")
+            assert b"content-type: application/problem+json" in head
+            problem = json.loads(body)
+            assert (problem["status"], problem["where"]) == (400, "header")
         assert (await http.get("/v1/health")).status_code == 200
 
 

@@ -58,6 +58,16 @@ def test_a_plain_serve_does_not_import_the_web_library() -> None:
     assert made.stdout.strip() == "[]"
 
 
+async def test_a_request_to_upgrade_is_answered_as_if_it_were_none(caplog: pytest.LogCaptureFixture) -> None:
+    async with asking() as (mock, _):
+        head = b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\n"
+        upgrade = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAA\r\n\r\n"
+        closing = b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        answered = await raw(mock.http_url, head + upgrade + closing)
+    assert answered.count(b"HTTP/1.1 200 ") == 2
+    assert caplog.messages == []
+
+
 async def test_a_port_in_use_is_an_error_and_nothing_stays_open() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,7 +37,7 @@ class Process:
         self.front = await ForwardingServer.start(
             "127.0.0.1", 0, leader=lambda: self.leader, config=ControllerConfig(), trust_network=trust_network
         )
-        self.ask = answered_by_leader(self.front, self.executor)
+        self.ask = answered_by_leader(self.front, self.executor, timeout_s=60)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -102,6 +103,21 @@ async def test_without_a_leader_requests_are_answered_with_unavailable(pair: tup
     await leader.resign()
     answer = await follower.ask(LIST, None, "http:x")
     assert (answer.status, answer.why) == (503, "this process does not lead the controller any more")
+
+
+async def test_a_leader_that_does_not_answer_in_time_is_unavailable(pair: tuple[Process, Process]) -> None:
+    leader, follower = pair
+    released = asyncio.Event()
+
+    async def hang(_: bytes, context: Any) -> bytes:
+        await released.wait()
+        return b""
+
+    leader.front.offer("/segstore.rest.Operations/ask", hang)
+    ask = answered_by_leader(follower.front, lambda: None, timeout_s=0.05)
+    answer = await ask(LIST, None, "http:x")
+    assert (answer.status, answer.why) == (503, "the leader of the controller did not answer within 0.05 s")
+    released.set()
 
 
 @pytest.mark.parametrize("authority", [Authority(Accounts(["u:p"]), now_s=time.time)])

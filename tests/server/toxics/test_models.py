@@ -35,6 +35,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "down", "stream": "upstream"}, "stream", "there is no such key (store?)"),
     ({"type": "latency", "toxicity": 1.5}, "toxicity", "less than or equal to 1"),
     ({"type": "latency", "name": "n" * 256}, "name", "at most 255 characters"),
+    ({"type": "down", "store": "controller"}, "store", "the controller's port (gRPC) has no toxics"),
     ({"type": "bandwidth"}, "rate", "Field required"),
     ({"type": "bandwidth", "rate": 0}, "rate", "greater than 0"),
     ({"type": "slicer", "average_size": 0}, "average_size", "greater than or equal to 1"),

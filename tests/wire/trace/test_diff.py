@@ -21,8 +21,12 @@ from segstore.wire import (
     SetupAppend,
     encode,
 )
+from segstore.wire.controller_api import METHODS
+from segstore.wire.controller_api import messages as m
 from segstore.wire.names import transaction_name
 from segstore.wire.trace import (
+    CONTROLLER,
+    Call,
     Difference,
     FieldDifference,
     Record,
@@ -200,3 +204,109 @@ def test_an_id_that_is_wrong_in_one_place_is_a_difference() -> None:
 @given(st.lists(st.builds(record, frames(), connection=st.integers(1, 3), reply=st.booleans()), max_size=8))
 def test_a_trace_does_not_differ_from_itself_when_it_is_translated(drawn: list[Record]) -> None:
     assert compared(drawn, drawn) == []
+
+
+# --- controller calls -------------------------------------------------------------------------------------------------
+
+
+def ask(number: int, rpc: str, **fields: Any) -> Record:
+    message = METHODS[rpc].request(**fields).SerializeToString()
+    return record(
+        Call(number, rpc, message, {"agent": "x"}, f"ipv4:{number}").pack(), connection=0, kind=RecordKind.CALL
+    )
+
+
+def told(number: int, rpc: str, status: str = "OK", details: str = "", **fields: Any) -> Record:
+    message = METHODS[rpc].response(**fields).SerializeToString() if status == "OK" else b""
+    call = Call(number, rpc, message, status=status, details=details)
+    return record(call.pack(), connection=0, reply=True, kind=RecordKind.CALL)
+
+
+def both(number: int, rpc: str, answer: dict[str, Any] | None = None, **fields: Any) -> list[Record]:
+    return [ask(number, rpc, **fields), told(number, rpc, **(answer or {}))]
+
+
+def calls_of(transaction: int, port: int, *, reverse: bool = False) -> list[Record]:
+    """A program that asks twice at once, and pings the transaction that it began."""
+    identifier = m.TxnId(highBits=transaction, lowBits=7)
+    at_once = [ask(1, "createScope", scope="a"), ask(2, "createScope", scope="b")]
+    answers = [told(1, "createScope"), told(2, "createScope")]
+    return [
+        *(at_once[::-1] if reverse else at_once),
+        *answers,
+        *both(3, "getURI", {"endpoint": "127.0.0.1", "port": port}),
+        *both(4, "createTransaction", {"txnId": identifier}, lease=9),
+        *both(5, "pingTransaction", txnId=identifier),
+        *both(6, "noteTimestampFromWriter", timestamp=1_000 + transaction, writer=f"{transaction:032x}"),
+    ]
+
+
+def test_calls_of_two_runs_differ_in_ids_addresses_times_and_order_only() -> None:
+    left, right = calls_of(1, 4711), calls_of(2, 4712, reverse=True)
+    assert list(differences(left, right, translation=Translation())) == []
+    found = {name.field for each in differences(left, right) for name in each.fields}
+    assert found == {"scope", "endpoint", "txnId", "timestamp", "writer"}
+    assert list(differences(left, left)) == []
+
+
+def test_an_id_of_a_call_that_stands_for_two_is_a_difference() -> None:
+    right = [
+        *calls_of(2, 1)[:-4],
+        *both(5, "pingTransaction", txnId=m.TxnId(highBits=3, lowBits=7)),
+        *calls_of(2, 1)[-2:],
+    ]
+    (found,) = differences(calls_of(1, 1), right, translation=Translation())
+    assert (found.connection, found.number, found.direction) == (CONTROLLER, 5, 0)
+    assert [each.field for each in found.fields] == ["txnId"]
+
+
+def test_answers_differ_by_status_details_and_fields() -> None:
+    left = [*both(1, "createScope", scope="a"), *both(2, "createScope", scope="b"), ask(3, "getURI")]
+    gone = told(1, "createScope", status="UNAVAILABLE", details="gone")
+    right = [left[0], gone, left[2], told(2, "createScope", details="x"), ask(3, "getURI"), told(3, "getURI")]
+    answer, missing = differences(left, right, translation=Translation())
+    assert (answer.number, answer.direction, answer.left_over, answer.right_over) == (1, 1, 1, 1)
+    assert [(each.field, each.left, each.right) for each in answer.fields] == [
+        ("grpc-status", "OK", "UNAVAILABLE"),
+        ("grpc-message", None, "gone"),
+    ]
+    assert (missing.number, missing.left, missing.right) == (3, None, right[-1])
+    ignored = Translation(frozenset({"grpc-status", "grpc-message"}))
+    assert [each.number for each in differences(left, right, translation=ignored)] == [3]
+
+
+def test_a_call_that_asks_something_else_and_one_too_many_are_differences() -> None:
+    left = both(1, "createScope", scope="a")
+    right = [*both(1, "createScope", scope="b"), *both(2, "createScope", scope="c"), *both(3, "getURI")]
+    asked, extra = differences(left, right, translation=Translation())
+    assert [(each.field, each.left, each.right) for each in asked.fields] == [("scope", "a", "b")]
+    assert (asked.left_over, asked.right_over) == (0, 1)
+    assert (extra.left, extra.right, extra.number) == (None, right[-2], 3)
+
+
+def test_tokens_in_calls_are_withheld() -> None:
+    left, right = (both(1, "getDelegationToken", {"delegationToken": token}) for token in ("a secret", "another"))
+    (found,) = differences(left, right, translation=Translation())
+    assert found.fields == (FieldDifference("delegationToken", "<8 characters>", "<7 characters>", secret=True),)
+
+
+def test_records_that_are_no_calls_and_answers_without_a_request_are_compared() -> None:
+    left = [told(9, "getURI"), record(b"no call", connection=0, kind=RecordKind.CALL)]
+    assert list(differences(left, left, translation=Translation())) == []
+    (found,) = differences(left, left[:1])
+    assert (found.left, found.right) == (left[1], None)
+    (found,) = differences(left, [left[0], left[1]._replace(data=b"nope")], translation=Translation())
+    assert found.fields[0].left == b"no call".hex()
+
+
+@given(st.lists(st.sampled_from([each for number in (1, 2) for each in calls_of(number, number)]), max_size=14))
+def test_calls_in_any_order_do_not_differ_from_themselves(drawn: list[Record]) -> None:
+    assert list(differences(drawn, drawn)) == []
+    assert list(differences(drawn, drawn, translation=Translation())) == []
+
+
+def test_calls_that_wait_for_the_other_trace_are_bounded() -> None:
+    many = [each for number in range(40) for each in both(number, "createScope", scope=str(number))]
+    assert list(differences(many, many, max_waiting_bytes=2_000)) == []
+    with pytest.raises(TracesTooFarApart):
+        list(differences(many, [], max_waiting_bytes=2_000))

@@ -8,6 +8,7 @@ import pytest
 
 from segstore.wire.names import transaction_name, transient_name
 from segstore.wire.trace import Pairing, take_ids
+from segstore.wire.trace.pairing import put_ids
 
 ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -37,3 +38,10 @@ def test_a_key_stands_for_one_key_of_the_other_run_both_ways() -> None:
     assert not pairing.fits("b", "x")
     assert pairing.fits("b", "y")
     assert (pairing.right, pairing.left) == ({"a": "x"}, {"x": "a"})
+
+
+def test_ids_in_a_text_are_replaced_in_their_form() -> None:
+    one, other = "0123456789abcdef" * 2, "f" * 32
+    dashed = str(UUID(one))
+    text = f"a/{one}.{dashed.upper()}/{'0' * 32}"
+    assert put_ids(text, {one: other}) == f"a/{other}.{UUID(other)}/{'0' * 32}"

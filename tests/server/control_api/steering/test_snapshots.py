@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.control_api.support import asking, asking_cluster, done, refusal
+from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
+from tests.server.support import create
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -29,6 +30,24 @@ async def test_a_prepared_cluster_comes_back() -> None:
         await done(http, "DELETE", "/v1/snapshots/base")
         status, said, _ = refusal(await http.post("/v1/snapshots/base/restore"))
         assert (status, said) == (404, "there is no snapshot 'base'; there are none")
+
+
+@pytest.mark.parametrize("how", ["POST /v1/reset", "POST /v1/snapshots/base/restore", "DELETE /v1/requests"])
+async def test_requests_before_a_reset_are_gone_from_the_list_and_the_trace(how: str) -> None:
+    async with asking() as (mock, http):
+        await done(http, "PUT", "/v1/snapshots/base")
+        async with peer_of(mock) as peer:
+            await peer.ask(create())
+        before = await done(http, "GET", "/v1/requests")
+        assert [each["type"] for each in before["requests"]] == ["CREATE_SEGMENT", "HELLO"]
+        await done(http, *how.split())
+        after = await done(http, "GET", "/v1/requests")
+        assert (after["requests"], after["last"]) == ([], after["forgotten"])
+        async with peer_of(mock):
+            found = await done(http, "GET", "/v1/requests")
+            assert [each["type"] for each in found["requests"]] == ["HELLO"]
+            assert found["requests"][0]["number"] > before["last"]
+            assert await done(http, "GET", "/v1/requests/verify", at_most=1) == {"count": 1}
 
 
 async def test_a_store_without_a_controller_is_reset_too() -> None:

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.groups.codec import (
+from segstore.wire.reader_groups import (
     VERSION_VALUE,
+    CheckpointEntry,
     GroupConfig,
     cbor_decode,
     cbor_encode,
+    decode_checkpoint,
     decode_config,
     decode_key,
     decode_offset,
     decode_offsets,
     decode_predecessors,
     decode_value,
+    encode_checkpoint,
     encode_config,
     encode_key,
     encode_offset,
@@ -101,6 +104,12 @@ def test_an_offset_and_predecessors_survive(offset: int, before: set[int]) -> No
     assert decode_predecessors(encode_predecessors(sorted(before))) == sorted(before)
 
 
+@given(st.frozensets(st.text(max_size=9)), st.dictionaries(st.integers(0, 99), st.integers(0, 2**63 - 1)))
+def test_a_checkpoint_survives(waiting: frozenset[str], offsets: dict[int, int]) -> None:
+    entry = CheckpointEntry(waiting, {f"a/s/{number}.#epoch.0": offset for number, offset in offsets.items()})
+    assert decode_checkpoint(encode_checkpoint(entry)) == entry
+
+
 def test_configurations_with_cuts_and_tails_survive() -> None:
     config = GroupConfig({("a", "s"): {0: 5, (1 << 32) + 3: 0}, ("b", "t"): "tail", ("b", "u"): "head"}, 50)
     assert decode_config(encode_config(config)) == config
@@ -108,7 +117,8 @@ def test_configurations_with_cuts_and_tails_survive() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
-    for decode in (cbor_decode, decode_key, decode_value, decode_config, decode_offsets, decode_predecessors):
+    decoders = (cbor_decode, decode_key, decode_value, decode_config, decode_offsets)
+    for decode in (*decoders, decode_predecessors, decode_checkpoint):
         try:
             decode(data)
         except ValueError:
@@ -150,6 +160,8 @@ def test_what_is_no_value_is_refused_with_the_place(data: str, text: str) -> Non
         (decode_offset, {"read": True}, "is not an offset"),
         (decode_predecessors, {}, "is not a list"),
         (decode_config, {"V2": {}}, "no V1"),
+        (decode_checkpoint, {"waiting": [1], "positions": {}}, "is not a list of readers"),
+        (decode_checkpoint, {"waiting": []}, "no positions"),
     ],
 )
 def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None:

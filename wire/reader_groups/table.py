@@ -251,6 +251,29 @@ def decode_offsets(data: bytes) -> dict[str, int]:
     return {_segment_of(key): _read(value) for key, value in _pairs(cbor_decode(data))}
 
 
+class CheckpointEntry(NamedTuple):
+    """A checkpoint in progress.
+
+    waiting: readers that have not taken it. positions: segment → offset, of the others and of unassigned segments.
+    """
+
+    waiting: frozenset[str]
+    positions: Mapping[str, int]
+
+
+def encode_checkpoint(entry: CheckpointEntry) -> bytes:
+    positions = Pairs((_segment(name), {"read": offset}) for name, offset in sorted(entry.positions.items()))
+    return cbor_encode({"waiting": sorted(entry.waiting), "positions": positions})
+
+
+def decode_checkpoint(data: bytes) -> CheckpointEntry:
+    """Raises ValueError."""
+    waiting, positions = _pairs(cbor_decode(data)).named("waiting", "positions")
+    if not isinstance(waiting, list) or not all(isinstance(each, str) for each in waiting):
+        raise ValueError(f"{waiting!r:.80} is not a list of readers")
+    return CheckpointEntry(frozenset(waiting), {_segment_of(key): _read(value) for key, value in _pairs(positions)})
+
+
 def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
     return cbor_encode([{"number": each, "tx_id": None} for each in segment_ids])
 

@@ -1,4 +1,4 @@
-"""Descriptions of stores, segments and connections for the control API."""
+"""Routes that list segments and describe one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from segstore.server.connection import Connection, Ending
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
-from segstore.server.control_api.models import (
-    AllSegments,
-    Closed,
-    ConnectionInfo,
-    Connections,
-    SegmentDetails,
-    SegmentSummary,
-)
+from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
@@ -25,7 +17,6 @@ from segstore.wire.names import is_index
 _AT_ONCE = 20_000
 _COMPARED_CHARACTERS = 64
 """Characters of a name that are compared in the time that a short name takes."""
-_ASKED = "closed through the control API"
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
 _Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
 
@@ -80,53 +71,7 @@ def router(controlled: Controlled) -> APIRouter:
             writers=len(controlled.counts.of(name)),
         )
 
-    @made.get("/connections", tags=["connections"], summary="Open connections")
-    async def list_connections(limit: _Limit = 1_000) -> Connections:
-        found = sorted(
-            (
-                (store.number, each.number or 0, each.session.peer, each)
-                for store in controlled.stores
-                for each in store.hub.connections
-            ),
-            key=lambda each: each[:3],
-        )
-        shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
-        return Connections(total=len(found), connections=shown_now)
-
-    @made.delete("/connections/{number}", tags=["connections"], summary="Close a connection")
-    async def close_connection(
-        number: Annotated[int, Path(description="Its number in the list.")],
-        drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
-    ) -> Closed:
-        if controlled.faults is None and controlled.traffic is None:
-            raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
-        for store in controlled.stores:
-            for each in store.hub.connections:
-                if each.number == number:
-                    peer = shown(each.session.peer)
-                    if drain:
-                        each.end(_ASKED, Ending.FLUSHED)
-                    else:
-                        each.cut(_ASKED)
-                    return Closed(peer=peer)
-        raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
-
     return made
-
-
-def _connection(store: int, connection: Connection) -> ConnectionInfo:
-    session = connection.session
-    return ConnectionInfo(
-        number=connection.number,
-        store=store,
-        peer=shown(session.peer),
-        admin=connection.admin,
-        writers=session.writer_count,
-        waiting_reads=len(session.reads),
-        bytes_in=connection.bytes_in,
-        bytes_out=connection.bytes_out,
-        held_bytes=connection.held_bytes,
-    )
 
 
 def _find(controlled: Controlled, name: str) -> tuple[int, int, Segment] | None:

@@ -1,0 +1,177 @@
+"""Configurations of streams: scaling and retention policies, and tags.
+
+Values are immutable and checked when they are made: a controller would report only a failure. Names and limits are
+those of `StreamConfiguration`, `ScalingPolicy` and `RetentionPolicy` (Pravega's client).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, Final, Self
+
+from segstore.wire.controller_api import messages as m
+
+_MAX_TAGS: Final = 127
+_MAX_TAG_CHARACTERS: Final = 255
+_MAX_INT: Final = 2**31 - 1
+_MAX_LONG: Final = 2**63 - 1
+"""A retention policy without a maximum."""
+
+
+class ScaleType(IntEnum):
+    """What determines the number of segments; the values are those of the controller's API."""
+
+    FIXED = 0
+    DATA_RATE = 1
+    EVENT_RATE = 2
+
+
+@dataclass(frozen=True)
+class ScalingPolicy:
+    """How the number of a stream's segments changes. Created by `fixed`, `by_event_rate` or `by_data_rate`.
+
+    kind: what determines it. target_rate: rate per segment, in events/s or KB/s (1,024 bytes); 0 if fixed. factor: most
+    segments that replace one at a split; 0 if fixed. minimum: the fewest segments, also at the start.
+    """
+
+    kind: ScaleType = ScaleType.FIXED
+    target_rate: int = 0
+    factor: int = 0
+    minimum: int = 1
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1:
+            raise ValueError(f"a stream needs at least 1 segment, not {self.minimum}")
+        if self.kind is ScaleType.FIXED and (self.target_rate or self.factor):
+            raise ValueError("a fixed number of segments has no target rate and no factor")
+        if self.kind is not ScaleType.FIXED and (self.target_rate < 1 or self.factor < 1):
+            raise ValueError(f"the target rate, {self.target_rate}, and the factor, {self.factor}, must be at least 1")
+        if max(self.minimum, self.target_rate, self.factor) > _MAX_INT:
+            raise ValueError(f"a number of a scaling policy is above {_MAX_INT}")
+
+    @classmethod
+    def fixed(cls, segments: int) -> Self:
+        """Never scales by itself. Raises ValueError for fewer than 1 segment."""
+        return cls(minimum=segments)
+
+    @classmethod
+    def by_event_rate(cls, events_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
+        """Splits segments that get more events per second, and merges those that get much fewer. Raises ValueError."""
+        return cls(ScaleType.EVENT_RATE, events_per_s, factor, minimum)
+
+    @classmethod
+    def by_data_rate(cls, kbytes_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
+        """Splits segments that get more KB per second, and merges those that get much fewer. Raises ValueError."""
+        return cls(ScaleType.DATA_RATE, kbytes_per_s, factor, minimum)
+
+
+class RetentionType(IntEnum):
+    """What a retention policy limits; the values are those of the controller's API."""
+
+    TIME = 1
+    SIZE = 2
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """When a stream is truncated automatically. Created by `by_time` or `by_size`.
+
+    kind: what is limited. minimum, maximum: milliseconds or bytes that are kept at least, and at most even if
+    subscribers lag; None for no maximum.
+    """
+
+    kind: RetentionType
+    minimum: int
+    maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        most = _MAX_LONG if self.maximum is None else self.maximum
+        if not 1 <= self.minimum <= most <= _MAX_LONG:
+            raise ValueError(f"what is kept must be at least 1 and at most the maximum: {self.minimum}, {self.maximum}")
+
+    @classmethod
+    def by_time(cls, minimum: timedelta, maximum: timedelta | None = None) -> Self:
+        """Keeps events for at least `minimum`, and at most `maximum`. Raises ValueError."""
+        return cls(RetentionType.TIME, _milliseconds(minimum), None if maximum is None else _milliseconds(maximum))
+
+    @classmethod
+    def by_size(cls, minimum_bytes: int, maximum_bytes: int | None = None) -> Self:
+        """Keeps at least `minimum_bytes`, and at most `maximum_bytes`. Raises ValueError."""
+        return cls(RetentionType.SIZE, minimum_bytes, maximum_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig:
+    """The configuration of a stream.
+
+    tags: at most 127 of at most 255 characters each; kept as a sorted tuple, each once.
+    timestamp_aggregation_timeout_ms: how long a watermark waits for a writer that notes no newer time.
+    rollover_bytes: rollover size of the segments' storage; 0 for the server's default.
+    """
+
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)
+    retention: RetentionPolicy | None = None
+    tags: Sequence[str] = ()
+    timestamp_aggregation_timeout_ms: int = 0
+    rollover_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tags, str):
+            raise ValueError(f"tags are several texts, not the text {self.tags[:80]!r}")
+        tags = tuple(sorted(set(self.tags)))
+        object.__setattr__(self, "tags", tags)
+        if len(tags) > _MAX_TAGS:
+            raise ValueError(f"a stream has at most {_MAX_TAGS} tags, not {len(tags)}")
+        for tag in tags:
+            if len(tag) > _MAX_TAG_CHARACTERS:
+                raise ValueError(f"a tag has at most {_MAX_TAG_CHARACTERS} characters, not {len(tag)}: {tag[:80]!r}…")
+        for number in (self.timestamp_aggregation_timeout_ms, self.rollover_bytes):
+            if not 0 <= number <= _MAX_LONG:
+                raise ValueError(f"{number} is not a number of milliseconds or bytes")
+
+
+def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
+    """Returns a configuration as the controller's message."""
+    scaling, retention = config.scaling, config.retention
+    message = m.StreamConfig(
+        streamInfo=m.StreamInfo(scope=scope, stream=stream),
+        scalingPolicy=m.ScalingPolicy(
+            scaleType=scaling.kind.value,
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.factor,
+            minNumSegments=scaling.minimum,
+        ),
+        tags=m.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_bytes,
+    )
+    if retention is not None:
+        message.retentionPolicy.retentionType = retention.kind.value
+        message.retentionPolicy.retentionParam = retention.minimum
+        message.retentionPolicy.retentionMax = _MAX_LONG if retention.maximum is None else retention.maximum
+    return message
+
+
+def from_message(message: Any) -> StreamConfig:
+    """Returns the configuration in a controller's message. Raises ValueError if no stream can have it."""
+    scaling, retention = message.scalingPolicy, message.retentionPolicy
+    kept = None
+    if retention.retentionType:
+        maximum = None if retention.retentionMax in (0, _MAX_LONG) else retention.retentionMax
+        kept = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
+    kind = ScaleType(scaling.scaleType)
+    rate, factor = (0, 0) if kind is ScaleType.FIXED else (scaling.targetRate, scaling.scaleFactor)
+    return StreamConfig(
+        scaling=ScalingPolicy(kind, rate, factor, scaling.minNumSegments),
+        retention=kept,
+        tags=tuple(message.tags.tag),
+        timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)

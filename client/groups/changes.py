@@ -1,0 +1,45 @@
+"""What a group reader's listener is called with: segments that came and went, and checkpoints.
+
+    match change:
+        case SegmentsAcquired(positions): ...
+        case SegmentsReleased(positions): ...
+        case SegmentEnded(segment, successors): ...
+        case CheckpointTaken(name, positions): ...
+
+The reader calls its listener inside `read`, between two events: every event that it returned before counts as handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+
+class SegmentsAcquired(NamedTuple):
+    """The reader reads these segments from now on. positions: qualified segment name → offset."""
+
+    positions: Mapping[str, int]
+
+
+class SegmentsReleased(NamedTuple):
+    """The reader has given up these segments, for another reader. positions: segment → offset after its last event."""
+
+    positions: Mapping[str, int]
+
+
+class SegmentEnded(NamedTuple):
+    """The reader has read a segment to its end. successors: their names; () if the stream is sealed."""
+
+    segment: str
+    successors: tuple[str, ...]
+
+
+class CheckpointTaken(NamedTuple):
+    """The reader has taken part in a checkpoint, which the group has when all have. positions: segment → offset."""
+
+    name: str
+    positions: Mapping[str, int]
+
+
+GroupChange = SegmentsAcquired | SegmentsReleased | SegmentEnded | CheckpointTaken
+GroupListener = Callable[[GroupChange], None]

@@ -1,0 +1,100 @@
+"""The positions of a group as cuts, and what is unread behind them.
+
+Invariant: a cut covers all keys: a segment whose successor waits for other predecessors is in it with its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from segstore.client.cluster import Cluster
+from segstore.client.connection import SegmentRequests
+from segstore.client.controller import StreamCut, name_of, parts_of
+from segstore.client.errors import SegmentMissing
+from segstore.client.groups.state import GroupState
+from segstore.wire import StreamSegmentInfo
+
+
+class SegmentLag(NamedTuple):
+    """How far a group is behind in a segment.
+
+    reader: None if it is assigned to no reader, or not started. offset: the recorded position. end: the segment's end.
+    """
+
+    segment: str
+    reader: str | None
+    offset: int
+    end: int
+
+    @property
+    def unread_bytes(self) -> int:
+        """Number of bytes behind the recorded position, with the events' headers."""
+        return self.end - self.offset
+
+
+class GroupMetrics(NamedTuple):
+    """A group's lag. readers: online readers and their numbers of segments."""
+
+    segments: tuple[SegmentLag, ...]
+    readers: Mapping[str, int]
+
+    @property
+    def unread_bytes(self) -> int:
+        """Number of bytes between the recorded positions and the ends of the streams."""
+        return sum(each.unread_bytes for each in self.segments)
+
+
+def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    """Sorts positions, qualified segment name → offset, into cuts by "scope/stream"."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for segment, offset in sorted(positions.items()):
+        scope, stream, number = parts_of(segment)
+        found.setdefault((scope, stream), {})[number] = offset
+    return {f"{scope}/{stream}": StreamCut(scope, stream, cut) for (scope, stream), cut in found.items()}
+
+
+async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -> dict[str, int]:
+    """Returns the ends of the finished predecessors of segments that wait for others: segment → offset.
+
+    future: segment → ids of the predecessors that are not finished.
+    """
+    found: dict[str, int] = {}
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
+        for segment, waiting in future.items():
+            scope, stream, _ = parts_of(segment)
+            for each in await cluster.controller.successors(scope, stream, min(waiting)):
+                finished = set(each.predecessors) - waiting if each.segment.name == segment else set()
+                for name in [name_of(scope, stream, number) for number in finished]:
+                    with suppress(SegmentMissing):  # truncated meanwhile
+                        found[name] = (await requests.info(name)).write_offset
+    return found
+
+
+async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
+    """Returns a group's lag: its segments, and the successors of sealed ones, which are unread from their start."""
+    readers = {segment: name for name, segments in state.readers.items() for segment in segments}
+    offsets = dict.fromkeys(state.future, 0) | state.positions()
+    found: list[SegmentLag] = []
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
+        seen = set(offsets)
+        while offsets:
+            infos = await asyncio.gather(*[_info(requests, segment) for segment in offsets])
+            sealed = [segment for segment, info in zip(offsets, infos, strict=True) if info is None or info.is_sealed]
+            for (segment, offset), info in zip(offsets.items(), infos, strict=True):
+                if info is not None:
+                    start = max(offset, info.start_offset)
+                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, info.write_offset)))
+            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(segment)) for segment in sealed])
+            offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
+            seen.update(offsets)
+    return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})
+
+
+async def _info(requests: SegmentRequests, segment: str) -> StreamSegmentInfo | None:
+    try:
+        return await requests.info(segment)
+    except SegmentMissing:
+        return None

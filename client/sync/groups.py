@@ -1,0 +1,186 @@
+"""The synchronous classes of `segstore.client.groups`.
+
+Written by tools/make_sync.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from segstore.client import GroupReader as AsyncGroupReader
+from segstore.client import ReaderGroup as AsyncReaderGroup
+from segstore.client.controller import StreamCut
+from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics
+from segstore.client.sync.proxies import Iteration, Proxy, step
+
+
+class ReaderGroup(Proxy[AsyncReaderGroup]):
+    """A reader group. Use with `with`, or `open` and `close`.
+
+    Attributes:
+        scope, name: the group's scope and name.
+    """
+
+    @property
+    def scope(self) -> str:
+        return self._inner.scope
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def open(self) -> None:
+        """Opens the group; creates it if it does not exist and streams were given.
+
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
+        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; EntryRefused for too many
+        segments; and the errors of controller calls and requests.
+        """
+        self._lease.run(self._inner.open)
+
+    def reader(self, name: str, *, listener: GroupListener | None = None) -> GroupReader:
+        """Returns an unopened reader; its name must be unique in the group while it is online.
+
+        listener: called with each `GroupChange` of the reader, inside `read`, between two events.
+        """
+        return GroupReader(self._lease.call(self._inner.reader, name, listener=listener), self._lease)
+
+    def readers(self) -> list[str]:
+        """Returns the names of all online readers, including those of other clients."""
+        return self._lease.run(self._inner.readers)
+
+    def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
+        """Takes a failed reader offline; returns whether it was online.
+
+        Other readers continue its segments from the positions that it recorded, or from `positions` (segment → offset)
+        if given. If the reader is still alive, it ends with ReaderOffline.
+        """
+        return self._lease.run(self._inner.reader_offline, name, positions)
+
+    def streams(self) -> list[str]:
+        """Returns the group's streams, as "scope/stream"."""
+        return self._lease.run(self._inner.streams)
+
+    def cuts(self) -> dict[str, StreamCut]:
+        """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
+
+        The result can be passed as `from_` of another group.
+        """
+        return self._lease.run(self._inner.cuts)
+
+    def metrics(self) -> GroupMetrics:
+        """Returns how far the recorded positions are behind the ends of the streams, by segment.
+
+        Readers record their positions every `refresh_ms`.
+        """
+        return self._lease.run(self._inner.metrics)
+
+    def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60000) -> Checkpoint:
+        """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
+
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
+        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
+        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        """
+        return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
+
+    def checkpoints(self, every_s: float, *, timeout_ms: float = 60000) -> Iterator[Checkpoint]:
+        """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
+        return Iteration(self._lease.call(self._inner.checkpoints, every_s, timeout_ms=timeout_ms), self._lease)
+
+    def delete(self) -> None:
+        """Deletes the group, which ends its readers. Raises NoSuchReaderGroup."""
+        self._lease.run(self._inner.delete)
+
+    def close(self) -> None:
+        """Releases this object's resources; the group and its readers continue. Can be called twice."""
+        self._lease.run(self._inner.aclose)
+
+    def __enter__(self) -> Self:
+        self._lease.run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.run(self._inner.__aexit__, kind, error, trace)
+
+
+class GroupReader(Proxy[AsyncGroupReader]):
+    """A reader of a group. Use with `with` and `for`, or `open`, `read` and `close`.
+
+    Attributes:
+        name: the reader's name, unique in its group while it is online.
+        truncated_bytes: number of bytes truncated before they could be read.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def truncated_bytes(self) -> int:
+        return self._lease.call(lambda: self._inner.truncated_bytes)
+
+    @property
+    def segments(self) -> list[str]:
+        """The segments that this reader is reading."""
+        return self._lease.call(lambda: self._inner.segments)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """The position after the last handled event of each segment being read."""
+        return self._lease.call(lambda: self._inner.positions)
+
+    def open(self) -> None:
+        """Joins the group and acquires segments. Raises ReaderExists, NoSuchReaderGroup, and the errors of requests.
+
+        If cancelled, it leaves the group again, within `close_timeout_ms`.
+        """
+        self._lease.run(self._inner.open)
+
+    def read(self) -> GroupEvent | None:
+        """Returns the next event; None when all streams of the group are sealed and read to their ends.
+
+        Marks the previous event as handled, then calls the listener. Only one call may be pending.
+
+        Raises ReaderOffline if another client took this reader offline, NoSuchReaderGroup, TokenRefused,
+        RetriesExhausted, ProtocolViolation, Closed, and the errors of `SegmentReader.read`.
+        """
+        return self._lease.run(self._inner.read)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> GroupEvent:
+        return step(self._inner, self._lease)
+
+    def reader_offline(self, *, handled: bool = True) -> None:
+        """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
+
+        handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
+        errors of requests; the group then still counts the reader as online.
+        """
+        self._lease.run(self._inner.reader_offline, handled=handled)
+
+    def close(self) -> None:
+        """Same as `reader_offline`."""
+        self._lease.run(self._inner.aclose)
+
+    def abort(self) -> dict[str, int]:
+        """Stops reading without notifying the group, like a crash; returns its positions.
+
+        Its segments become available to others after `ReaderGroup.reader_offline`.
+        """
+        return self._lease.run(self._inner.abort)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.run(self._inner.__aexit__, kind, error, trace)
+
+    def __enter__(self) -> Self:
+        self._lease.run(self._inner.__aenter__)
+        return self

@@ -1,0 +1,56 @@
+"""The synchronous classes of `segstore.client.watermarks`.
+
+Written by tools/make_sync.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from segstore.client import TimeWindows as AsyncTimeWindows
+from segstore.client.controller import StreamCut
+from segstore.client.sync.proxies import Proxy
+from segstore.client.watermarks import TimeWindow
+
+
+class TimeWindows(Proxy[AsyncTimeWindows]):
+    """The time windows of one stream. Use with `with`, or call `close`."""
+
+    @property
+    def scope(self) -> str:
+        return self._inner.scope
+
+    @property
+    def stream(self) -> str:
+        return self._inner.stream
+
+    def at(self, cut: Mapping[int, int]) -> TimeWindow:
+        """Returns the time window of a position, which must not lie before that of an earlier call.
+
+        cut: of a reader, or of its group, whose other readers count. Raises CutError for a cut of another stream,
+        ProtocolViolation, and the errors of requests.
+        """
+        return self._lease.run(self._inner.at, cut)
+
+    def cut_before(self, timestamp: int) -> StreamCut | None:
+        """Returns the position of the last watermark whose upper bound is at most `timestamp`; None if there is none.
+
+        Everything before it is of that time or before. Independent of `at`. Raises ProtocolViolation, and the errors
+        of requests.
+        """
+        return self._lease.run(self._inner.cut_before, timestamp)
+
+    def close(self) -> None:
+        """Releases the flows. Can be called twice."""
+        self._lease.run(self._inner.aclose)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.run(self._inner.__aexit__, kind, error, trace)
+
+    def __enter__(self) -> Self:
+        self._lease.run(self._inner.__aenter__)
+        return self

@@ -1,0 +1,244 @@
+"""OpenTelemetry spans and metrics of a client, through its API package.
+
+They are made if the program has set up a provider of traces or metrics before the client is opened; else the package is
+not used. Names are those of OpenTelemetry's semantic conventions for messaging and RPC.
+
+Spans: `send` for each `write` and `flush` of an event writer, `receive` for each read that a reader hands to its user,
+and each call to a controller. Metrics: durations of these operations, numbers of events, and the numbers of the pool
+(`segstore.client.metrics`), summed over clients of one URI.
+
+Invariants: which provider there is, is looked up once for each client; without one, no operation is observed. Payloads,
+routing keys and tokens are not recorded. Events have no headers, so the context of a trace does not travel with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from segstore.client.cluster import Cluster
+from segstore.client.metrics import METRICS, Source
+from segstore.client.stream import EventWriter, Router
+from segstore.wire.controller_api import SERVICE
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.trace import Span, Tracer
+
+_NAME: Final = "segstore.client"
+_SYSTEM: Final = {"messaging.system": "pravega"}
+_UNITS: Final = {"bytes_in_flight": "By", "bytes_in": "By", "bytes_out": "By"}
+
+
+def _provider(package: str, name: str) -> tuple[ModuleType, Any] | None:
+    """Returns a module of the API and the provider that the program has set up, if any."""
+    module = sys.modules.get(f"opentelemetry.{package}")  # a program that has set one up has imported it
+    if module is None:
+        return None
+    provider = getattr(module, name)()
+    if type(provider).__module__.startswith(f"opentelemetry.{package}"):  # the API's own, which records nothing
+        return None
+    return module, provider
+
+
+class Telemetry:
+    """The spans and metrics of a client. Created by `telemetry_of`."""
+
+    def __init__(self, traces: tuple[ModuleType, Any] | None, metrics: tuple[ModuleType, Any] | None) -> None:
+        self._trace = None if traces is None else traces[0]
+        self._tracer: Tracer | None = None if traces is None else traces[1].get_tracer(_NAME)
+        self.pools: Pools | None = None
+        self._durations = self._sent = self._consumed = self._calls = None
+        if metrics is not None:
+            self.pools = Pools.of(*metrics)
+            meter: Meter = metrics[1].get_meter(_NAME)
+            self._durations = meter.create_histogram(
+                "messaging.client.operation.duration", "s", "Duration of operations of writers and readers."
+            )
+            self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Events sent.")
+            self._consumed = meter.create_counter(
+                "messaging.client.consumed.messages", "{message}", "Events handed to the program."
+            )
+            self._calls = meter.create_histogram("rpc.client.duration", "ms", "Duration of calls to controllers.")
+
+    @contextmanager
+    def sending(self, stream: str, count: int) -> Iterator[None]:
+        """Observes the storing of `count` events."""
+        attributes = _operation("send", stream)
+        with self._measured(attributes), self._span(f"send {stream}", "PRODUCER", attributes, count):
+            yield
+        if self._sent is not None:
+            self._sent.add(count, attributes)
+
+    @contextmanager
+    def calling(self, method: str) -> Iterator[None]:
+        """Observes a call to a controller."""
+        attributes = {"rpc.system": "grpc", "rpc.service": SERVICE, "rpc.method": method}
+        began_s = time.perf_counter()
+        try:
+            with self._span(f"{SERVICE}/{method}", "CLIENT", attributes):
+                yield
+        finally:
+            if self._calls is not None:
+                self._calls.record((time.perf_counter() - began_s) * 1000, attributes)
+
+    def receiving(self, stream_of: Callable[[Any], str], group: str | None = None) -> Receiving:
+        """Returns the observer of a reader. stream_of: returns "scope/stream" of a segment, as the reader names it."""
+        return Receiving(self, stream_of, group)
+
+    def received(self, stream: str, group: str | None, count: int, waited_s: float) -> None:
+        """Reports that a reader has handed over events for which it waited that long."""
+        attributes = _operation("receive", stream)
+        if group is not None:
+            attributes["messaging.consumer.group.name"] = group
+        if self._tracer is not None and self._trace is not None:
+            now_ns = time.time_ns()
+            span = self._tracer.start_span(
+                f"receive {stream}",
+                kind=self._trace.SpanKind.CLIENT,
+                attributes={**attributes, "messaging.batch.message_count": count},
+                start_time=now_ns - int(waited_s * 1e9),
+            )
+            span.end(now_ns)
+        if self._durations is not None and self._consumed is not None:
+            self._durations.record(waited_s, attributes)
+            self._consumed.add(count, attributes)
+
+    @contextmanager
+    def _span(self, name: str, kind: str, attributes: Mapping[str, Any], count: int | None = None) -> Iterator[None]:
+        if self._tracer is None or self._trace is None:
+            yield
+            return
+        given = attributes if count is None else {**attributes, "messaging.batch.message_count": count}
+        span: Span
+        with self._tracer.start_as_current_span(name, kind=self._trace.SpanKind[kind], attributes=given) as span:
+            try:
+                yield
+            except (Exception, asyncio.CancelledError) as error:
+                span.set_attribute("error.type", type(error).__name__)
+                raise
+
+    @contextmanager
+    def _measured(self, attributes: Mapping[str, Any]) -> Iterator[None]:
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self._durations is not None:
+                self._durations.record(time.perf_counter() - began_s, attributes)
+
+
+def telemetry_of() -> Telemetry | None:
+    """Returns what observes a client; None if the program has set up no provider."""
+    traces = _provider("trace", "get_tracer_provider")
+    metrics = _provider("metrics", "get_meter_provider")
+    return None if traces is None and metrics is None else Telemetry(traces, metrics)
+
+
+def _operation(name: str, stream: str) -> dict[str, Any]:
+    named = {"messaging.operation.name": name, "messaging.operation.type": name}
+    return {**_SYSTEM, **named, "messaging.destination.name": stream}
+
+
+class Receiving:
+    """Observes what a reader hands to its user."""
+
+    def __init__(self, telemetry: Telemetry, stream_of: Callable[[Any], str], group: str | None) -> None:
+        self._telemetry = telemetry
+        self._stream_of = stream_of
+        self._group = group
+        self._since_s: float | None = None
+
+    def waits(self) -> None:
+        """The user waits from now on, if it did not before."""
+        if self._since_s is None:
+            self._since_s = time.perf_counter()
+
+    def took(self, segment: Any, count: int) -> None:
+        """Events of one read of a segment are handed over."""
+        waited_s = 0.0 if self._since_s is None else time.perf_counter() - self._since_s
+        self._since_s = None
+        self._telemetry.received(self._stream_of(segment), self._group, count, waited_s)
+
+
+class ObservedEventWriter(EventWriter):
+    """An event writer with spans and metrics. A `flush` covers the events submitted before it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        scope: str,
+        stream: str,
+        *,
+        telemetry: Telemetry,
+        lazy_start: bool = False,
+        router: Router | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(cluster, scope, stream, lazy_start=lazy_start, router=router, name=name)
+        self._telemetry = telemetry
+        self._submitted = 0
+
+    async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
+        """As in the base class."""
+        with self._telemetry.sending(self._name, 1):
+            await super().write(event, routing_key=routing_key)
+
+    async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
+        """As in the base class."""
+        self._submitted += 1
+        return await super().submit(event, routing_key=routing_key)
+
+    async def flush(self) -> None:
+        """As in the base class."""
+        count, self._submitted = self._submitted, 0
+        if not count:
+            return await super().flush()
+        with self._telemetry.sending(self._name, count):
+            return await super().flush()
+
+
+class Pools:
+    """The numbers of the pools of open clients, as instruments of one meter provider."""
+
+    _known: Final[WeakKeyDictionary[Any, Pools]] = WeakKeyDictionary()
+
+    def __init__(self, observation: type[Observation], meter: Meter) -> None:
+        self._observation = observation
+        self._sources: list[tuple[str, Source]] = []
+        for field, described in METRICS.items():
+            create = meter.create_observable_counter if described.counts else meter.create_observable_up_down_counter
+            name = f"{_NAME}.{described.name}"
+            create(name, [self._callback(field)], unit=_UNITS.get(field, "1"), description=described.help)
+
+    @classmethod
+    def of(cls, module: ModuleType, provider: Any) -> Pools:
+        """Returns those of a provider, whose instruments cannot be removed and so are made once."""
+        found = cls._known.get(provider)
+        if found is None:
+            found = cls._known[provider] = cls(module.Observation, provider.get_meter(_NAME))
+        return found
+
+    def add(self, uri: str, source: Source) -> None:
+        """Adds an open client."""
+        self._sources.append((uri, source))
+
+    def remove(self, source: Source) -> None:
+        """Removes a client; a no-op if it is unknown."""
+        self._sources = [each for each in self._sources if each[1] is not source]
+
+    def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            totals: dict[str, int] = {}
+            for uri, source in self._sources:
+                numbers, _age_s = source.read()
+                totals[uri] = totals.get(uri, 0) + getattr(numbers, field)
+            return [self._observation(total, {"server.address": uri}) for uri, total in totals.items()]
+
+        return observe

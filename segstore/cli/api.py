@@ -1,0 +1,130 @@
+"""Requests of `segstore ctl` to the HTTP API of a server, and how their answers are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import click
+
+from segstore.cli.terminal import cell_text, echo, error_text, print_table
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+URL: Final = "http://127.0.0.1:8080"
+_PATIENCE_S: Final = 60.0
+_MOST_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 1024 * 1024
+
+
+class Api:
+    """The HTTP API at a URL. as_json: whether answers are printed as they are."""
+
+    def __init__(self, url: str, token: str | None, *, as_json: bool = False) -> None:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.netloc or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+            raise click.UsageError(f"{url}: a URL is http://HOST:PORT, as serve announces it")
+        self._where = parts.netloc
+        self._token = token
+        self.as_json = as_json
+
+    def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """The answer's JSON; None for none. body: sent as JSON. Raises ClickException for a refusal."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._answered(method, path, data, query) as answer:
+            said = self._read(answer, _MOST_BYTES + 1)
+        return self._json(said, f"{method} /v1/{path}")
+
+    def download(self, path: str, file: BinaryIO, **query: Any) -> None:
+        """Copies an answer's body to a file. Raises ClickException, and OSError for the file."""
+        with self._answered("GET", path, None, query) as answer:
+            while data := self._read(answer, _READ_BYTES):
+                file.write(data)
+
+    def _read(self, answer: HTTPResponse, size: int) -> bytes:
+        from http.client import HTTPException
+
+        try:
+            return answer.read(size)
+        except (OSError, HTTPException) as error:
+            raise click.ClickException(f"{self._url}: the answer has ended early: {error!r}") from error
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self._where}"
+
+    @contextmanager
+    def _answered(self, method: str, path: str, data: bytes | None, query: Mapping[str, Any]) -> Iterator[HTTPResponse]:
+        """Sends a request and gives the answer. Raises ClickException for a refusal, and without an answer."""
+        from http.client import HTTPConnection, HTTPException
+        from urllib.parse import urlencode
+
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        headers = {"content-type": "application/json"} if data is not None else {}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        connection = HTTPConnection(self._where, timeout=_PATIENCE_S)
+        try:
+            try:
+                connection.request(method, f"/v1/{path}?{urlencode(given)}", data, headers)
+                answer = connection.getresponse()
+                refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
+            except OSError as error:
+                raise click.ClickException(f"{self._url}: {error_text(error)}; is it served? --http-port") from error
+            except (HTTPException, ValueError) as error:
+                raise click.ClickException(f"{self._url}: this is no HTTP API: {error!r}") from error
+            if answer.status >= 300:
+                found = self._json(refusal, f"{method} /v1/{path}")
+                detail = found.get("detail") if isinstance(found, dict) else None
+                raise click.ClickException(str(detail or f"{self._url} answered {answer.status} {answer.reason}"))
+            yield answer
+        finally:
+            connection.close()
+
+    def _json(self, said: bytes, asked: str) -> Any:
+        try:
+            return json.loads(said) if said and len(said) <= _MOST_BYTES else None
+        except (ValueError, RecursionError) as error:
+            raise click.ClickException(f"{self._url}: the answer to {asked} is not JSON") from error
+
+    def show(self, found: Any, columns: Sequence[str] = (), rows: str = "") -> None:
+        """Prints an answer: as JSON, as a table of the list `rows`, or as one line for each key."""
+        if self.as_json:
+            echo(json.dumps(found))
+        elif rows:
+            print_table(columns, found[rows])
+            if found.get("next") is not None:
+                echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
+        else:
+            for name, value in (found or {}).items():
+                echo(f"{name}: {cell_text(value)}")
+
+    def show_parts(self, found: Any, tables: Mapping[str, Sequence[str]]) -> None:
+        """Prints an answer: as JSON, or a line for each key, and below a table of each list in `tables`."""
+        if self.as_json:
+            echo(json.dumps(found))
+            return
+        self.show({name: value for name, value in found.items() if name not in tables})
+        for name, columns in tables.items():
+            if found[name]:
+                echo("")
+                print_table(columns, found[name])
+
+
+def quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")
+
+
+def read_token(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="ascii", errors="replace").strip()
+
+
+pass_api: Final[Callable[..., Any]] = click.make_pass_decorator(Api)

@@ -1,0 +1,240 @@
+"""The commands of `segstore ctl` that show what a cluster holds: scopes, streams, transactions, groups, tables.
+
+A name is completed by asking the server, if it answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from segstore.cli.api import URL, Api, pass_api, quoted, read_token
+
+_limit = click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number.")
+_after = click.option("--after", metavar="NAME", help="Only what comes after this, as the previous page names it.")
+
+
+def _two(text: str) -> str:
+    """The path of `SCOPE/NAME`. Raises UsageError."""
+    scope, slash, name = text.partition("/")
+    if not (scope and slash and name) or "/" in name:
+        raise click.UsageError(f"{text!r} is not SCOPE/NAME")
+    return f"{quoted(scope)}/{quoted(name)}"
+
+
+def _one_line(text: str) -> str:
+    """Joins the lines of indented JSON."""
+    return " ".join(each.strip() for each in text.splitlines())
+
+
+def _completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes `SCOPE`, and for a kind of resource `SCOPE/NAME`, with names that the server has."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        root = context.find_root()
+        given: dict[str, Any] = next((each.params for each in _up(context) if "token_file" in each.params), root.params)
+        scope, slash, _rest = incomplete.partition("/")
+        try:
+            api = Api(given.get("url") or os.environ.get("SEGSTORE_URL", URL), read_token(given.get("token_file")))
+            if not slash or not kind:
+                names = [f"{each}/" if kind else each for each in api.ask("GET", "scopes")["scopes"]]
+            else:
+                listed = api.ask("GET", f"{kind}s/{quoted(scope)}", limit=500)[f"{kind}s"]
+                names = [f"{scope}/{each[kind]}" for each in listed]
+        except (click.ClickException, OSError):
+            return []
+        return [each for each in names if each.startswith(incomplete)]
+
+    return complete
+
+
+def _up(context: click.Context | None) -> Any:
+    while context is not None:
+        yield context
+        context = context.parent
+
+
+def _name(kind: str) -> Callable[..., Any]:
+    metavar = f"SCOPE/{kind.upper()}" if kind else "SCOPE"
+    return click.argument("name", metavar=metavar, shell_complete=_completed(kind))
+
+
+@click.group()
+def scopes() -> None:
+    """List and show scopes."""
+
+
+@scopes.command("list")
+@_limit
+@_after
+@pass_api
+def list_scopes(api: Api, **page: Any) -> None:
+    """List the names of scopes."""
+    found = api.ask("GET", "scopes", **page)
+    api.show(
+        found if api.as_json else {**found, "scopes": [{"scope": each} for each in found["scopes"]]},
+        ("scope",),
+        "scopes",
+    )
+
+
+@scopes.command("show")
+@_name("")
+@pass_api
+def show_scope(api: Api, name: str) -> None:
+    """Show a scope."""
+    api.show(api.ask("GET", f"scopes/{quoted(name)}"))
+
+
+@click.group()
+def streams() -> None:
+    """List and show streams, their segments and their last events."""
+
+
+@streams.command("list")
+@_name("")
+@_limit
+@_after
+@click.option("--internal", is_flag=True, help="Also internal streams, whose names begin with _.")
+@pass_api
+def list_streams(api: Api, name: str, **page: Any) -> None:
+    """List the streams of a scope."""
+    found = api.ask("GET", f"streams/{quoted(name)}", **page)
+    api.show(found, ("stream", "sealed", "epoch", "open_segments", "transactions", "tags"), "streams")
+
+
+@streams.command("show")
+@_name("stream")
+@pass_api
+def show_stream(api: Api, name: str) -> None:
+    """Show a stream with its policies and tags."""
+    api.show(api.ask("GET", f"streams/{_two(name)}"))
+
+
+@streams.command("segments")
+@_name("stream")
+@_limit
+@_after
+@click.option("--open", "open", is_flag=True, help="Only segments that take writes.")
+@pass_api
+def list_segments(api: Api, name: str, **page: Any) -> None:
+    """List the segments of a stream, by epoch."""
+    found = api.ask("GET", f"streams/{_two(name)}/segments", **page)
+    columns = ("id", "epoch", "until_epoch", "low", "high", "status", "start_offset", "length", "store", "successors")
+    api.show(found, columns, "segments")
+
+
+@streams.command("tail")
+@_name("stream")
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="Events of each segment.")
+@click.option("--segment", type=int, help="The id of a segment.")
+@pass_api
+def show_tail(api: Api, name: str, **page: Any) -> None:
+    """Show the last events of the segments of a stream."""
+    found = api.ask("GET", f"streams/{_two(name)}/tail", **page)
+    if not api.as_json:
+        found["events"] = [
+            {**each, "segment": one["id"], "text": _one_line(each["text"])}
+            for one in found["segments"]
+            for each in one["events"]
+        ]
+    api.show(found, ("segment", "offset", "size", "kind", "text"), "events")
+
+
+@click.group()
+def transactions() -> None:
+    """List and show the transactions of a stream that have not ended."""
+
+
+@transactions.command("list")
+@_name("stream")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number.")
+@_after
+@pass_api
+def list_transactions(api: Api, name: str, **page: Any) -> None:
+    """List the transactions of a stream."""
+    found = api.ask("GET", f"streams/{_two(name)}/transactions", **page)
+    columns = ("id", "status", "age_ms", "lease_left_ms", "epoch", "segment_count", "bytes")
+    api.show(found, columns, "transactions")
+
+
+@transactions.command("show")
+@_name("stream")
+@click.argument("transaction", metavar="ID", type=click.UUID)
+@pass_api
+def show_transaction(api: Api, name: str, transaction: object) -> None:
+    """Show a transaction and its segments."""
+    found = api.ask("GET", f"streams/{_two(name)}/transactions/{transaction}")
+    api.show_parts(found, {"segments": ("name", "length")})
+
+
+@click.group()
+def groups() -> None:
+    """List and show reader groups."""
+
+
+@groups.command("list")
+@_name("")
+@_limit
+@_after
+@pass_api
+def list_groups(api: Api, name: str, **page: Any) -> None:
+    """List the reader groups of a scope."""
+    api.show(api.ask("GET", f"groups/{quoted(name)}", **page), ("group", "kind"), "groups")
+
+
+@groups.command("show")
+@_name("group")
+@pass_api
+def show_group(api: Api, name: str) -> None:
+    """Show a reader group: its readers, positions and lag."""
+    columns = {
+        "readers": ("reader", "segments", "lag_bytes"),
+        "segments": ("name", "reader", "status", "offset", "length", "lag_bytes"),
+    }
+    api.show_parts(api.ask("GET", f"groups/{_two(name)}"), columns)
+
+
+@click.group()
+def tables() -> None:
+    """List and show key-value tables and their entries."""
+
+
+@tables.command("list")
+@_name("")
+@_limit
+@_after
+@pass_api
+def list_tables(api: Api, name: str, **page: Any) -> None:
+    """List the key-value tables of a scope."""
+    columns = ("table", "partitions", "primary_key_bytes", "secondary_key_bytes")
+    api.show(api.ask("GET", f"tables/{quoted(name)}", **page), columns, "tables")
+
+
+@tables.command("show")
+@_name("table")
+@pass_api
+def show_table(api: Api, name: str) -> None:
+    """Show a key-value table and its partitions."""
+    api.show_parts(api.ask("GET", f"tables/{_two(name)}"), {"segments": ("id", "name", "low", "high", "entries")})
+
+
+@tables.command("entries")
+@_name("table")
+@_limit
+@_after
+@pass_api
+def list_entries(api: Api, name: str, **page: Any) -> None:
+    """List the entries of a key-value table: keys and values as text, or in hex."""
+    found = api.ask("GET", f"tables/{_two(name)}/entries", **page, **{"as": "readable"})
+    if not api.as_json:
+        for each in found["entries"]:
+            for part in ("key", "value"):
+                each[part] = _one_line(each[part].get("text") or each[part].get("hex") or "")
+    api.show(found, ("key", "value", "version"), "entries")
+
+
+CONTENTS: Final = (scopes, streams, transactions, groups, tables)

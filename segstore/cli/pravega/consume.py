@@ -1,0 +1,190 @@
+"""`segstore consume`: prints the events of a stream. Its options follow kcat's.
+
+Exit status as in `segstore.cli.pravega.cluster`. Payloads go to a pipe or file as they are; on a terminal, control
+characters are escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, Interruption, Pace, cluster_options, run
+from segstore.cli.pravega.formats import Place, as_json, formatter
+
+if TYPE_CHECKING:
+    from segstore.client import Client
+
+Start = Literal["head", "tail"] | Mapping[int, int]
+
+
+_SINCE: Final = "s@"
+
+
+def _start(context: click.Context, parameter: click.Parameter, given: str) -> Start | str | int:
+    if given in ("begin", "beginning", "head"):
+        return "head"
+    if given in ("end", "tail"):
+        return "tail"
+    if given.startswith(_SINCE):
+        try:
+            return int(given.removeprefix(_SINCE))
+        except ValueError as error:
+            raise click.BadParameter(f"{given!r} is not {_SINCE}TIME", context, parameter) from error
+    return given
+
+
+@click.command(short_help="Print the events of a stream.")
+@click.argument("stream", type=STREAM)
+@click.option(
+    "-o",
+    "start",
+    default="begin",
+    show_default=True,
+    callback=_start,
+    metavar="begin|end|CUT|s@TIME",
+    help="Where to start.",
+)
+@click.option("-e", "at_end", is_flag=True, help="Exit at the end that the stream has now; else wait for events.")
+@click.option("-c", "count", type=click.IntRange(1), metavar="N", help="Exit after N events.")
+@click.option(
+    "-f",
+    "layout",
+    metavar="FORMAT",
+    help="Fields %s payload, %S its size, %R the same in 4 bytes, %t stream, %p segment, %e epoch, %o offset.",
+)
+@click.option("-D", "delimiter", metavar="TEXT", help=r"Printed after each payload; default: \n.")
+@click.option("-J", "in_json", is_flag=True, help="Print a line of JSON for each event.")
+@click.option("-G", "group", metavar="GROUP", help="Read as a member of a reader group, which is created if needed.")
+@RATE
+@cluster_options
+def consume(
+    stream: tuple[str, str],
+    start: Start | str | int,
+    at_end: bool,
+    count: int | None,
+    layout: str | None,
+    delimiter: str | None,
+    in_json: bool,
+    group: str | None,
+    rate: float | None,
+    cluster: Cluster,
+) -> int:
+    """Print the events of the stream SCOPE/NAME, until it is sealed, or Ctrl-C.
+
+    A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. s@TIME is
+    the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
+    times with events. With -G, an event that was printed is not read again.
+    """
+    if sum((layout is not None, delimiter is not None, in_json)) > 1:
+        raise click.UsageError("give one of -f, -D and -J")
+    if group is not None and at_end:
+        raise click.UsageError("a member of a group does not know where the stream ends: give -G or -e")
+    try:
+        printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    given = _cut_of(stream, start) if isinstance(start, str) and start not in ("head", "tail") else start
+
+    async def work(client: Client, interruption: Interruption) -> None:
+        place = await _since(client, stream, given) if isinstance(given, int) else given
+        out, pace, left = Output(printed), Pace(rate), count
+        async with _slices(client, stream, place, at_end=at_end, group=group) as slices, interruption.ends():
+            async for events in slices:
+                for event in events:
+                    await pace.next()
+                    out.write(event, flush=rate is not None)
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        break
+                out.flush()
+                if left == 0:
+                    break
+        out.flush()
+
+    return run(cluster, work)
+
+
+async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Start:
+    async with client.time_windows(*stream) as windows:
+        return await windows.cut_before(timestamp) or "head"
+
+
+def _cut_of(stream: tuple[str, str], text: str) -> Mapping[int, int]:
+    from segstore.client import CutError, StreamCut
+
+    try:
+        cut = StreamCut.from_text(text)
+        cut.check(*stream)
+    except CutError as error:
+        raise click.UsageError(f"-o takes begin, end or the text of a stream cut: {error}") from error
+    return cut
+
+
+class Output:
+    """Standard output, buffered until `flush`."""
+
+    def __init__(self, printed: Callable[[Place], bytes]) -> None:
+        self._printed = printed
+        self._on_terminal = sys.stdout.isatty()
+
+    def write(self, event: Place, *, flush: bool) -> None:
+        data = self._printed(event)
+        if self._on_terminal:
+            from segstore.wire.printable import printable
+
+            lines = data.decode("utf-8", "backslashreplace").split("\n")
+            sys.stdout.write("\n".join(map(printable, lines)))
+        else:
+            sys.stdout.buffer.write(data)
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+@asynccontextmanager
+async def _slices(
+    client: Client, stream: tuple[str, str], start: Any, *, at_end: bool, group: str | None
+) -> AsyncIterator[AsyncIterator[list[Place]]]:
+    """Yields the events in lists."""
+    if group is not None:
+        member = f"segstore-{os.uname().nodename}-{os.getpid()}"
+        starts = {stream[1]: start} if isinstance(start, Mapping) else start
+        opened = client.reader_group(stream[0], group, streams=[stream[1]], from_=starts)
+        async with opened, opened.reader(member) as reader:
+            yield _of_group(reader)
+    elif at_end:
+        yield _of_ranges(client, stream, start)
+    else:
+        async with client.event_reader(*stream, from_=start) as events:
+            yield _placed(stream, events.slices())
+
+
+async def _placed(stream: tuple[str, str], slices: AsyncIterator[Any]) -> AsyncIterator[list[Place]]:
+    from segstore.wire.names import split_segment_id
+
+    name = "/".join(stream)
+    async for events in slices:
+        epoch, number = split_segment_id(events[0].segment_id)
+        yield [Place(each.data, name, number, epoch, each.offset) for each in events]
+
+
+async def _of_ranges(client: Client, stream: tuple[str, str], start: Any) -> AsyncIterator[list[Place]]:
+    for each in await client.event_ranges(*stream, from_=start):
+        async with client.range_reader(each) as reader:
+            async for events in _placed(stream, reader.slices()):
+                yield events
+
+
+async def _of_group(reader: Any) -> AsyncIterator[list[Place]]:
+    async for event in reader:
+        stream, _, segment = event.segment.rpartition("/")
+        number, _, epoch = segment.partition(".#epoch.")
+        yield [Place(event.data, stream, int(number), int(epoch or 0), event.offset)]

@@ -1,0 +1,58 @@
+"""What the routes of this room ask of the controller and of stores: pages of names, and the lengths of segments.
+
+Invariant: an answer waits at most `_MEASURE_S` for stores; what is not known by then is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final, TypeVar
+
+from fastapi import Query
+
+from segstore.server.controller import Controller, SegmentStoreFailed
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MEASURE_S: Final = 5.0
+After = Annotated[str, Query(max_length=255, description="`next` of the previous page.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of entries.")]
+
+
+async def named(
+    names: Callable[[str], Awaitable[tuple[list[str], str]]], after: str, limit: int
+) -> tuple[list[str], str | None]:
+    """Returns the first `limit` names after one, and the last of them if there are more.
+
+    names: returns a page of names after one, and the last of them; an empty page at the end.
+    """
+    found: list[str] = []
+    while len(found) <= limit:
+        page, after = await names(after)
+        if not page:
+            break
+        found += page
+    return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+async def answers(controller: Controller, ask: Callable[[str], Awaitable[T]], segments: Sequence[str]) -> dict[str, T]:
+    """Asks about each segment, at the same time. Returns the answers; those of stores that have none are left out."""
+    found: dict[str, T] = {}
+
+    async def one(segment: str) -> None:
+        try:
+            found[segment] = await ask(segment)
+        except SegmentStoreFailed as error:
+            log.debug("nothing is known about %s: %s", segment, error)
+
+    try:
+        async with asyncio.timeout(_MEASURE_S), asyncio.TaskGroup() as group:
+            async for segment in controller.pace.over(segments):
+                group.create_task(one(segment), name=f"asking about {segment}")
+    except TimeoutError:
+        log.debug("only %d of %d segments were measured within %g s", len(found), len(segments), _MEASURE_S)
+    return found

@@ -1,0 +1,148 @@
+"""Routes for reader groups: their readers, and the position and the lag in each segment.
+
+A group keeps its state in a table (clients in Rust and Python) or in a stream (clients in Java). Tables of groups are
+known to stores only: those of stores in other processes are not listed, but can be asked for by name.
+
+Invariant: at most `_MOST_MEASURED` segments are measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+
+from fastapi import APIRouter
+
+from segstore.server.control_api.contents import models as m
+from segstore.server.control_api.contents.asking import After, Limit, answers, named
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.first import First
+from segstore.server.control_api.problems import shown
+from segstore.server.control_api.steering import Group, Scope, controller_of
+from segstore.server.controller import Controller, SharedState
+from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, State, history
+from segstore.wire import StreamSegmentInfo
+from segstore.wire.names import SegmentName, is_reader_group_table
+
+_MOST_READERS: Final = 1_000
+_MOST_STREAMS: Final = 1_000
+_MOST_MEASURED: Final = 500
+_MOST_LATER: Final = 10_000
+_MOST_CHARACTERS: Final = 1_000
+_AT_ONCE: Final = 20_000
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1", tags=["groups"])
+
+    @made.get("/groups/{scope}", summary="Reader groups of a scope")
+    async def list_groups(scope: Scope, after: After = "", limit: Limit = 100) -> m.GroupPage:
+        controller = controller_of(controlled)
+
+        async def names(token: str) -> tuple[list[str], str]:
+            return await controller.streams.names(scope, token, lambda name: name.startswith(READER_GROUP_PREFIX))
+
+        found: dict[str, Literal["table", "stream"]] = {}
+        after_stream = f"{READER_GROUP_PREFIX}{after}" if after else ""
+        streams, _ = await named(names, after_stream, limit + 1)
+        found |= {name.removeprefix(READER_GROUP_PREFIX): "stream" for name in streams}
+        found |= dict.fromkeys(await _tables(controlled, controller.state, scope, after, limit + 1), "table")
+        page = sorted(found)
+        groups = [m.GroupSummary(scope=scope, group=shown(each), kind=found[each]) for each in page[:limit]]
+        return m.GroupPage(groups=groups, next=shown(page[limit - 1]) if len(page) > limit else None)
+
+    @made.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
+    async def get_group(scope: Scope, group: Group) -> m.GroupDetails:
+        controller = controller_of(controlled)
+        return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
+
+    return made
+
+
+async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:
+    """Returns names of groups after one, from the names of tables in the stores of this process."""
+    page: First[str] = First(limit)
+    prefix, done = f"{scope}/", 0
+    for store in controlled.stores:
+        for container in list(store.store.containers.values()):
+            for name in list(container.segments):
+                done += 1
+                if name.startswith(prefix) and is_reader_group_table(name):
+                    group = name[len(prefix) :].rpartition("/")[0].removesuffix(TABLE_SUFFIX)
+                    if group > after and "/" not in group and group not in state.scope(scope).tables:
+                        page.add(group)
+                if done % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+    return page.names
+
+
+# --- positions and lag ------------------------------------------------------------------------------------------------
+
+
+async def _details(controller: Controller, scope: str, group: str, found: SharedState) -> m.GroupDetails:
+    places: dict[str, tuple[str | None, int | None]] = {name: (None, at) for name, at in found.unassigned.items()}
+    for reader, segments in found.readers.items():
+        places |= {name: (reader, at) for name, at in segments.items()}
+    for name in await _later(controller, [*places, *found.future]):
+        places.setdefault(name, (None, None))
+    listed = sorted(places)[:_MOST_MEASURED]
+    infos = await answers(controller, controller.segments.segment_info, listed)
+    shown_segments = [_segment(name, *places[name], infos.get(name)) for name in listed]
+    lags: dict[str | None, int] = defaultdict(int)
+    for name, each in zip(listed, shown_segments, strict=True):
+        lags[places[name][0]] += each.lag_bytes or 0
+    readers = sorted(found.readers)
+    return m.GroupDetails(
+        scope=scope,
+        group=group,
+        kind=found.kind,
+        streams=[_text(each) for each in found.streams[:_MOST_STREAMS]],
+        readers=[
+            m.ReaderView(reader=_text(each), segments=len(found.readers[each]), lag_bytes=lags[each])
+            for each in readers[:_MOST_READERS]
+        ],
+        reader_count=len(readers),
+        segments=shown_segments,
+        segment_count=len(places),
+        lag_bytes=sum(lags.values()),
+    )
+
+
+def _segment(name: str, reader: str | None, offset: int | None, info: StreamSegmentInfo | None) -> m.GroupSegment:
+    lag = None if info is None else max(0, info.write_offset - max(offset or 0, info.start_offset))
+    return m.GroupSegment(
+        name=_text(name),
+        reader=None if reader is None else _text(reader),
+        status="later" if offset is None else "unassigned" if reader is None else "assigned",
+        offset=offset,
+        length=None if info is None else info.write_offset,
+        lag_bytes=lag,
+    )
+
+
+def _text(name: str) -> str:
+    return shown(name[:_MOST_CHARACTERS])
+
+
+async def _later(controller: Controller, names: Iterable[str]) -> set[str]:
+    """Returns the segments that follow others in their streams, directly or not, and those of `names` themselves."""
+    seen = set(names)
+    ahead = list(seen)
+    while ahead and len(seen) < _MOST_LATER:
+        await controller.pace.take(1)
+        more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
+        seen |= set(more)
+        ahead += more
+    return seen
+
+
+def _successors(state: State, name: str) -> Iterator[str]:
+    parsed = SegmentName.parse(name)
+    stream = state.find_stream(parsed.scope or "", parsed.stream or "")
+    segment = None if stream is None else history.find_segment(stream.epochs, parsed.segment_id or 0)
+    if stream is not None and segment is not None:
+        sealed = history.sealed_in(stream.epochs, segment)
+        if sealed is not None:
+            yield from map(stream.segment_name, stream.epochs[sealed].overlapping(segment.start, segment.end))

@@ -1,0 +1,191 @@
+"""Routes for scopes, their streams, and the history of a stream's segments.
+
+A stream may have had any number of segments: a page walks their history from the segment after which it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Query
+
+from segstore.server.control_api.contents import models as m
+from segstore.server.control_api.contents.asking import After, Limit, answers, named
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.problems import shown
+from segstore.server.control_api.steering import Scope, Stream, controller_of, position_text
+from segstore.server.controller import Controller, SegmentStoreFailed
+from segstore.server.controller.state import Segment, history
+from segstore.server.controller.state import Stream as KnownStream
+from segstore.wire import StreamSegmentInfo
+from segstore.wire.names import split_segment_id
+
+_SCALING: Final[tuple[Literal["fixed", "kbytes_per_s", "events_per_s"], ...]] = (
+    "fixed",
+    "kbytes_per_s",
+    "events_per_s",
+)
+_MOST_NEIGHBOURS: Final = 100
+_MOST_SUBSCRIBERS: Final = 100
+_MOST_POSITION: Final = 32_768
+_AT_ONCE: Final = 100
+"""Number of segments of an epoch that are one unit of pace."""
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+
+    @made.get("/scopes", tags=["scopes"], summary="Names of scopes")
+    async def list_scopes(after: After = "", limit: Limit = 500) -> m.Scopes:
+        names, following = await named(controller_of(controlled).scopes.names, after, limit)
+        return m.Scopes(scopes=names, next=following)
+
+    @made.get("/scopes/{scope}", tags=["scopes"], summary="A scope")
+    async def get_scope(scope: Scope) -> m.ScopeDetails:
+        found = controller_of(controlled).state.scope(scope)
+        return m.ScopeDetails(
+            scope=scope,
+            created_ms=found.created_ms,
+            streams=len(found.streams),
+            reader_groups=len(found.reader_groups),
+            tables=len(found.tables),
+        )
+
+    @made.get("/streams/{scope}", tags=["streams"], summary="Streams of a scope")
+    async def list_streams(
+        scope: Scope,
+        after: After = "",
+        limit: Limit = 100,
+        internal: Annotated[
+            bool, Query(description="Whether to list internal streams, whose names begin with _.")
+        ] = False,
+    ) -> m.StreamPage:
+        controller = controller_of(controlled)
+
+        async def names(token: str) -> tuple[list[str], str]:
+            return await controller.streams.names(scope, token, lambda name: internal or not name.startswith("_"))
+
+        found, following = await named(names, after, limit)
+        streams = [controller.state.find_stream(scope, name) for name in found]
+        return m.StreamPage(streams=[_summary(each) for each in streams if each is not None], next=following)
+
+    @made.get("/streams/{scope}/{stream}", tags=["streams"], summary="A stream and its configuration")
+    async def get_stream(scope: Scope, stream: Stream) -> m.StreamDetails:
+        return _details(controller_of(controlled).streams.get(scope, stream))
+
+    @made.get("/streams/{scope}/{stream}/segments", tags=["streams"], summary="Segments of a stream, by epoch")
+    async def list_stream_segments(
+        scope: Scope,
+        stream: Stream,
+        after: Annotated[int, Query(description="`next` of the previous page.")] = -1,
+        limit: Limit = 100,
+        only_open: Annotated[bool, Query(alias="open", description="Only segments that take writes.")] = False,
+    ) -> m.SegmentPage:
+        controller = controller_of(controlled)
+        found = controller.streams.get(scope, stream)
+        segments = []
+        async for each in _open(found, after) if only_open else _segments(controller, found, after):
+            segments.append(each)
+            if len(segments) > limit:
+                break
+        page = segments[:limit]
+        alive = [found.segment_name(each) for each in page if each.id not in found.deleted]
+        infos = await answers(controller, controller.segments.segment_info, alive)
+        return m.SegmentPage(
+            epoch=found.current.number,
+            segments=[_segment(controller, found, each, infos.get(found.segment_name(each))) for each in page],
+            next=page[-1].id if len(segments) > limit else None,
+        )
+
+    return made
+
+
+def _summary(stream: KnownStream) -> m.StreamSummary:
+    return m.StreamSummary(
+        scope=stream.scope,
+        stream=stream.name,
+        created_ms=stream.created_ms,
+        sealed=stream.sealed,
+        epoch=stream.current.number,
+        open_segments=0 if stream.sealed else len(stream.current.segments),
+        transactions=len(stream.transactions),
+        tags=[shown(each) for each in stream.config.tags],
+    )
+
+
+def _details(stream: KnownStream) -> m.StreamDetails:
+    config = stream.config
+    scaling, retention = config.scaling, config.retention
+    head = position_text(stream.head())
+    return m.StreamDetails(
+        **_summary(stream).model_dump(),
+        scaling=m.ScalingView(
+            kind=_SCALING[scaling.kind],
+            target_rate=scaling.target_rate,
+            factor=scaling.factor,
+            min_segments=scaling.min_segments,
+        ),
+        retention=None
+        if retention is None
+        else m.RetentionView(
+            kind="time" if retention.kind.name == "TIME" else "size", limit=retention.limit, maximum=retention.maximum
+        ),
+        rollover_bytes=config.rollover_bytes,
+        timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
+        scaling_now=stream.scale is not None,
+        head=head if len(head) <= _MOST_POSITION else None,
+        subscribers=sorted(stream.subscribers)[:_MOST_SUBSCRIBERS],
+    )
+
+
+async def _segments(controller: Controller, stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+    """Yields the segments after an id, by id."""
+    born = max(0, split_segment_id(after)[0]) if -1 <= after < 1 << 63 else len(stream.epochs)
+    for number in range(born, len(stream.epochs)):
+        epoch = stream.epochs[number]
+        await controller.pace.take(1 + len(epoch.segments) // _AT_ONCE)
+        for identifier in sorted(epoch.made):
+            if identifier > after:
+                yield epoch.made[identifier]
+
+
+async def _open(stream: KnownStream, after: int) -> AsyncIterator[Segment]:
+    """Yields the segments that take writes and are after an id, by id."""
+    if not stream.sealed:
+        for each in sorted(stream.current.segments, key=lambda each: each.id):
+            if each.id > after:
+                yield each
+
+
+def _segment(
+    controller: Controller, stream: KnownStream, segment: Segment, info: StreamSegmentInfo | None
+) -> m.SegmentOfStream:
+    name = stream.segment_name(segment)
+    sealed = history.sealed_in(stream.epochs, segment)
+    deleted = segment.id in stream.deleted
+    before = stream.epochs[segment.epoch - 1].overlapping(segment.start, segment.end) if segment.epoch else ()
+    after = () if sealed is None else stream.epochs[sealed].overlapping(segment.start, segment.end)
+    status: Literal["open", "sealed", "deleted"] = "deleted" if deleted else "open"
+    if not deleted and (stream.sealed or sealed is not None):
+        status = "sealed"
+    try:
+        owner = None if deleted else controller.segments.owner_of(name)
+    except SegmentStoreFailed:
+        owner = None
+    return m.SegmentOfStream(
+        id=segment.id,
+        name=name,
+        number=segment.number,
+        epoch=segment.epoch,
+        until_epoch=sealed,
+        low=segment.start,
+        high=segment.end,
+        created_ms=segment.created_ms,
+        status=status,
+        store=None if owner is None else str(owner),
+        start_offset=None if info is None else info.start_offset,
+        length=None if info is None else info.write_offset,
+        predecessors=[each.id for each in before[:_MOST_NEIGHBOURS]],
+        successors=[each.id for each in after[:_MOST_NEIGHBOURS]],
+    )

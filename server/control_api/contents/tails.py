@@ -1,0 +1,113 @@
+"""Route for the last events of a stream's segments.
+
+Events have no marks at their ends, so they are found forwards, from an offset at which an append has ended: the index
+of a segment records such offsets. The part of the segment that is read grows until it has enough events. Invariant: at
+most `_MOST_READ` bytes of a segment are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Query
+
+from segstore.server.control_api.contents import models as m
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.detail import readable_form
+from segstore.server.control_api.problems import shown
+from segstore.server.control_api.steering import Scope, Stream, controller_of
+from segstore.server.controller import SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller.state import Segment
+from segstore.server.controller.state import Stream as KnownStream
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.inspect import PayloadPart, payload_parts
+
+_MOST_SEGMENTS: Final = 20
+_MOST_EPOCHS: Final = 10
+_FIRST_READ: Final = 64 * 1024
+_MOST_READ: Final = 16 * 1024 * 1024
+_LARGER: Final = 4
+_AT_ONCE: Final = 5_000
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1")
+
+    @made.get("/streams/{scope}/{stream}/tail", tags=["events"], summary="The last events of a stream's segments")
+    async def read_tail(
+        scope: Scope,
+        stream: Stream,
+        limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of events of each segment.")] = 10,
+        segment: Annotated[
+            int | None, Query(description="The id of a segment; else the segments of the last epoch.")
+        ] = None,
+    ) -> m.Tail:
+        controller = controller_of(controlled)
+        found = controller.streams.get(scope, stream)
+        if segment is not None:
+            return await _tails(controller.segments, found, (found.segment(segment),), limit)
+        last = None
+        for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
+            tail = await _tails(controller.segments, found, epoch.segments, limit)
+            last = last or tail
+            if any(each.events or each.why for each in tail.segments):
+                return tail
+        assert last is not None, "a stream has an epoch"
+        return last
+
+    return made
+
+
+async def _tails(admin: SegmentAdmin, stream: KnownStream, segments: Sequence[Segment], limit: int) -> m.Tail:
+    there = [each for each in segments if each.id not in stream.deleted]
+    tails = [await _tail(admin, each.id, stream.segment_name(each), limit) for each in there[:_MOST_SEGMENTS]]
+    return m.Tail(segments=tails, segment_count=len(there))
+
+
+class _Last(NamedTuple):
+    """The last parts of a segment with their offsets. left_out: whether there is anything before them."""
+
+    parts: list[tuple[int, PayloadPart]]
+    left_out: bool
+
+
+async def _tail(admin: SegmentAdmin, identifier: int, name: str, limit: int) -> m.SegmentTail:
+    try:
+        info = await admin.segment_info(name)
+        last = await _last(admin, name, info.start_offset, info.write_offset, limit)
+    except SegmentStoreFailed as error:
+        return m.SegmentTail(id=identifier, name=name, length=None, events=[], left_out=False, why=shown(str(error)))
+    events = []
+    for offset, part in last.parts:
+        form, text = readable_form(part.data)
+        events.append(m.TailEvent(offset=offset, size=part.size, kind=part.kind, form=form, text=text))
+    why = "" if events or not last.left_out else f"no event begins in its last {_MOST_READ >> 20} MiB"
+    return m.SegmentTail(
+        id=identifier, name=name, length=info.write_offset, events=events, left_out=last.left_out, why=why
+    )
+
+
+async def _last(admin: SegmentAdmin, name: str, start: int, end: int, limit: int) -> _Last:
+    size = _FIRST_READ
+    while True:
+        whole = size >= end - start
+        at = start if whole else await admin.locate_offset(name, end - size)
+        parts, count = await _parts(await admin.read_segment(name, at, end - at), at, limit)
+        if whole or count >= limit or size >= _MOST_READ or (parts and parts[-1][1].kind == "data"):
+            return _Last(parts, count > limit or at > start)
+        size *= _LARGER
+
+
+async def _parts(data: bytes, at: int, limit: int) -> tuple[list[tuple[int, PayloadPart]], int]:
+    """Returns the last parts of bytes that begin at an offset, and the number of all. Yields to the loop regularly."""
+    last: deque[tuple[int, PayloadPart]] = deque(maxlen=limit)
+    count = 0
+    for count, part in enumerate(payload_parts(data), 1):
+        last.append((at, part))
+        at += part.size + (0 if part.kind == "data" else HEADER_BYTES)
+        if count % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return list(last), count

@@ -1,0 +1,69 @@
+"""Routes that list the connections of clients and close them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.fronts import OpenConnection
+from segstore.server.control_api.models import Closed, ConnectionInfo, Connections, Cut
+from segstore.server.control_api.problems import ApiProblem, shown
+
+_ASKED = "closed through the control API"
+_Limit = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of entries.")]
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1/connections", tags=["connections"])
+
+    @made.get("", summary="Open connections")
+    async def list_connections(limit: _Limit = 1_000) -> Connections:
+        found = sorted(
+            (
+                (front.number, each.number or 0, each.peer, each)
+                for front in controlled.fronts
+                for each in front.connections
+            ),
+            key=lambda each: each[:3],
+        )
+        shown_now = [_connection(store, each) for store, _, _, each in found[:limit]]
+        return Connections(total=len(found), connections=shown_now)
+
+    @made.delete("", summary="Close all connections at once, as a failing network does")
+    async def cut_connections() -> Cut:
+        cut = [each for front in controlled.fronts for each in front.connections]
+        for each in cut:
+            each.disconnect(_ASKED, drain=False)
+        return Cut(connections=len(cut))
+
+    @made.delete("/{number}", summary="Close a connection")
+    async def close_connection(
+        number: Annotated[int, Path(description="Its number in the list.")],
+        drain: Annotated[bool, Query(description="Write queued replies first; otherwise they are lost.")] = False,
+    ) -> Closed:
+        if controlled.faults is None and controlled.traffic is None:
+            raise ApiProblem(409, "connections have no numbers here: the store was made with watched=False", "path")
+        for front in controlled.fronts:
+            for each in front.connections:
+                if each.number == number:
+                    each.disconnect(_ASKED, drain=drain)
+                    return Closed(peer=shown(each.peer))
+        raise ApiProblem(404, f"no connection with the number {number} is open", "path.number")
+
+    return made
+
+
+def _connection(store: int, connection: OpenConnection) -> ConnectionInfo:
+    return ConnectionInfo(
+        number=connection.number,
+        store=store,
+        peer=shown(connection.peer),
+        admin=connection.admin,
+        writers=connection.writers,
+        waiting_reads=connection.waiting_reads,
+        bytes_in=connection.bytes_in,
+        bytes_out=connection.bytes_out,
+        held_bytes=connection.held_bytes,
+    )

@@ -1,0 +1,67 @@
+"""Routes about what the fault rules have decided, what they have not matched, and the round-trip time."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import DecisionInfo, Decisions, RoundTripTime, Unmatched
+from segstore.server.control_api.problems import shown
+from segstore.server.control_api.routes.faults import faults_of
+from segstore.server.faults import Decision
+
+
+def router(controlled: Controlled) -> APIRouter:
+    made = APIRouter(prefix="/v1", tags=["faults"])
+
+    @made.get("/decisions", summary="What fault rules have done, oldest first")
+    async def list_decisions(
+        rule: Annotated[str | None, Query(description="Only decisions of this rule.")] = None,
+        after: Annotated[int, Query(ge=0, description="Only decisions with a greater number.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
+    ) -> Decisions:
+        faults = faults_of(controlled)
+        forgotten, decisions = faults.forgotten_decisions, faults.decisions
+        found = (
+            _info(number, each)
+            for number, each in enumerate(decisions[max(0, after - forgotten) :], max(after, forgotten) + 1)
+            if rule is None or each.rule == rule
+        )
+        last = forgotten + len(decisions)
+        return Decisions(last=last, forgotten=forgotten, decisions=list(islice(found, limit)))
+
+    @made.get("/unmatched", summary="Fault rules that never matched or never fired, with the nearest requests")
+    async def list_unmatched() -> Unmatched:
+        found = []
+        for text in faults_of(controlled).each_unmatched():
+            found.append(shown(text))
+            await asyncio.sleep(0)
+        return Unmatched(unmatched=found)
+
+    @made.put("/round-trip", summary="Set the minimum delay of every reply")
+    async def set_round_trip(given: RoundTripTime) -> RoundTripTime:
+        faults_of(controlled).round_trip_ms = given.round_trip_ms
+        return given
+
+    return made
+
+
+def _info(number: int, decision: Decision) -> DecisionInfo:
+    return DecisionInfo(
+        number=number,
+        rule=decision.rule,
+        action=decision.action,
+        nth=decision.nth,
+        request=decision.request,
+        store=decision.store,
+        connection=decision.connection,
+        direction=decision.direction,
+        type=shown(decision.type_name),
+        segments=[shown(each) for each in decision.segments],
+        request_id=None if decision.request_id is None else str(decision.request_id),
+        event_number=None if decision.event_number < 0 else decision.event_number,
+    )

@@ -1,0 +1,152 @@
+"""Recordings that are started and stopped while a server runs: parts of its kept traffic.
+
+A recording holds the blocks that `Traffic` makes between its start and its stop, in memory, and shares them with it. It
+is a capture like that of `Traffic.trace`: a connection that was open before has no record of its opening.
+
+Invariants: all recordings together hold at most `max_bytes`, because each reserves its limit until it is stopped; a
+recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from segstore.server.traffic import KeptBlock, Traffic
+    from segstore.wire.trace import Record
+
+MOST_BYTES: Final = 512 * 1024 * 1024
+DEFAULT_BYTES: Final = 64 * 1024 * 1024
+_MOST_RECORDINGS: Final = 100
+
+
+class RecordingRefused(Exception):
+    """A recording cannot be started or stopped; the text is one sentence."""
+
+
+class NoSuchRecording(KeyError):
+    """No recording has that name. Attributes: name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"there is no recording {self.name[:200]!r}"
+
+
+class KeptRecording:
+    """A recording, running or stopped.
+
+    Attributes:
+        name, max_bytes: as given.
+        started_ms, stopped_ms: in ms since 1970; `stopped_ms` is None while it runs.
+        size: its bytes. records: number of its records.
+        problem: why it has ended before it was stopped; empty if it has not.
+    """
+
+    def __init__(self, name: str, max_bytes: int, start: bytes, now_ms: int) -> None:
+        self.name = name
+        self.max_bytes = max_bytes
+        self.started_ms = now_ms
+        self.stopped_ms: int | None = None
+        self.size = len(start)
+        self.records = 0
+        self.problem = ""
+        self._start = start
+        self._blocks: list[KeptBlock] = []
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.max_bytes if self.stopped_ms is None else self.size
+
+    def take(self, block: KeptBlock, now_ms: int) -> None:
+        """Adds a block, or ends at the limit."""
+        if self.stopped_ms is not None:
+            return
+        if self.size + len(block.data) > self.max_bytes:
+            self.stopped_ms = now_ms
+            self.problem = f"it ended at its limit of {self.max_bytes:,} bytes; later traffic is missing"
+            return
+        self._blocks.append(block)
+        self.size += len(block.data)
+        self.records += block.records
+
+    def trace(self) -> list[bytes]:
+        """Returns the pieces of the capture."""
+        return [self._start, *(each.data for each in self._blocks)]
+
+    def all_records(self) -> Iterator[Record]:
+        """Yields what is recorded now; may continue while it grows."""
+        for block in tuple(self._blocks):
+            yield from block.columns()
+
+
+class Recordings:
+    """The recordings of a server's traffic, by name."""
+
+    def __init__(self, traffic: Traffic, max_bytes: int = MOST_BYTES, clock: Callable[[], int] = time.time_ns) -> None:
+        self.max_bytes = max_bytes
+        self._traffic = traffic
+        self._clock = clock
+        self._all: dict[str, KeptRecording] = {}
+        self._started = 0
+        traffic.taker = self._take
+
+    def __iter__(self) -> Iterator[KeptRecording]:
+        self._traffic.flush()
+        return iter(tuple(self._all.values()))
+
+    def _now_ms(self) -> int:
+        return self._clock() // 1_000_000
+
+    def _take(self, block: KeptBlock) -> None:
+        for each in self._all.values():
+            each.take(block, self._now_ms())
+
+    def get(self, name: str) -> KeptRecording:
+        """Returns a recording, with all traffic so far. Raises NoSuchRecording."""
+        self._traffic.flush()
+        found = self._all.get(name)
+        if found is None:
+            raise NoSuchRecording(name)
+        return found
+
+    def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
+        """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
+        if len(self._all) >= _MOST_RECORDINGS:
+            raise RecordingRefused(f"there are {_MOST_RECORDINGS} recordings, as many as are kept; delete some first")
+        reserved = sum(each.reserved_bytes for each in self._all.values())
+        if reserved + max_bytes > self.max_bytes:
+            left = max(0, self.max_bytes - reserved)
+            raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")
+        while not name:
+            self._started += 1
+            made = f"recording {self._started}"
+            name = "" if made in self._all else made
+        if name in self._all:
+            raise RecordingRefused(f"there is a recording {name!r}")
+        self._traffic.flush()
+        made_now = self._all[name] = KeptRecording(name, max_bytes, self._traffic.start, self._now_ms())
+        return made_now
+
+    def stop(self, name: str) -> KeptRecording:
+        """Stops a recording, unless it is stopped. Raises NoSuchRecording; RecordingRefused if it ended at its limit.
+
+        It can be downloaded in both cases.
+        """
+        found = self.get(name)
+        if found.problem:
+            raise RecordingRefused(f"recording {name!r} is not complete: {found.problem}")
+        if found.stopped_ms is None:
+            found.stopped_ms = self._now_ms()
+        return found
+
+    def delete(self, name: str) -> None:
+        """Removes a recording, running or not. Raises NoSuchRecording."""
+        if name not in self._all:
+            raise NoSuchRecording(name)
+        del self._all[name]

@@ -1,0 +1,271 @@
+"""Maps each controller call of a client to the answer that a trace has for it.
+
+A call matches one of the trace if method and fields are equal except for those that differ from run to run: times, and
+ids that the client chose, which are paired (`segstore.wire.trace.call_fields`). Metadata is not compared. In the mode
+"strict" a call may come once all calls have come that were answered before it was made in the trace; so calls that were
+in flight together may come in any order, as gRPC shares connections between callers. In the mode "match" each call is
+answered wherever it is in the trace, and those that clients repeat any number of times.
+
+Clients ping transactions by the clock. So in both modes a ping may come at any time, and any number of times; one that
+the trace lacks is answered with OK.
+
+In answers the client's ids, and this replay's addresses, take the place of those of the trace, and delegation tokens
+are empty: a recording has none, or expired ones.
+
+Pure. Invariants: a call of the trace is used once, except pings, and the repeatable ones in the mode "match"; records
+that are no call, or cannot be answered, are in `left_out`, with the reason.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import grpc
+
+from segstore.server.replay.near import NearMiss, in_words, likeness, nearest
+from segstore.wire.controller_api import METHODS
+from segstore.wire.printable import printable
+from segstore.wire.trace import (
+    CONTROLLER,
+    Call,
+    CallKey,
+    Direction,
+    FieldDifference,
+    Pairing,
+    Record,
+    RecordKind,
+    differing_fields,
+    fields_of,
+    key_of_call,
+    translated_answer,
+)
+
+if TYPE_CHECKING:
+    from segstore.wire.endpoint import Endpoint
+
+_PING: Final = "pingTransaction"
+_REPEATABLE: Final = frozenset({"getControllerServerList", "getDelegationToken", "getURI"})
+_STATUSES: Final = frozenset(grpc.StatusCode.__members__)
+_NEVER: Final = 1 << 62
+_SHOWN: Final = 400
+_METADATA_KEY: Final = re.compile(r"(?!grpc-)[0-9a-z_.-]+")
+_HEX: Final = re.compile(r"(?:[0-9a-f]{2})*")
+
+
+class LeftOut(NamedTuple):
+    """A record that is no call which can be answered. number: its place in the trace, from 1."""
+
+    number: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"record {self.number}: {self.why}"
+
+
+class CallStep:
+    """A call of the trace.
+
+    number: from 1, among the calls; 0 for one that is answered without the trace. made, answered: places of its records
+    in the trace. answer: None if the trace has none. delay_ns: time to the answer. used: how often it was matched.
+    """
+
+    def __init__(self, number: int, made: int, ts_ns: int, request: Call) -> None:
+        self.number = number
+        self.made = made
+        self.ts_ns = ts_ns
+        self.request = request
+        self.key, self.ids = key_of_call(request.rpc, fields_of(request))
+        self.answer: Call | None = None
+        self.answered = _NEVER
+        self.delay_ns = 0
+        self.used = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the trace has an answer. It has none for a call that its client gave up."""
+        answer = self.answer
+        return answer is not None and (answer.status != "CANCELLED" or bool(answer.details))
+
+
+def read_calls(records: Iterable[Record], left_out: list[LeftOut]) -> list[CallStep]:
+    """The calls of a trace, in the order in which they were made. left_out: receives what is no call or no answer."""
+    found: dict[int, CallStep] = {}  # by the place of the request
+    pending: dict[int, CallStep] = {}
+    count = 0
+    for place, record in enumerate(records, 1):
+        if record.kind is not RecordKind.CALL:
+            continue
+        call = Call.unpack(record.data)
+        if call is None:
+            left_out.append(LeftOut(place, f"{len(record.data)} bytes that are not a call"))
+        elif record.direction is Direction.REQUEST:
+            why = _flaw_of_request(call)
+            if why:
+                left_out.append(LeftOut(place, why))
+                continue
+            count += 1
+            found[place] = pending[call.number] = CallStep(count, place, record.ts_ns, call)
+        else:
+            step = pending.pop(call.number, None)
+            why = _flaw_of_answer(call, step)
+            if why:
+                left_out.append(LeftOut(place, why))
+                if step is not None:
+                    del found[step.made]
+            elif step is not None:
+                step.answer, step.answered, step.delay_ns = call, place, record.ts_ns - step.ts_ns
+    return list(found.values())
+
+
+def _flaw_of_request(call: Call) -> str:
+    if call.rpc not in METHODS:
+        return f"the controller has no method {printable(call.rpc, _SHOWN)!r}"
+    if call.omitted:
+        return f"the request of {call.rpc} was not recorded"
+    if call.status or call.content is None:
+        return f"the request of {call.rpc} is not a {METHODS[call.rpc].request.DESCRIPTOR.name}"
+    return ""
+
+
+def _flaw_of_answer(call: Call, step: CallStep | None) -> str:
+    name = printable(call.rpc, _SHOWN)
+    if step is None:
+        return f"an answer to {name}, call {call.number}, which was not made before"
+    if call.rpc != step.request.rpc:
+        return f"call {call.number} is {step.request.rpc}, and its answer is one to {name}"
+    if call.status not in _STATUSES:
+        return f"the answer to {name} has the status {printable(call.status, _SHOWN)!r}, which gRPC does not have"
+    if call.status == "OK" and call.omitted:
+        return f"the answer to {name} was not recorded"
+    if call.status == "OK" and call.content is None:
+        return f"the answer to {name} is not a {METHODS[name].response.DESCRIPTOR.name}"
+    return ""
+
+
+class CallReplay:
+    """A replay of the calls of a trace: which were used, and which ids are paired."""
+
+    def __init__(self, records: Iterable[Record], mode: Literal["strict", "match"] = "strict") -> None:
+        self.mode = mode
+        self.left_out: list[LeftOut] = []
+        self.steps = read_calls(records, self.left_out)
+        self._ids: Pairing[str] = Pairing()
+        self._by_key: dict[CallKey, list[CallStep]] = {}
+        self._by_rpc: dict[str, list[CallStep]] = {}
+        for step in self.steps:
+            self._by_key.setdefault(step.key, []).append(step)
+            self._by_rpc.setdefault(step.request.rpc, []).append(step)
+        self._next = 0
+        self._ordered = [step for step in self.steps if step.request.rpc != _PING]
+        self._answers = [(step.answered, step.number, step) for step in self._ordered]
+        heapq.heapify(self._answers)
+
+    @property
+    def expected(self) -> CallStep | None:
+        """The first call that has not come, in the mode "strict"."""
+        while self._next < len(self._ordered) and self._ordered[self._next].used:
+            self._next += 1
+        return self._ordered[self._next] if self.mode == "strict" and self._next < len(self._ordered) else None
+
+    def answer(self, call: Call) -> CallStep | None:
+        """The call of the trace that has the answer to one; None if there is none, or it comes elsewhere."""
+        key, ids = key_of_call(call.rpc, fields_of(call))
+        step = again = None
+        for each in self._by_key.get(key, ()):
+            if self._fits(each, ids):
+                if not each.used:
+                    step = each
+                    break
+                again = each
+        step = step or again
+        if step is None:
+            return _pinged(call) if call.rpc == _PING and call.content is not None else None
+        if self.mode == "strict" and call.rpc != _PING and step.made > self._earliest():
+            return None
+        step.used += 1
+        if step is not again and not self._repeats(step, ids):
+            self._by_key[key].remove(step)
+        for pair in zip(step.ids, ids, strict=True):
+            self._ids.pair(*pair)
+        return step
+
+    def _repeats(self, step: CallStep, ids: tuple[str, ...]) -> bool:
+        """Whether a call of the trace may come again: it is the last that matches one which clients repeat."""
+        rpc = step.request.rpc
+        if rpc != _PING and (self.mode == "strict" or rpc not in _REPEATABLE):
+            return False
+        return not any(each is not step and self._fits(each, ids) for each in self._by_key[step.key])
+
+    def _fits(self, step: CallStep, ids: Iterable[str]) -> bool:
+        return all(self._ids.fits(*pair) for pair in zip(step.ids, ids, strict=True))
+
+    def _earliest(self) -> int:
+        """The place of the first answer to a call that has not come."""
+        while self._answers and self._answers[0][2].used:
+            heapq.heappop(self._answers)
+        return self._answers[0][0] if self._answers else _NEVER
+
+    def message(self, step: CallStep, store: Endpoint, controller: Endpoint) -> bytes:
+        """The answer to a call for the client. store, controller: the addresses of this replay."""
+        assert step.answer is not None
+        return translated_answer(step.answer, self._ids.right, store, controller)
+
+    def differing(self, call: Call, step: CallStep) -> tuple[FieldDifference, ...]:
+        """The fields in which a call differs from one of the trace; ids that are paired are left out."""
+        found = differing_fields(fields_of(step.request), fields_of(call), self._ids.fits)
+        return tuple(each._replace(left=each.right, right=each.left) for each in found)
+
+    def near(self, call: Call) -> tuple[NearMiss, ...]:
+        """The calls of the trace that are nearest to one that it does not answer: the same one, else at most three."""
+        fields = fields_of(call)
+        key, ids = key_of_call(call.rpc, fields)
+        steps = self._by_rpc.get(call.rpc, ())
+        same = next((each for each in steps if each.key == key and self._fits(each, ids)), None)
+        mine = dict(key.fields)
+
+        def alike(step: CallStep) -> float:
+            its = dict(step.key.fields)
+            paths = dict.fromkeys(chain(mine, its))
+            return likeness(map(mine.get, paths), map(its.get, paths))
+
+        found = [same] if same is not None else nearest(steps, alike)
+        return tuple(self._near(call, each) for each in found)
+
+    def _near(self, call: Call, step: CallStep) -> NearMiss:
+        fields = self.differing(call, step)
+        return NearMiss(step.number, CONTROLLER, call.rpc, step.used > 0, fields, in_words(fields, b"", b""))
+
+    def unused(self) -> Counter[str]:
+        """The calls of the trace that no client has made, counted by method."""
+        return Counter(step.request.rpc for step in self._ordered if not step.used)
+
+    def missed(self) -> Iterable[str]:
+        """These calls, one line each, with their places in the trace and their fields."""
+        return (
+            f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self._ordered if not each.used
+        )
+
+
+def _pinged(call: Call) -> CallStep:
+    """A ping that the trace lacks, answered with OK, whose number is 0."""
+    step = CallStep(0, 0, 0, call)
+    step.answer = Call(call.number, call.rpc, status="OK")
+    return step
+
+
+def trailing_of_answer(answer: Call) -> tuple[tuple[str, str | bytes], ...]:
+    """The trailing metadata of an answer, as gRPC takes it; without what it does not take."""
+    found: list[tuple[str, str | bytes]] = []
+    for key, value in answer.metadata.items():
+        if not _METADATA_KEY.fullmatch(key):
+            continue
+        if not key.endswith("-bin"):
+            found += [(key, value)] if value.isascii() and value.isprintable() else []
+        elif _HEX.fullmatch(value):
+            found.append((key, bytes.fromhex(value)))
+    return tuple(found)

@@ -1,0 +1,99 @@
+"""The controller beside a trace that has controller calls: a gRPC server that answers from them.
+
+Statuses, details and trailing metadata are those of the trace. A call that the trace leaves without an answer, because
+its client gave up or the trace ends, is not answered here either: it ends with its caller's deadline, or with the
+server.
+
+A call that the trace does not have is refused with INVALID_ARGUMENT, after which clients do not retry, or with
+UNAVAILABLE, as on a lost connection, if the server closes connections then. A failed server refuses all calls, except
+that no segment has successors; so clients whose segments are gone end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+
+from segstore.server.controller import ControllerConfig
+from segstore.server.controller.api import Handler, InFlight, bounds, listen, new_server
+from segstore.server.replay.calls import CallReplay, CallStep, trailing_of_answer
+from segstore.wire.controller_api import SERVICE
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Call
+
+if TYPE_CHECKING:
+    from segstore.server.replay.server import TraceServer
+
+_SUCCESSORS: Final = ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyFollowing")
+_LONGEST_DETAILS: Final = 1_000
+_MOST_METHOD: Final = 200
+
+
+class RecordedController(Handler):
+    """Answers controller calls for a `TraceServer`. Created by `start`."""
+
+    def __init__(self, server: TraceServer, calls: CallReplay, listener: grpc.aio.Server, host: str) -> None:
+        self._server = server
+        self._calls = calls
+        self._in_flight = InFlight(listener, self)
+        self._number = 0
+        self.endpoint = Endpoint(host, 0)
+
+    @classmethod
+    async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
+        """Listens; port 0 picks a free one. Raises CannotListen."""
+        listener = new_server(*bounds(ControllerConfig()))
+        self = cls(server, calls, listener, host)
+        self.endpoint = Endpoint(host, await listen(listener, host, port, None))
+        await listener.start()
+        return self
+
+    async def aclose(self, grace_s: float = 0.0) -> None:
+        """Accepts no more calls, and ends those in flight after `grace_s` seconds."""
+        await self._in_flight.stop(grace_s)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Returns the handler of a call; None for another service, which gRPC answers with UNIMPLEMENTED."""
+        service, _, rpc = handler_call_details.method[1:].partition("/")
+        if service != SERVICE or len(rpc) > _MOST_METHOD:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._behaviour(rpc))
+
+    def _behaviour(self, rpc: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def handle(request: bytes, context: Any) -> bytes:
+            self._number += 1
+            server = self._server
+            found = server.call(Call(self._number, rpc, request, peer=context.peer()))
+            if isinstance(found, str):
+                return await self._refused(rpc, found, context)
+            if server.pace is not None and found.is_answered:
+                await asyncio.sleep(found.delay_ns / 1e9 / server.pace)
+            elif not found.is_answered:
+                return await self._refused(rpc, await server.wait_failed(), context)
+            return await self._answered(found, context)
+
+        return handle
+
+    async def _answered(self, step: CallStep, context: Any) -> bytes:
+        answer = step.answer
+        assert answer is not None
+        trailing, details = trailing_of_answer(answer), answer.details.encode(errors="replace").decode()
+        if answer.status != "OK":
+            await context.abort(grpc.StatusCode[answer.status], details, trailing)
+            raise AssertionError("abort raises")
+        context.set_trailing_metadata(trailing)
+        context.set_details(details)
+        return self._calls.message(step, Endpoint(self._server.host, self._server.port), self.endpoint)
+
+    async def _refused(self, rpc: str, why: str, context: Any) -> bytes:
+        server = self._server
+        if server.failure and rpc in _SUCCESSORS:
+            return b""  # a SuccessorResponse without segments
+        code = grpc.StatusCode.INVALID_ARGUMENT
+        if server.missing == "close" and not server.failure:
+            code = grpc.StatusCode.UNAVAILABLE
+        await context.abort(code, why[:_LONGEST_DETAILS])
+        raise AssertionError("abort raises")

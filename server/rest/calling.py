@@ -1,0 +1,102 @@
+"""Methods of the gRPC API that operations of the REST API call, seen by `Calls` as the calls of clients are.
+
+So a recording has them, and fault rules apply to them: a status or another answer that a rule gives becomes the HTTP
+status that the method's own failure has. They have no metadata. Under a rule that drops or holds them, the request is
+not answered until the rule releases them, or the server is reset or stops.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from segstore.server.controller import Controller, ControllerError
+from segstore.server.controller.api import Caller, Calls, Executor, answer, with_status
+from segstore.server.rest.asking import Refused, status_of
+from segstore.wire.controller_api import METHODS
+from segstore.wire.trace import Call
+
+_OK: Final = "OK"
+
+
+class Calling:
+    """Calls methods for one request. caller: who makes it. peer: its address. calls: sees the calls; None for none."""
+
+    def __init__(self, executor: Executor, caller: Caller, peer: str, calls: Calls | None) -> None:
+        self.caller = caller
+        self._executor = executor
+        self._peer = peer
+        self._calls = calls
+
+    @property
+    def controller(self) -> Controller:
+        return self._executor.controller
+
+    async def unseen(self, method: str, request: Any) -> Any:
+        """Calls a method as part of another call; `Calls` does not see it. Raises ControllerError."""
+        return await self._executor.served[method](request, self.caller)
+
+    async def call(self, method: str, request: Any) -> Any:
+        """Calls a method and returns its response. Raises ControllerError; Refused, if a fault rule refused it."""
+        if self._calls is None:
+            return await self.unseen(method, request)
+        context, kinds = _Context(self._peer), METHODS[method]
+
+        async def behave(data: bytes, _: Any) -> bytes:
+            try:
+                response = await self.unseen(method, kinds.request.FromString(data))
+            except ControllerError as error:
+                context.error = error
+                value, code = answer(method, error)
+                if value is None:
+                    await context.abort(code, error.message)
+                return with_status(kinds.response, value or "").SerializeToString()
+            found = with_status(kinds.response, "SUCCESS") if response is None else response
+            message: bytes = found.SerializeToString()
+            return message
+
+        handle = self._calls.recorded(method, self._calls.ruled(method, behave))
+        try:
+            data = await handle(request.SerializeToString(), context)
+        except grpc.aio.AbortError:
+            if context.error is not None:
+                raise context.error from None
+            why = f"{context.refused.name}: {context.details()}"
+            raise Refused(status_of(None, context.refused), why) from None
+        outcome = Call(0, method, data, status=_OK).outcome
+        if outcome == _OK:
+            return kinds.response.FromString(data)
+        if context.error is not None and answer(method, context.error).value == outcome:
+            raise context.error
+        raise Refused(status_of(outcome, grpc.StatusCode.OK), f"a fault rule answered {outcome}")
+
+
+class _Context:
+    """What a gRPC server gives with a call, for one that has no connection."""
+
+    def __init__(self, peer: str) -> None:
+        self.error: ControllerError | None = None
+        self.refused = grpc.StatusCode.OK
+        self._peer = peer
+        self._details = ""
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+    def code(self) -> grpc.StatusCode:
+        return self.refused
+
+    def details(self) -> str:
+        return self._details
+
+    async def abort(self, code: grpc.StatusCode, details: str, *_: Any) -> NoReturn:
+        """Ends the call, as gRPC does."""
+        self.refused, self._details = code, details
+        raise grpc.aio.AbortError(details)

@@ -1,0 +1,4 @@
+"""Tests of batch reads.
+
+ranges, reader: test_batch
+"""

@@ -1,0 +1,107 @@
+"""Stream cuts as text: Pravega's own, in both directions; what is none is refused; a cut belongs to one stream."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+import pytest
+
+from segstore.client import CutError, StreamCut, connect
+from segstore.client.controller.cuts import checked_cut
+from segstore.server.cluster import MockCluster
+from segstore.wire.names import segment_id
+from tests.client.support import settings
+
+FROM_JAVA = "H4sIAAAAAAAA/zOwKs7IL9DPL0pJLSq2MtQx0DG2MtAx0jGyMjGwNANyDS1MTMzMTUwAeeCQoykAAAA="
+"""A cut as `ToStringUtils.compressToBase64` writes it: made by GZIPOutputStream and Base64 of Java 17."""
+
+
+def text_of(plain: str) -> str:
+    return base64.b64encode(gzip.compress(plain.encode(), mtime=0)).decode()
+
+
+def test_the_text_is_gzip_and_base64_of_what_pravega_says() -> None:
+    text = StreamCut("scope", "stream", {segment_id(0, 1): 5, segment_id(2, 3): 70}).to_text()
+    assert gzip.decompress(base64.b64decode(text)) == b"0:scope/stream:1,3:0,2:5,70"
+
+
+def test_a_text_is_the_cut_that_it_was_made_from() -> None:
+    cut = StreamCut("a", "s", {segment_id(4, 2): 2**62, segment_id(0, 1): 0})
+    again = StreamCut.from_text(f" {cut.to_text()}\n")
+    assert again == cut == dict(cut)
+    assert (again.scope, again.stream) == ("a", "s")
+    assert repr(again) == "StreamCut('a', 's', {1: 0, 17179869186: 4611686018427387904})"
+
+
+def test_the_text_that_java_makes_is_read() -> None:
+    cut = StreamCut.from_text(FROM_JAVA)
+    assert cut == {segment_id(0, 1): 4096, segment_id(2, 0): 0, segment_id(2, 3): 18446744}
+    assert (cut.scope, cut.stream) == ("shop", "orders")
+
+
+def test_a_segment_that_a_reader_has_not_started_is_read_from_its_start() -> None:
+    assert StreamCut.from_text(text_of("0:s/t:0,1:0,0:-1,7")) == {0: 0, 1: 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nowhere", "is not the text of a stream cut"),
+        ("", "is not the text of a stream cut"),
+        ("UNBOUNDED", 'use "head" or "tail"'),
+        (text_of("1:s/t:0:0:0"), "is not a stream cut"),
+        (text_of("0:s/t:0,1:0:0"), "is not a stream cut"),
+        (text_of("0:s/t:0:0"), "is not a stream cut"),
+        (text_of("0:s/t:::"), "is not a stream cut"),
+        (text_of("0:s/t:0:0:-2"), "-2 is not an offset"),
+        (text_of("0:s/t:0,0:0,0:1,2"), "names a segment twice"),
+        (text_of("0:stream:0:0:0"), "is not SCOPE/STREAM"),
+        (base64.b64encode(gzip.compress(b"0:s/t:0:0:0", mtime=0)[:-9]).decode(), "it does not end"),
+        (base64.b64encode(gzip.compress(bytes(20 << 20), mtime=0)).decode(), "it does not end"),
+    ],
+)
+def test_what_is_no_cut_is_refused_with_the_reason(text: str, says: str) -> None:
+    with pytest.raises(CutError, match=says) as found:
+        StreamCut.from_text(text)
+    assert len(found.value.actual) <= 200
+
+
+def test_a_cut_without_segments_has_no_text() -> None:
+    with pytest.raises(ValueError, match="a cut of a/s without segments has no text"):
+        StreamCut("a", "s", {}).to_text()
+
+
+def test_a_cut_belongs_to_one_stream_and_plain_offsets_to_any() -> None:
+    assert checked_cut("a", "s", StreamCut("a", "s", {0: 1})) == checked_cut("a", "s", {0: 1}) == {0: 1}
+    with pytest.raises(CutError, match="this is a cut of a/s, not of a/t"):
+        checked_cut("a", "t", StreamCut("a", "s", {0: 1}))
+
+
+@pytest.mark.usefixtures("grpc_runs")
+async def test_reading_continues_at_the_text_of_a_cut() -> None:
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("a")
+        for stream in ("s", "t"):
+            await pravega.controller.create_stream("a", stream)
+        async with pravega.event_writer("a", "s") as writer:
+            for data in (b"one", b"two", b"three"):
+                await writer.write(data)
+        async with pravega.event_reader("a", "s") as events:
+            assert (await anext(events)).data == b"one"
+            text = events.cut.to_text()
+        cut = StreamCut.from_text(text)
+        async with pravega.event_reader("a", "s", from_=cut) as events:
+            assert (await anext(events)).data == b"two"
+        async with pravega.reader_group("a", "g", streams=["s"], from_={"s": cut}) as group:
+            assert (await group.cuts())["a/s"].to_text() == text
+        for refused in (
+            lambda: pravega.event_reader("a", "t", from_=cut),
+            lambda: pravega.reader_group("a", "h", streams=["t"], from_={"t": cut}),
+        ):
+            with pytest.raises(CutError, match="a cut of a/s, not of a/t"):
+                refused()
+        with pytest.raises(CutError, match="a cut of a/s, not of a/t"):
+            await pravega.controller.truncate_stream("a", "t", cut)
+        await pravega.controller.truncate_stream("a", "s", cut)
+        assert await pravega.controller.head("a", "s") == cut

@@ -1,0 +1,104 @@
+"""Bodies in YAML: rules are the same as in JSON, errors have line and column, and hostile documents are refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import httpx
+import pytest
+
+from tests.server.control_api.support import asking, done, refusal
+
+FILE = """\
+seed: 7
+rules:
+- match: type = READ_SEGMENT
+  do: [{delay_ms: 5}, close before]
+  name: reads
+toxics:
+- {type: latency, latency: 10}
+"""
+
+
+async def put(http: httpx.AsyncClient, text: str | bytes, kind: str = "application/yaml") -> httpx.Response:
+    return await http.put("/v1/faults", content=text, headers={"content-type": kind})
+
+
+@pytest.mark.parametrize("kind", ["application/yaml", "text/yaml; charset=utf-8", "Application/X-YAML"])
+async def test_a_fault_file_in_yaml_replaces_all_rules(kind: str) -> None:
+    async with asking() as (mock, http):
+        answer = await put(http, FILE, kind)
+        assert answer.status_code == 200, answer.text
+        (rule,) = answer.json()["rules"]
+        assert (rule["name"], answer.json()["seed"], len(rule["rule"]["do"])) == ("reads", 7, 2)
+        assert [each.name for each in mock.faults.toxics.tallies()] == ["latency_downstream"]
+        assert (await put(http, "")).status_code == 422
+        assert (await put(http, "{}")).json()["rules"] == []
+
+
+async def test_a_rule_in_yaml_is_added() -> None:
+    async with asking() as (mock, http):
+        answer = await http.post(
+            "/v1/faults",
+            content="match: type = APPEND_BLOCK_END\nnth: 3\ndo: close after\n",
+            headers={"content-type": "application/yaml"},
+        )
+        assert (answer.status_code, answer.json()) == (201, {"name": "rule 1"})
+        (tally,) = mock.faults.tallies()
+        assert (tally.rule.match, tally.rule.nth) == ("type = APPEND_BLOCK_END", (3,))
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "where", "said"),
+    [
+        ("rules:\n- do: WrongHots\n", 422, "body.rules[0].do[0]", "line 2, column 3: body.rules[0].do[0]: 'WrongHots'"),
+        (
+            "rules:\n- {do: close, nht: 3}",
+            422,
+            "body.rules[0].nht",
+            "line 2, column 15: body.rules[0].nht: there is no",
+        ),
+        ("rules: 5", 422, "body.rules", "line 1, column 1: body.rules: "),
+        ("- a", 422, "body", "line 1, column 1: body: "),
+        ("rules: [", 400, "body", "line 1, column 9: body: this is not YAML: "),
+        ("rules: []\nrules: []", 400, "body.rules", "line 2, column 1: body.rules: the key appears twice"),
+        ("a: &x [1]\nb: *x", 400, "body", "line 1, column 4: body: this is not YAML: anchors and aliases are not"),
+        ("!!python/object/apply:os.system [ls]", 400, "body", "line 1, column 1: body: this is not YAML: tags are not"),
+        (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
+        ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: "),
+        ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
+    ],
+)
+async def test_what_is_wrong_is_refused_with_its_place(text: str | bytes, status: int, where: str, said: str) -> None:
+    async with asking() as (mock, http):
+        mock.faults.add("type = READ_SEGMENT", do="hold", name="kept")
+        found = refusal(await put(http, text))
+        assert (found[0], found[2]) == (status, where)
+        assert found[1].startswith(said)
+        assert mock.faults.rules == ["kept"]
+
+
+async def test_a_bomb_of_aliases_is_no_larger_than_its_text() -> None:
+    bomb = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [*{old}, *{old}]\n" for old, new in pairwise("abcdefgh"))
+    async with asking() as (_, http):
+        assert refusal(await put(http, bomb))[0] == 400
+        for size in (65_537, 300_000):
+            assert refusal(await put(http, "#" * size))[0] == 413
+        assert (await put(http, "#" * 65_530 + "\n{}")).status_code == 200
+
+
+async def test_yaml_is_refused_where_only_json_is_read() -> None:
+    async with asking() as (_, http):
+        for path in ("/v1/toxics", "/v1/writers"):
+            answer = await http.post(path, content="name: a", headers={"content-type": "application/yaml"})
+            assert refusal(answer)[::2] == (415, "header.content-type")
+        assert refusal(await put(http, "{}", "text/plain"))[0] == 415
+
+
+async def test_both_types_are_described() -> None:
+    async with asking() as (_, http):
+        described = (await done(http, "GET", "/v1/openapi.json"))["paths"]
+        for method in ("post", "put"):
+            content = described["/v1/faults"][method]["requestBody"]["content"]
+            assert content["application/yaml"] == content["application/json"]
+        assert list(described["/v1/toxics"]["post"]["requestBody"]["content"]) == ["application/json"]

@@ -1,0 +1,104 @@
+"""Recordings over HTTP: started, stopped, downloaded and deleted, on a store and on a tap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.traces import TraceFile
+from segstore.wire.trace import Exchanges, Record
+from tests.server.control_api.support import asking, done, peer_of, refusal
+from tests.server.control_api.test_tap import tapped, through
+from tests.server.support import append, create, set_up
+
+
+def read(path: Path, data: bytes) -> list[Record]:
+    path.write_bytes(data)
+    with TraceFile(path) as trace:
+        records = list(trace.records())
+        assert not trace.damages
+    return records
+
+
+def names(records: list[Record]) -> list[str]:
+    exchanges = Exchanges()
+    return [exchanges.see(each).name for each in records]
+
+
+@pytest.mark.parametrize("form", ["wtrace", "jsonl"])
+async def test_what_passes_between_start_and_stop_is_downloaded(tmp_path: Path, form: str) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create())
+        started = await done(http, "POST", "/v1/recordings", {"name": "one"})
+        assert (started["running"], started["records"], started["stopped_ms"]) == (True, 0, None)
+        await peer.ask(set_up(), append(1))
+        stopped = await done(http, "POST", "/v1/recordings/one/stop")
+        assert (stopped["running"], stopped["records"], stopped["problem"]) == (False, 4, "")
+        await peer.ask(append(2))
+        assert await done(http, "GET", "/v1/recordings") == {"recordings": [stopped]}
+        assert await done(http, "GET", "/v1/recordings/one") == stopped
+        answer = await http.get("/v1/recordings/one/trace", params={"form": form})
+        assert answer.headers["content-disposition"] == f'attachment; filename="segstore.{form}"'
+        records = read(tmp_path / f"one.{form}", answer.content)
+        assert sorted(names(records)) == ["APPEND_BLOCK_END", "APPEND_SETUP", "DATA_APPENDED", "SETUP_APPEND"]
+        await done(http, "DELETE", "/v1/recordings/one")
+        assert refusal(await http.get("/v1/recordings/one"))[::2] == (404, "path")
+
+
+async def test_a_tap_records_as_a_server_does(tmp_path: Path) -> None:
+    async with tapped() as (tap, http):
+        name = (await done(http, "POST", "/v1/recordings"))["name"]
+        async with through(tap) as peer:
+            await peer.ask(append(1))
+        stopped = await done(http, "POST", f"/v1/recordings/{name}/stop")
+        answer = await http.get(f"/v1/recordings/{name}/trace")
+        records = read(tmp_path / "run.wtrace", answer.content)
+        assert (len(records), len(answer.content)) == (stopped["records"], stopped["size"])
+        assert (names(records)[:2], names(records).count("HELLO")) == (["OPEN", "HELLO"], 2)
+
+
+async def test_one_that_is_at_its_limit_is_refused_when_it_is_stopped_and_can_be_downloaded() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await done(http, "POST", "/v1/recordings", {"name": "small", "max_bytes": 1000})
+        await peer.ask(create(), set_up(), append(1, bytes(2000)))
+        status, why, _ = refusal(await http.post("/v1/recordings/small/stop"))
+        assert (status, "limit of 1,000 bytes" in why) == (409, True)
+        found = await done(http, "GET", "/v1/recordings/small")
+        assert (found["running"], "1,000 bytes" in found["problem"]) == (False, True)
+        assert (await http.get("/v1/recordings/small/trace")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"name": "../a"}, "body.name"),
+        ({"name": "a\n"}, "body.name"),
+        ({"name": "a" * 101}, "body.name"),
+        ({"max_bytes": 0}, "body.max_bytes"),
+        ({"max_bytes": 1 << 60}, "body.max_bytes"),
+        ({"file": "/etc/passwd"}, "body.file"),
+    ],
+)
+async def test_what_is_no_recording_is_refused(body: Any, where: str) -> None:
+    async with asking() as (_, http):
+        assert refusal(await http.post("/v1/recordings", json=body))[::2] == (422, where)
+        assert await done(http, "GET", "/v1/recordings") == {"recordings": []}
+
+
+async def test_without_kept_traffic_nothing_can_be_recorded() -> None:
+    async with tapped(history_bytes=0) as (_, http):
+        for method, path in (("POST", "/v1/recordings"), ("GET", "/v1/recordings"), ("GET", "/v1/trace")):
+            status, why, _ = refusal(await http.request(method, path))
+            assert (status, "history_bytes" in why) == (409, True)
+
+
+async def test_tokens_are_not_recorded() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await done(http, "POST", "/v1/recordings", {"name": "one"})
+        await peer.ask(create(), set_up(token="a secret token"))
+        for form in ("wtrace", "jsonl"):
+            answer = await http.get("/v1/recordings/one/trace", params={"form": form})
+            assert b"scope/stream" in answer.content
+            assert b"secret" not in answer.content

@@ -1,0 +1,133 @@
+"""The OpenAPI description of the control API: valid, complete, stable, and true of a served store."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from segstore.server.control_api import Controlled, make_app
+from tests.processes import PATIENCE_S, SERVE, started
+from tests.server.control_api.support import asking, refusal
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def description() -> dict[str, Any]:
+    return make_app(Controlled([])).openapi()
+
+
+def operations(description: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, path and description of each operation."""
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def test_the_description_is_valid_openapi_3_1(description: dict[str, Any]) -> None:
+    assert description["openapi"].startswith("3.1.")
+    assert [error.message for error in OpenAPIV31SpecValidator(description).iter_errors()] == []
+
+
+def test_operations_have_readable_ids_which_stay(description: dict[str, Any]) -> None:
+    described = {f"{each['operationId']} {method} {path}" for method, path, each in operations(description)}
+    known = (HERE / "operations.txt").read_text("utf-8").splitlines()
+    assert set(known) - described == set(), "clients that were generated from the description use these ids"
+    names = [each["operationId"] for _, _, each in operations(description)]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", name) for name in names)
+
+
+def test_every_response_has_a_description_and_its_content_a_schema(description: dict[str, Any]) -> None:
+    problems = description["components"]["responses"]
+    for method, path, operation in operations(description):
+        assert operation["summary"], path
+        responses = dict(operation["responses"])
+        assert {"400", "401", "403", "500"} < responses.keys(), (method, path)
+        for status, response in responses.items():
+            found = problems[response["$ref"].rpartition("/")[2]] if "$ref" in response else response
+            assert found["description"] not in ("", "Successful Response"), (method, path, status)
+            kinds = found.get("content", {})
+            assert all(each["schema"] for each in kinds.values()), (method, path, status)
+            if not status.startswith("2"):
+                assert kinds == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+            elif status != "204":
+                assert kinds, (method, path, status)
+
+
+def test_every_described_model_is_used(description: dict[str, Any]) -> None:
+    text = json.dumps(description)
+    for kind in ("schemas", "responses"):
+        unused = [name for name in description["components"][kind] if f'"#/components/{kind}/{name}"' not in text]
+        assert unused == []
+
+
+def test_actions_of_rules_are_words_or_objects_and_one_needs_no_list(description: dict[str, Any]) -> None:
+    fields = description["components"]["schemas"]["Rule"]["properties"]
+    action, actions = fields["do"]["anyOf"]
+    assert action["anyOf"][0] == {"type": "string"}
+    assert {"$ref": "#/components/schemas/Error"} in action["anyOf"][1]["oneOf"]
+    assert (actions["items"], actions["minItems"]) == (action, 1)
+    number, numbers = fields["nth"]["anyOf"]
+    assert (number["minimum"], numbers["items"], fields["nth"]["default"]) == (1, number, [])
+
+
+async def test_the_description_requires_the_token_that_a_server_requires(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 16, encoding="utf-8")
+    async with asking(http_token_file=token) as (_, http):
+        assert refusal(await http.get("/v1/openapi.json"))[0] == 401
+        given = await http.get("/v1/openapi.json", headers={"authorization": f"Bearer {'a' * 16}"})
+    assert given.json()["security"] == [{"token": []}]
+    async with asking() as (_, http):
+        open_to_all = (await http.get("/v1/openapi.json")).json()
+    assert open_to_all["security"] == [{}, {"token": []}]
+    assert open_to_all["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/health", {"GET"}),
+        ("PATCH", "/v1/faults", {"GET", "PUT", "POST", "DELETE"}),
+        ("GET", "/v1/requests/keep", {"POST"}),
+        ("PUT", "/v1/requests", {"GET", "DELETE"}),
+        ("OPTIONS", "/v1/streams/a/b", {"GET", "PUT", "DELETE"}),
+    ],
+)
+async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, path: str, allowed: set[str]) -> None:
+    async with asking() as (_, http):
+        answer = await http.request(method, path)
+        status, detail, where = refusal(answer)
+        assert (status, where) == (405, "method")
+        assert set(answer.headers["allow"].split(", ")) == allowed
+        assert all(each in detail for each in allowed)
+
+
+@pytest.mark.slow
+def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
+    with started(SERVE) as (process, line):
+        url = f"http://{json.loads(line)['http']}"
+        with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+            http.put("/v1/streams/shop/orders").raise_for_status()
+            options = ("--config-file", str(HERE / "schemathesis.toml"), "--no-color")
+            asked = ("--phases", "examples,coverage,fuzzing,stateful", "-n", "2", "--generation-deterministic")
+            command = [sys.executable, "-m", "schemathesis.cli", *options, "run", f"{url}/v1/openapi.json", *asked]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+            assert done.returncode == 0, done.stdout[-20_000:]
+            total = len(list(operations(http.get("/v1/openapi.json").json())))
+            assert f"Tested: {total}" in done.stdout
+            assert http.get("/v1/health").json()["status"] == "ok"
+        process.terminate()
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == 0

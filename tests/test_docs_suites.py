@@ -1,0 +1,184 @@
+"""The recipes for suites in other languages run as the pages have them, with a writer of events as the code under test.
+
+Each page's code runs with the file that readers copy. Only the part that stands for their own code is made here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import JUNIT
+
+DOCS = Path(__file__).parent.parent / "docs" / "how-to"
+SUITES = DOCS / "suites"
+ORDERS = """
+import asyncio, sys
+from segstore.client import connect
+
+async def main():
+    async with connect(sys.argv[1]) as pravega, pravega.event_writer("shop", "orders") as writer:
+        await writer.write(sys.argv[2].encode(), routing_key="customer-7")
+
+asyncio.run(main())
+"""
+"""The code under test: writes an event. Arguments: the controller's URI, and the event."""
+FAILING = """
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.RegisterExtension;
+
+class FailingTest {
+    @RegisterExtension
+    static final SegstoreExtension segstore = new SegstoreExtension("--stores", "2");
+
+    @Test
+    void whatIsVerifiedIsNotSo() {
+        segstore.verify("type = DELETE_SEGMENT", 1);
+    }
+}
+"""
+pytestmark = pytest.mark.slow
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def ended(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """A command that has run, which found `segstore` on its path."""
+    bin_ = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("SEGSTORE", None)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def run(folder: Path, *command: str | Path) -> str:
+    """What a command prints. Fails if it fails."""
+    done = ended(folder, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "orders.py").write_text(ORDERS, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_commands_of_the_page_about_any_language_print_what_it_shows(folder: Path) -> None:
+    program = folder / "orders"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" orders.py "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    shown = [
+        each.partition("\n")[::2]
+        for block in blocks("steer-from-any-language.md", "console")
+        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
+    assert len(shown) >= 20
+    mark = "=== next"
+    script = "".join(f"{command}\necho\necho '{mark}'\n" for command, _ in shown)
+    ending = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"  # also if a command fails
+    printed = run(folder, "bash", "-u", "-c", ending + script).split(f"\n{mark}\n")
+    assert len(printed) == len(shown) + 1
+    for (command, expected), found in zip(shown, printed, strict=False):
+        pattern = re.escape(expected.strip()).replace("…", ".*")
+        assert re.fullmatch(pattern, found.strip()), f"{command}\n{found}"
+    assert (folder / "last-requests.wtrace").stat().st_size > 100
+
+
+@pytest.mark.needs("node")
+def test_the_suite_in_javascript_passes(folder: Path) -> None:
+    shutil.copy(SUITES / "segstore.mjs", folder)
+    (test,) = blocks("test-in-javascript.md", "js")
+    (folder / "orders.test.mjs").write_text(test, encoding="utf-8")
+    (folder / "orders.mjs").write_text(
+        f"""import {{ execFileSync }} from 'node:child_process';
+export const writeOrder = async (...given) => execFileSync('{sys.executable}', ['orders.py', ...given]);
+""",
+        encoding="utf-8",
+    )
+    printed = run(folder, "node", "--test")
+    assert re.search(r"\bpass 2\b", printed), printed
+    missing = "import { Segstore } from './segstore.mjs'; await Segstore.start({ command: 'no-such-command' });"
+    assert "spawn no-such-command ENOENT" in ended(folder, "node", "--input-type=module", "-e", missing).stderr
+
+
+@pytest.mark.needs("JUnit 5 and a Java compiler")
+def test_the_suite_in_java_passes_with_the_extension(folder: Path) -> None:
+    shutil.copy(SUITES / "SegstoreExtension.java", folder)
+    (test,) = blocks("test-in-java.md", "java")
+    (folder / "OrdersTest.java").write_text(test, encoding="utf-8")
+    (folder / "Orders.java").write_text(
+        f"""class Orders {{
+    static void write(java.net.URI controller, String order) {{
+        try {{
+            var command = new ProcessBuilder("{sys.executable}", "orders.py", controller.toString(), order);
+            if (command.inheritIO().start().waitFor() != 0) {{
+                throw new AssertionError(order);
+            }}
+        }} catch (java.io.IOException | InterruptedException error) {{
+            throw new AssertionError(error);
+        }}
+    }}
+}}
+""",
+        encoding="utf-8",
+    )
+    (folder / "FailingTest.java").write_text(FAILING, encoding="utf-8")
+    jars = os.pathsep.join(str(each) for each in JUNIT)
+    run(folder, "javac", "-cp", jars, "-d", "out", *(each.name for each in folder.glob("*.java")))
+    launcher = ("org.junit.platform.console.ConsoleLauncher", "--scan-classpath", "out")
+    done = ended(folder, "java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.pathsep}out", *launcher)
+    assert re.search(r"\b2 tests successful\b", done.stdout), done.stdout + done.stderr
+    assert re.search(r"\b1 tests failed\b", done.stdout)
+    assert "0 requests with type = DELETE_SEGMENT were received, not exactly 1" in done.stdout
+    assert 'the latest requests: {"last":' in done.stderr
+
+
+@pytest.mark.needs("rustc")
+def test_the_test_in_rust_passes(folder: Path) -> None:
+    shutil.copy(SUITES / "segstore.rs", folder)
+    (test,) = blocks("test-in-rust.md", "rust")
+    (folder / "orders_test.rs").write_text(test, encoding="utf-8")
+    (folder / "orders.rs").write_text(
+        f"""pub fn write(controller: &str, order: &str) {{
+    let status = std::process::Command::new("{sys.executable}").args(["orders.py", controller, order]).status();
+    assert!(status.unwrap().success());
+}}
+""",
+        encoding="utf-8",
+    )
+    run(folder, "rustc", "-D", "warnings", "--edition", "2021", "--test", "orders_test.rs")
+    assert "1 passed" in run(folder, folder / "orders_test")
+
+
+@pytest.mark.needs("Go")
+def test_the_test_in_go_passes(folder: Path) -> None:
+    for name in ("segstore", "orders"):
+        (folder / name).mkdir()
+    shutil.copy(SUITES / "segstore.go", folder / "segstore")
+    (folder / "orders.py").rename(folder / "orders" / "orders.py")
+    (test,) = blocks("test-in-go.md", "go")
+    (folder / "go.mod").write_text("module example.com/shop\n\ngo 1.19\n", encoding="utf-8")
+    (folder / "orders" / "orders_test.go").write_text(test, encoding="utf-8")
+    (folder / "orders" / "orders.go").write_text(
+        f"""package orders
+
+import "os/exec"
+
+func Write(controller, order string) error {{
+	return exec.Command("{sys.executable}", "orders.py", controller, order).Run()
+}}
+""",
+        encoding="utf-8",
+    )
+    run(folder, "go", "vet", "./...")
+    assert "ok" in run(folder, "go", "test", "./orders")

@@ -1,0 +1,258 @@
+"""`segstore produce`, `consume` and `admin` as processes, against `segstore serve` as a process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from segstore.cli import main
+from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
+from tests.processes import PATIENCE_S, started
+
+PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
+SEGSTORE = (sys.executable, "-m", "segstore")
+
+NUMBERS = itertools.count()
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with started([*SEGSTORE, "serve", "--port", "0", "--controller-port", "0", "--announce", "json"]) as (_, line):
+        yield f"tcp://{json.loads(line)['controller']}"
+
+
+@pytest.fixture(scope="module")
+def run(uri: str, grpc_runs: None) -> Run:
+    """Runs a command: `produce`, which reads standard input, in a process, the others in this one."""
+
+    def segstore(*arguments: str, given: bytes = b"") -> Done:
+        if arguments[0] == "produce":
+            with process(uri, *arguments) as made:
+                out, err = made.communicate(given, timeout=PATIENCE_S)
+                return Done(made.returncode, out, err)
+        result = CliRunner().invoke(main, arguments, env={"SEGSTORE_CONTROLLER": uri})
+        return Done(result.exit_code, result.stdout_bytes, result.stderr_bytes)
+
+    assert segstore("admin", "scopes", "create", "a").returncode == 0
+    return segstore
+
+
+@pytest.fixture
+def stream(run: Run, request: pytest.FixtureRequest) -> str:
+    name = "a/" + re.sub(r"[\W_]+", "-", request.node.name)[:50].strip("-") + str(next(NUMBERS))
+    assert run("admin", "streams", "create", name).stderr == b""
+    return name
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_print_what_it_shows(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "segstore").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m segstore "$@"\n')
+    (tmp_path / "segstore").chmod(0o755)
+    environment = os.environ | {"SEGSTORE_CONTROLLER": uri, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    blocks = re.findall(r"^```console\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    shown = [each.partition("\n") for block in blocks for each in block.removeprefix("$ ").split("\n$ ")]
+    assert len(shown) > 10
+    for command, _, output in shown:
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
+        )
+        assert (command, done.stdout.rstrip("\n"), done.stderr) == (command, output.rstrip("\n"), "")
+
+
+@pytest.mark.slow
+def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None:
+    made = run("produce", stream, "-D", r"\0", "-K", "=>", "-k", "k", given=b"k=>1\0k=>\n2=>\0no key\0k=>\0k=>last")
+    assert (made.returncode, made.stderr) == (0, b"")
+    assert run("consume", stream, "-e", "-D", "|").stdout == b"1|\n2=>|no key||last|"
+    assert run("consume", stream, "-e", "-c", "2", "-f", "%S,").stdout == b"1,4,"
+    wrong = run("produce", stream, "-K", ":", given=b"ok:1\n\xff:2\n")
+    assert (wrong.returncode, wrong.stderr) == (
+        1,
+        b"segstore: standard input: event 2: its routing key is not UTF-8 at byte 0\n",
+    )
+    most = ("-X", "max_large_event_bytes=100", "-X", "max_event_bytes=100")
+    long = run("produce", stream, *most, given=b"short\n" + bytes(200))
+    assert (long.returncode, long.stderr) == (
+        1,
+        b"segstore: standard input: event 2: an event has at most 100 bytes (max_large_event_bytes)\n",
+    )
+
+
+@pytest.mark.slow
+def test_many_lines_arrive_once_and_in_order(run: Run, stream: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(50_000))
+    assert run("produce", stream, "-k", "one", given=lines).returncode == 0
+    assert run("consume", stream, "-e").stdout == lines
+    assert run("consume", stream, "-c", "3").stdout == b"0\n1\n2\n"
+    assert run("consume", stream, "-o", "end", "-e").stdout == b""
+
+
+@pytest.mark.slow
+def test_a_cut_continues_and_must_be_of_the_stream(run: Run, stream: str) -> None:
+    run("produce", stream, given=b"before\n")
+    shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
+    run("produce", stream, given=b"after\n")
+    assert run("consume", stream, "-o", shown["tail"], "-e").stdout == b"after\n"
+    assert run("consume", stream, "-o", shown["head"], "-e").stdout == b"before\nafter\n"
+    other = run("consume", "a/other", "-o", shown["head"])
+    assert (other.returncode, other.stderr.count(b"\n")) == (2, 1)
+    assert f"this is a cut of {stream}, not of a/other" in other.stderr.decode()
+
+
+@pytest.mark.slow
+def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream: str) -> None:
+    run("produce", stream, given=b"1\n2\n3\n")
+    assert run("consume", stream, "-G", "g", "-c", "2").stdout == b"1\n2\n"
+    assert run("consume", stream, "-G", "g", "-c", "1").stdout == b"3\n"
+    shown = json.loads(run("admin", "--json", "groups", "show", "a/g").stdout)
+    assert (shown["streams"], shown["readers"]) == ([stream], [])
+    assert run("admin", "groups", "offline", "a/g", "r").stderr == b"segstore: no reader r of a/g is online\n"
+    assert run("admin", "groups", "delete", "a/g").returncode == 0
+    assert run("admin", "groups", "show", "a/g").returncode == 1
+
+
+def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    environment = os.environ | {"SEGSTORE_CONTROLLER": uri}
+    return subprocess.Popen([*SEGSTORE, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
+    uri: str, run: Run, stream: str, number: signal.Signals
+) -> None:
+    with (
+        process(uri, "consume", stream, "-G", "g" + number.name) as consumer,
+        process(uri, "produce", stream) as producer,
+    ):
+        assert consumer.stdout is not None
+        assert producer.stdin is not None
+        producer.stdin.write(b"one\nhalf a li")
+        producer.stdin.flush()
+        assert consumer.stdout.readline() == b"one\n"
+        for each in (producer, consumer):
+            each.send_signal(number)
+            assert each.wait(PATIENCE_S) == 128 + number
+            assert each.stderr is not None
+            assert each.stderr.read() == b""
+    assert run("consume", stream, "-e").stdout == b"one\n"
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) -> None:
+    run("produce", stream, given=b"line\n" * 100_000)
+    with process(uri, "consume", stream) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.readline() == b"line\n"
+        consumer.stdout.close()
+        assert (consumer.stderr.read(), consumer.wait(PATIENCE_S)) == (b"", 1)
+
+
+@pytest.mark.slow
+def test_what_is_there_is_managed(run: Run, stream: str) -> None:
+    assert run("admin", "streams", "create", stream).stderr == f"segstore: stream {stream} exists\n".encode()
+    assert (
+        run("admin", "streams", "update", stream, "--event-rate", "10", "--factor", "3", "--keep-bytes", "9").returncode
+        == 0
+    )
+    shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
+    assert (shown["scaling"], shown["retention"]) == ("10 events/s, factor 3", "at least 9 bytes")
+    assert run("admin", "streams", "seal", stream).returncode == 0
+    shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
+    assert (shown["sealed"], shown["segments"], shown["tail"]) == (True, [], None)
+    assert run("produce", stream, given=b"x").stderr == f"segstore: stream {stream} is sealed\n".encode()
+
+    assert run("admin", "tables", "create", "a/t", "--key-bytes", "4").returncode == 0
+    assert run("admin", "tables", "list", "a").stdout == b"t\n"
+    assert b"primary_key_bytes: 4\n" in run("admin", "tables", "show", "a/t").stdout
+    assert run("admin", "tables", "delete", "a/t").returncode == 0
+    assert run("admin", "tables", "delete", "a/t").stderr == b"segstore: there is no table a/t\n"
+    assert run("admin", "scopes", "delete", "none").stderr == b"segstore: there is no scope none\n"
+    assert b"\na\n" in b"\n" + run("admin", "scopes", "list").stdout
+
+
+@pytest.mark.slow
+def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run, stream: str) -> None:
+    from segstore.client.sync import connect
+
+    scope, name = stream.split("/")
+    with connect(uri) as pravega:
+        first, second = (str(pravega.controller.create_transaction(scope, name, 30_000)[0]) for _ in range(2))
+    assert run("admin", "transactions", "show", stream, first).stdout == f"id: {first}\nstatus: OPEN\n".encode()
+    assert run("admin", "transactions", "commit", stream, first).returncode == 0
+    assert run("admin", "transactions", "abort", stream, second).returncode == 0
+    assert json.loads(run("admin", "--json", "transactions", "list", stream).stdout) == [
+        {"id": first, "status": "COMMITTED"},
+        {"id": second, "status": "ABORTED"},
+    ]
+    again = run("admin", "transactions", "abort", stream, first)
+    assert (again.returncode, again.stderr.count(b"\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("consume", "no-scope"), "'no-scope' is not SCOPE/NAME"),
+        (("consume", "a/s", "-f", "%k"), "Pravega stores no keys with events"),
+        (("consume", "a/s", "-f", "%z"), "is none of %s, %S"),
+        (("consume", "a/s", "-J", "-f", "%s"), "give one of -f, -D and -J"),
+        (("consume", "a/s", "-G", "g", "-e"), "give -G or -e"),
+        (("consume", "a/s", "-o", "yesterday"), "-o takes begin, end or the text of a stream cut"),
+        (("consume", "a/s", "-o", "s@noon"), "'s@noon' is not s@TIME"),
+        (("produce", "a/s", "-D", ""), "a delimiter has at least one byte"),
+        (("produce", "a/s", "-D", r"\q"), r"\q in '\\q' is none of"),
+        (("produce", "a/s", "-X", "password=secret"), "give password as SEGSTORE_CLIENT_PASSWORD"),
+        (("produce", "a/s", "-X", "nothing=1"), "client setting nothing: there is none of this name"),
+        (("produce", "a/s", "-X", "call_timeout_ms=soon"), "client setting call_timeout_ms: input should be"),
+        (("produce", "a/s", "-X", "nothing"), "is not NAME=VALUE"),
+        (("produce", "a/s", "-b", "http://x"), "the scheme must be tcp or tls"),
+        (("admin", "streams", "create", "a/s", "--event-rate", "1", "--data-rate", "1"), "--event-rate or --data-rate"),
+        (("admin", "streams", "create", "a/s", "--factor", "2"), "--factor goes with"),
+        (("admin", "transactions", "show", "a/s", "1"), "'1' is not a valid uuid"),
+    ],
+)
+def test_wrong_options_end_with_status_2_and_one_sentence(arguments: tuple[str, ...], says: str, uri: str) -> None:
+    refused = CliRunner().invoke(main, arguments, env={"SEGSTORE_CONTROLLER": uri})
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert says.lower() in refused.stderr.lower()
+    assert (refused.stderr.count("\n"), "secret" in refused.stderr) == (1, False)
+
+
+def test_an_unreachable_controller_is_named_in_one_sentence() -> None:
+    options = ("-b", "tcp://127.0.0.1:1", "-X", "refused_timeout_ms=50")
+    refused = CliRunner().invoke(main, ["consume", "a/s", *options])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "no controller could be reached" in refused.stderr
+
+
+def test_formats_and_escapes() -> None:
+    event = Place("ü".encode(), "a/s", 3, 1, 40)
+    assert formatter(r"%t/%p.%e@%o %S%%\t%s\x0a")(event) == "a/s/3.1@40 2%\tü\n".encode()
+    assert formatter("%R")(event) == b"\0\0\0\2"
+    assert unescaped(r"\n\r\t\0\\\xff") == b"\n\r\t\0\\\xff"
+    assert as_json(event).decode() == '{"stream": "a/s", "segment": 3, "epoch": 1, "offset": 40, "payload": "ü"}\n'
+    assert json.loads(as_json(event._replace(data=b"\xff")))["payload_base64"] == "/w=="

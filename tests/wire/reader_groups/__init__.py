@@ -1,0 +1,1 @@
+"""Tests of `wire/reader_groups`."""

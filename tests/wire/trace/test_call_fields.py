@@ -1,0 +1,84 @@
+"""Fields of controller calls by path, and answers with other ids and addresses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore.wire.controller_api import METHODS
+from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Call, fields_of, key_of_call, translated_answer
+
+STREAM = m.StreamInfo(scope="a", stream="s")
+ID = "00000000000000010000000000000002"
+STORE, HERE = Endpoint("store", 1), Endpoint("here", 2)
+
+
+def call(rpc: str, message: Any, status: str = "") -> Call:
+    return Call(1, rpc, message.SerializeToString(), status=status)
+
+
+def values(found: Call) -> dict[str, Any]:
+    return {path: each.value for path, each in fields_of(found).items()}
+
+
+def test_fields_are_named_by_their_paths_and_ids_are_texts() -> None:
+    cut = m.StreamCut(streamInfo=STREAM, cut={5: 50, 1: 10})
+    assert values(call("truncateStream", cut)) == {
+        "streamInfo.scope": "a",
+        "streamInfo.stream": "s",
+        "cut[1]": 10,
+        "cut[5]": 50,
+    }
+    made = m.CreateTxnResponse(txnId=m.TxnId(highBits=1, lowBits=2), activeSegments=[m.SegmentRange(maxKey=0.5)])
+    assert values(call("createTransaction", made, "OK")) == {
+        "txnId": "00000000-0000-0001-0000-000000000002",
+        "activeSegments[0].maxKey": 0.5,
+    }
+    assert values(call("getURI", m.NodeUri(endpoint="::1", port=9), "OK")) == {"endpoint": "[::1]:9"}
+    assert values(Call(1, "unknown", b"\x01")) == {"message": "01"}
+    assert values(call("listScopes", m.ScopesResponse(scopes=["a", "b"]), "OK")) == {"scopes[0]": "a", "scopes[1]": "b"}
+
+
+def test_keys_are_equal_but_for_ids_signs_of_times_and_tokens() -> None:
+    def key(stamp: int, writer: str, token: str = "") -> Any:
+        note = m.TimestampFromWriter(writer=writer, timestamp=stamp, position=m.StreamCut(streamInfo=STREAM))
+        return key_of_call("noteTimestampFromWriter", fields_of(call("noteTimestampFromWriter", note)))
+
+    (one, ids), (other, others) = key(5, f"w-{ID}"), key(7, f"w-{ID[::-1]}")
+    assert one == other
+    assert (ids, others) == ((ID,), (ID[::-1],))
+    assert one != key(-5, f"w-{ID}")[0]
+    assert one != key(5, "w-*")[0], "what stands for an id is no id"
+    secret = m.SegmentRanges(delegationToken="secret")
+    assert "secret" not in repr(key_of_call("getCurrentSegments", fields_of(call("getCurrentSegments", secret, "OK"))))
+    nan = m.SegmentRange(maxKey=float("nan"))
+    several = [key_of_call("x", fields_of(call("getCurrentSegments", each, "OK"))) for each in (nan, nan)]
+    assert several[0] == several[1]
+
+
+def test_an_answer_keeps_its_bytes_unless_something_is_replaced() -> None:
+    answer = call("listSubscribers", m.SubscribersResponse(subscribers=["x", ID, f"y/{ID}"]), "OK")
+    assert translated_answer(answer, {}, STORE, HERE) is answer.message
+    other = "f" * 32
+    found = m.SubscribersResponse.FromString(translated_answer(answer, {ID: other}, STORE, HERE))
+    assert list(found.subscribers) == ["x", other, f"y/{other}"]
+    unknown = Call(1, "newMethod", b"\x01", status="OK")
+    assert translated_answer(unknown, {ID: other}, STORE, HERE) == b"\x01"
+
+
+@given(st.sampled_from(sorted(METHODS)), st.binary(max_size=80), st.sampled_from(["", "OK"]))
+def test_any_message_has_fields_and_translates(rpc: str, message: bytes, status: str) -> None:
+    given = Call(1, rpc, message, status=status)
+    fields = fields_of(given)
+    key, ids = key_of_call(rpc, fields)
+    assert (key, ids) == key_of_call(rpc, fields_of(given))
+    again = Call(1, rpc, translated_answer(given, {}, STORE, HERE), status=status)
+    kept = {path: each for path, each in fields.items() if not each.secret and "endpoint" not in path}
+    assert {path: each for path, each in fields_of(again).items() if path in kept} == kept or rpc in (
+        "getURI",
+        "getControllerServerList",
+    )

@@ -1,0 +1,170 @@
+"""The fields of controller calls by path, so that the calls of two runs of one program can be compared.
+
+Some fields differ from run to run: ids that clients and controllers choose, addresses of nodes, times, and delegation
+tokens. Ids and addresses are compared by how they are paired (see `segstore.wire.trace.pairing`), times only by their
+sign, because 0 and negative times have a meaning of their own. Fields that this version does not know are not compared:
+recordings leave them out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace.calls import TOKEN, messages_in
+from segstore.wire.trace.pairing import put_ids, take_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from google.protobuf.message import Message
+
+    from segstore.wire.trace.calls import Call
+
+_CONTROLLERS: Final = "getControllerServerList"
+_TIMES: Final = frozenset({"timestamp", "scaleTimestamp"})
+_MASK: Final = (1 << 64) - 1
+
+
+class CallField(NamedTuple):
+    """A field. value: a number, a text or a truth value. ids: those in it, ids and addresses. rest: what is left of it
+    without them, which two runs have in common; of a time its sign. secret: whether it is a token.
+    """
+
+    value: Any
+    ids: tuple[str, ...]
+    rest: Any
+    secret: bool = False
+
+
+def fields_of(call: Call) -> dict[str, CallField]:
+    """The fields of a call's message that are set, by path, such as `streamInfo.scope` or `segments[0].offset`.
+
+    A transaction id is one field, and so is an address; values of enums are names. A message that is not known or does
+    not decode is one field, its bytes in hex.
+    """
+    if call.content is None:
+        text = call.message.hex()
+        return {"message": CallField(text, (), text)} if text else {}
+    return dict(_fields(call.content, ""))
+
+
+def _fields(message: Message, path: str) -> Iterator[tuple[str, CallField]]:
+    kind = message.DESCRIPTOR.name
+    if kind == "TxnId":
+        text = str(id_of(message))
+        yield path or "txnId", CallField(text, tuple(take_ids(text)[1]), "*")
+    elif kind == "NodeUri":
+        text = str(Endpoint(message.endpoint, message.port))  # type: ignore[attr-defined]  # checked by its name
+        yield path or "endpoint", CallField(text, (text,), "*")
+    else:
+        for field, value in message.ListFields():
+            for at, each in _values(field, value):
+                name = f"{path}.{field.name}{at}" if path else f"{field.name}{at}"
+                if field.message_type is None or _is_map_of_scalars(field):
+                    yield name, _scalar(field, each)
+                else:
+                    yield from _fields(each, name)
+
+
+def _is_map_of_scalars(field: Any) -> bool:
+    kind = field.message_type
+    return bool(kind.GetOptions().map_entry) and kind.fields_by_name["value"].message_type is None
+
+
+def _values(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values of a field, each with its place in a list or a map, "" for the only one."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        yield from ((f"[{key}]", value[key]) for key in sorted(value))
+    elif isinstance(value, str | bytes | bool | int | float) or hasattr(value, "ListFields"):
+        yield "", value
+    else:
+        yield from ((f"[{number}]", each) for number, each in enumerate(value))
+
+
+def _scalar(field: Any, value: Any) -> CallField:
+    if field.name == TOKEN:
+        return CallField(value, (), "*", secret=True)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        value = value if named is None else named.name
+    if field.name in _TIMES:
+        return CallField(value, (), (value > 0) - (value < 0))
+    if isinstance(value, str):
+        return text_field(value)
+    if isinstance(value, float) and math.isnan(value):
+        return CallField("NaN", (), "NaN")  # which equals itself
+    return CallField(value, (), value)
+
+
+def text_field(text: str) -> CallField:
+    """A field of text, in which ids may differ."""
+    rest, ids = take_ids(text)
+    return CallField(text, tuple(ids), (rest, len(ids)) if ids else rest)
+
+
+def id_of(transaction: Any) -> UUID:
+    """The UUID in a `TxnId`."""
+    return UUID(int=(transaction.highBits & _MASK) << 64 | transaction.lowBits & _MASK)
+
+
+def names_of_call_fields() -> set[str]:
+    """The names of all fields of the controller's messages, and of a call's status and details."""
+    from segstore.wire.controller_api import messages
+
+    kinds = list(messages.ServerRequest.DESCRIPTOR.file.message_types_by_name.values())
+    return {"grpc-status", "grpc-message", *(field.name for kind in kinds for field in _all_fields(kind))}
+
+
+def _all_fields(kind: Any) -> Iterator[Any]:
+    yield from kind.fields
+    for each in kind.nested_types:
+        yield from _all_fields(each)
+
+
+class CallKey(NamedTuple):
+    """What calls have in common that match, but for their ids: the method, and the rest of each field by path."""
+
+    rpc: str
+    fields: tuple[tuple[str, Any], ...]
+
+
+def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[str, ...]]:
+    """The key of a call, and its ids. Tokens are left out."""
+    shown = {path: each for path, each in fields.items() if not each.secret}
+    key = CallKey(rpc, tuple((path, each.rest) for path, each in shown.items()))
+    return key, tuple(name for each in shown.values() for name in each.ids)
+
+
+def translated_answer(call: Call, ids: Mapping[str, str], store: Endpoint, controller: Endpoint) -> bytes:
+    """The message of an answer for the client of a replay, with other ids and addresses, and without tokens.
+
+    ids: the client's, by those of the trace. store, controller: the addresses of the replay.
+    """
+    if call.content is None:
+        return call.message
+    shown: Any = type(call.content)()
+    shown.CopyFrom(call.content)
+    _translate(shown, ids, controller if call.rpc == _CONTROLLERS else store)
+    if call.rpc == _CONTROLLERS:
+        del shown.nodeURI[1:]
+    message: bytes = shown.SerializeToString(deterministic=True)
+    return call.message if shown == call.content else message
+
+
+def _translate(message: Any, ids: Mapping[str, str], node: Endpoint) -> None:
+    if message.DESCRIPTOR.name == "NodeUri":
+        if message.endpoint:
+            message.endpoint, message.port = node
+        return
+    for field, value in message.ListFields():
+        if field.name == TOKEN:
+            message.ClearField(TOKEN)
+        elif isinstance(value, str):
+            setattr(message, field.name, put_ids(value, ids))
+        elif field.type == field.TYPE_STRING:
+            value[:] = [put_ids(each, ids) for each in value]
+        for each in messages_in(field, value):
+            _translate(each, ids, node)
