@@ -60,7 +60,7 @@ class RuleForm {
   async open(rule = {}, replaced = null) {
     this.opener = document.activeElement;
     this.replaced = replaced;
-    const all = await schemas(), union = all.Rule.properties.do.anyOf.find((each) => each.oneOf).oneOf;
+    const all = await schemas(), union = modelsIn(all.Rule.properties.do);
     this.models = union.map((each) => referred(all, each)).map((schema) => {
       const [label, options] = ACTIONS[schema.title] ?? [schema.title, {}];
       return [Object.keys(schema.properties)[0], label, schema, options];

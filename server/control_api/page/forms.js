@@ -18,6 +18,9 @@ function schemas() {
 }
 const referred = (all, { $ref }) => all[$ref.split("/").at(-1)];
 
+/** The models of which a schema takes one, however deep in it they are. */
+const modelsIn = (schema) => schema.oneOf ?? schema.anyOf?.map(modelsIn).find(Boolean);
+
 let fieldsMade = 0;
 
 /** One field of a model: a labelled input and the place of its error. */
@@ -27,8 +30,9 @@ class Field {
     this.path = path;
     this.isRequired = isRequired;
     this.usual = schema.default;
-    this.schema = schema.anyOf ? schema.anyOf.find((each) => each.type !== "null") : schema;
-    this.isOptional = Boolean(schema.anyOf);
+    const ways = schema.anyOf ?? [schema];  // a list is the most general one
+    this.schema = ways.find((each) => each.type === "array") ?? ways.find((each) => each.type !== "null");
+    this.isOptional = ways.some((each) => each.type === "null");
     const id = `field-${++fieldsMade}`;
     this.input = this.makeInput(id, className);
     if (placeholder) this.input.placeholder = placeholder;

@@ -67,7 +67,7 @@ async function openToxic() {
     say(error.message, true);
     return;
   }
-  const union = all.ActiveToxic.properties.toxic.oneOf;
+  const union = modelsIn(all.ActiveToxic.properties.toxic);
   const models = union.map((each) => referred(all, each)).map((schema) => {
     const type = schema.properties.type.const, delay = { delay: { label: DELAY_UNITS[type] } };
     return [type, type, schema, { ...TOXIC_FIELDS, ...delay }, ["stream", "toxicity", "store", "name"]];
