@@ -174,7 +174,7 @@ def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServe
     assert run("transactions", "list", "scope/stream").output.splitlines()[1].startswith(f"{begun}  OPEN ")
     assert "\n\nname  " in run("transactions", "show", "scope/stream", begun).output
     assert run("groups", "list", "scope").output == "group  kind\n"
-    assert run("groups", "show", "scope/none").output == "segstore: there is no reader group scope/none\n"
+    assert run("groups", "show", "scope/none").output == "segstore: reader group scope/none does not exist\n"
     assert "scope/kv_kvtable/0.#epoch.0  0.0  1.0   1" in run("tables", "show", "scope/kv").output
     assert run("tables", "entries", "scope/kv").output.splitlines()[1] == 'ff00  { "c": 1 }  0'
     assert json.loads(run("--json", "tables", "list", "scope").output)["tables"][0]["table"] == "kv"

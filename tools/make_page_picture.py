@@ -3,15 +3,19 @@
     python tools/make_page_picture.py [FOLDER]
 
 The live page shows a cluster of three stores to which a writer writes, with a rule of faults that cuts a connection now
-and then. The page of a trace shows a fixture, with a failure opened.
+and then; the second picture of it shows an append in detail. The page of a trace shows a fixture, with a failure
+opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 import tempfile
+import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import segstore.client
@@ -20,7 +24,7 @@ from segstore.server.cluster import MockCluster
 from segstore.view import write_page
 
 ROOT = Path(__file__).parent.parent
-LIVE_PAGE, TRACE_PAGE = "live-page.png", "trace-page.png"
+LIVE_PAGE, REQUEST, TRACE_PAGE = "live-page.png", "live-page-request.png", "trace-page.png"
 TRACE = ROOT / "fixtures" / "traces" / "java.jsonl"
 FAILURE = 165
 """The record of the trace that is opened."""
@@ -36,7 +40,9 @@ async def write(pravega: Client) -> None:
     async with pravega.event_writer("shop", "orders") as writer:
         number = 0
         while True:
-            await writer.write(b"order %d" % number, routing_key=f"table {number % 10}")
+            await writer.write(
+                b'{"order": %d, "table": %d}' % (number, number % 10), routing_key=f"table {number % 10}"
+            )
             number += 1
 
 
@@ -61,7 +67,15 @@ async def take_trace_page(where: Path) -> None:
         await shoot(f"{page.as_uri()}#record={FAILURE}", where, "1500,1080")
 
 
-async def take_live_page(where: Path) -> None:
+def newest_append(url: str) -> int:
+    """The number of the newest append that was answered."""
+    query = urllib.parse.urlencode({"match": "type = APPEND_BLOCK_END and latency > 0", "limit": 1})
+    with urllib.request.urlopen(f"{url}/v1/requests?{query}", timeout=PATIENCE_S) as answer:
+        number: int = json.load(answer)["requests"][0]["number"]
+    return number
+
+
+async def take_live_page(folder: Path) -> None:
     async with (
         MockCluster(stores=3, containers=6, http_port=0) as mock,
         segstore.client.connect(f"tcp://{mock.controller_uri}") as pravega,
@@ -71,17 +85,20 @@ async def take_live_page(where: Path) -> None:
             await pravega.controller.create_stream("shop", stream, segments=segments)
         mock.faults.add("type = APPEND_BLOCK_END", every=500, do="close after", name="lost ack")
         mock.faults.add("type = READ_SEGMENT", do={"delay_ms": 20}, name="slow reads")
+        mock.faults.toxics.add("bandwidth", rate=50_000, toxicity=0.5)
         writing = asyncio.create_task(write(pravega), name="load")
-        await shoot(f"{mock.http_url}/", where, "1360,1500")
+        await shoot(f"{mock.http_url}/", folder / LIVE_PAGE, "1360,1500")
         writing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await writing
+        number = await asyncio.to_thread(newest_append, mock.http_url)
+        await shoot(f"{mock.http_url}/?request={number}", folder / REQUEST, "1360,1100")
 
 
 async def take(folder: Path) -> None:
     """Takes the pictures."""
     await take_trace_page(folder / TRACE_PAGE)
-    await take_live_page(folder / LIVE_PAGE)
+    await take_live_page(folder)
 
 
 def main() -> None:

@@ -195,6 +195,14 @@ class RequestDetail(RequestInfo):
     fixture: list[str] = Field(description="The frames as lines of a fixture; empty above 128 KiB.")
 
 
+class SentAgain(BaseModel):
+    """What came when a recorded request was sent again."""
+
+    connection: int | None = Field(description="The number of the connection, which is closed now; null if unknown.")
+    replies: list[Frame] = Field(description="All that came, with the reply to the handshake.")
+    ended: str = Field(description="Why there is no reply to the request; empty if there is one.")
+
+
 class WriterName(BaseModel):
     """A writer's name. Its writer ids are uuid5 of the name and the segment."""
 

@@ -78,12 +78,12 @@ def shown(text: str) -> str:
 
 
 def place(location: Sequence[int | str]) -> str:
-    """Returns the readable path of an error location, without the tags of pydantic's unions, such as `<Error>`."""
+    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`."""
     path = ""
     for index, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not (part.startswith("<") and index):
+        elif not (index and part.startswith(("<", "[key]"))):
             path += f".{part}" if path else part
     return path
 

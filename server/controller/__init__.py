@@ -22,6 +22,7 @@ from segstore.server.controller.errors import (
 )
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.segment_admin import CONTROLLER_WRITER, REPLIES, Load, SegmentAdmin
+from segstore.server.controller.streams import SharedState
 from segstore.wire.endpoint import Endpoint
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "ScalingPolicy",
     "SegmentAdmin",
     "SegmentStoreFailed",
+    "SharedState",
     "StreamConfig",
     "TableConfig",
     "TooMany",

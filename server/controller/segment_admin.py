@@ -252,16 +252,21 @@ class SegmentAdmin(ABC):
         """The number of entries of a table segment."""
         return int((await self._done(segment, "measure", GetTableSegmentInfo(0, segment, ""))).entry_count)
 
+    async def attribute(self, segment: str, attribute: UUID) -> int | None:
+        """The value of an attribute of a segment; None if it has none."""
+        asked = GetSegmentAttribute(0, segment, attribute, "")
+        value = int((await self._done(segment, "read an attribute of", asked)).value)
+        return None if value == NULL_VALUE else value
+
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
         """What was ever written to each; segments that are not there are left out."""
         loads: dict[str, Load] = {}
         for segment in segments:
-            asked = GetSegmentAttribute(0, segment, EVENT_COUNT, "")
             try:
                 length = await self.segment_length(segment)
-                events = (await self._done(segment, "count the events of", asked)).value
+                events = await self.attribute(segment, EVENT_COUNT)
             except SegmentStoreFailed as error:
                 log.debug("no load of %s: %s", segment, error.__cause__)
                 continue
-            loads[segment] = Load(0 if events == NULL_VALUE else events, length)
+            loads[segment] = Load(events or 0, length)
         return loads

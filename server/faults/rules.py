@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
@@ -441,7 +441,10 @@ def check_size(rules: Collection[Rule]) -> None:
 
 
 _RoundTripMs = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-RoundTrip = _RoundTripMs | dict[int, _RoundTripMs]
+RoundTrip = Annotated[
+    Annotated[_RoundTripMs, Tag("<Number>")] | Annotated[dict[int, _RoundTripMs], Tag("<Stores>")],
+    Discriminator(lambda given: "<Stores>" if isinstance(given, Mapping) else "<Number>"),
+]
 """The minimum delay of every reply in ms: one number, or a mapping from store number to delay."""
 
 

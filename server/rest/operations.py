@@ -272,8 +272,10 @@ async def _list_reader_groups(calling: Calling, asked: Asked) -> Answer:
 async def _get_reader_group(calling: Calling, asked: Asked) -> Answer:
     scope, name = _group(asked)
     calling.caller.needs(user_resource(scope, READER_GROUP_PREFIX + name), Permission.READ)
-    config = calling.controller.reader_groups.get(scope, name)
-    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), [])
+    groups = calling.controller.reader_groups
+    config = groups.get(scope, name)
+    readers = (await groups.shared_state(scope, name)).readers
+    found = bodies.ReaderGroupProperty(scope, name, sorted(config.starting_cuts), sorted(readers))
     return Answer(HTTPStatus.OK, bodies.encode(found))
 
 

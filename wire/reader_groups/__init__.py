@@ -1,4 +1,4 @@
-"""The state of a reader group: the entries of its table, in the format of the Rust and Python clients."""
+"""The state of a reader group: entries of a table (clients in Rust and Python), or events of a stream (Java)."""
 
 from segstore.wire.reader_groups.stored import (
     ASSIGNED,
@@ -34,6 +34,7 @@ from segstore.wire.reader_groups.table import (
     encode_predecessors,
     encode_value,
 )
+from segstore.wire.reader_groups.updates import ReplayedGroup
 
 __all__ = [
     "ASSIGNED",
@@ -48,6 +49,7 @@ __all__ = [
     "CheckpointEntry",
     "GroupConfig",
     "Pairs",
+    "ReplayedGroup",
     "StoredGroup",
     "cbor_decode",
     "cbor_encode",

@@ -3,8 +3,7 @@
 A group keeps its state in a table (clients in Rust and Python) or in a stream (clients in Java). Tables of groups are
 known to stores only: those of stores in other processes are not listed, but can be asked for by name.
 
-Invariants: the state of a group that is read has at most `_MOST_ENTRIES` entries and `_MOST_BYTES`; at most
-`_MOST_MEASURED` segments are measured. Refused: a state that no group has written.
+Invariant: at most `_MOST_MEASURED` segments are measured.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from fastapi import APIRouter
@@ -21,22 +19,18 @@ from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.first import First
-from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Group, Scope, controller_of
-from segstore.server.controller import Controller, SegmentStoreFailed
+from segstore.server.controller import Controller, SharedState
 from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, State, history
-from segstore.wire import NoSuchSegment, StreamSegmentInfo
-from segstore.wire.names import SegmentName, is_reader_group_table, segment_name
-from segstore.wire.reader_groups import StoredGroup, decode_key
+from segstore.wire import StreamSegmentInfo
+from segstore.wire.names import SegmentName, is_reader_group_table
 
-_MOST_ENTRIES: Final = 10_000
-_MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_READERS: Final = 1_000
 _MOST_STREAMS: Final = 1_000
 _MOST_MEASURED: Final = 500
 _MOST_LATER: Final = 10_000
 _MOST_CHARACTERS: Final = 1_000
-_PAGE: Final = 1_000
 _AT_ONCE: Final = 20_000
 
 
@@ -62,24 +56,9 @@ def router(controlled: Controlled) -> APIRouter:
     @made.get("/groups/{scope}/{group}", summary="A reader group: its readers, positions and lag")
     async def get_group(scope: Scope, group: Group) -> m.GroupDetails:
         controller = controller_of(controlled)
-        controller.state.scope(scope)
-        found = await _from_table(controller, scope, group)
-        if found is None:
-            raise ApiProblem(404, f"there is no reader group {scope}/{group}", "path.group")
-        return await _details(controller, scope, group, found)
+        return await _details(controller, scope, group, await controller.reader_groups.shared_state(scope, group))
 
     return made
-
-
-@dataclass
-class _Group:
-    """What is known of a group. assigned: reader → segment → offset. later: segments that wait for others."""
-
-    kind: Literal["table", "stream"]
-    streams: list[str]
-    assigned: dict[str, dict[str, int]] = field(default_factory=dict)
-    unassigned: dict[str, int] = field(default_factory=dict)
-    later: set[str] = field(default_factory=set)
 
 
 async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:
@@ -99,48 +78,14 @@ async def _tables(controlled: Controlled, state: State, scope: str, after: str, 
     return page.names
 
 
-# --- the state of a group ---------------------------------------------------------------------------------------------
-
-
-async def _from_table(controller: Controller, scope: str, group: str) -> _Group | None:
-    """Reads the state of a group from its table; None if it has none."""
-    if group in controller.state.scope(scope).tables:
-        return None  # its partition has the name of the table that the group would have
-    segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
-    stored, token, entries, size = StoredGroup(), b"", 0, 0
-    while True:
-        try:
-            page, token = await controller.segments.read_entries(segment, _PAGE, token)
-        except SegmentStoreFailed as error:
-            if isinstance(getattr(error.__cause__, "reply", None), NoSuchSegment):
-                return None
-            raise
-        for each in page:
-            key, value = bytes(each.key.data), bytes(each.value.data)
-            try:
-                outer, inner = decode_key(key)
-                if inner is not None:
-                    stored.take(outer, inner, value)
-            except ValueError as error:
-                why = f"the table {segment} has an entry that no reader group has: {error}"
-                raise ApiProblem(409, shown(why), "path.group") from error
-            entries, size = entries + 1, size + len(key) + len(value)
-        if not token or not page:
-            break
-        if entries > _MOST_ENTRIES or size > _MOST_BYTES:
-            raise ApiProblem(409, f"the table {segment} is too large to be shown", "path.group")
-    streams = [] if stored.config is None else sorted("/".join(each) for each in stored.config.streams)
-    return _Group("table", streams, stored.readers, stored.unassigned, set(stored.future))
-
-
 # --- positions and lag ------------------------------------------------------------------------------------------------
 
 
-async def _details(controller: Controller, scope: str, group: str, found: _Group) -> m.GroupDetails:
+async def _details(controller: Controller, scope: str, group: str, found: SharedState) -> m.GroupDetails:
     places: dict[str, tuple[str | None, int | None]] = {name: (None, at) for name, at in found.unassigned.items()}
-    for reader, segments in found.assigned.items():
+    for reader, segments in found.readers.items():
         places |= {name: (reader, at) for name, at in segments.items()}
-    for name in await _later(controller, [*places, *found.later]):
+    for name in await _later(controller, [*places, *found.future]):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
     infos = await answers(controller, controller.segments.segment_info, listed)
@@ -148,14 +93,14 @@ async def _details(controller: Controller, scope: str, group: str, found: _Group
     lags: dict[str | None, int] = defaultdict(int)
     for name, each in zip(listed, shown_segments, strict=True):
         lags[places[name][0]] += each.lag_bytes or 0
-    readers = sorted(found.assigned)
+    readers = sorted(found.readers)
     return m.GroupDetails(
         scope=scope,
         group=group,
         kind=found.kind,
         streams=[_text(each) for each in found.streams[:_MOST_STREAMS]],
         readers=[
-            m.ReaderView(reader=_text(each), segments=len(found.assigned[each]), lag_bytes=lags[each])
+            m.ReaderView(reader=_text(each), segments=len(found.readers[each]), lag_bytes=lags[each])
             for each in readers[:_MOST_READERS]
         ],
         reader_count=len(readers),

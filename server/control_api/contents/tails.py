@@ -49,11 +49,14 @@ def router(controlled: Controlled) -> APIRouter:
         found = controller.streams.get(scope, stream)
         if segment is not None:
             return await _tails(controller.segments, found, (found.segment(segment),), limit)
+        last = None
         for epoch in found.epochs[: -_MOST_EPOCHS - 1 : -1]:
             tail = await _tails(controller.segments, found, epoch.segments, limit)
+            last = last or tail
             if any(each.events or each.why for each in tail.segments):
                 return tail
-        return await _tails(controller.segments, found, found.current.segments, limit)
+        assert last is not None, "a stream has an epoch"
+        return last
 
     return made
 

@@ -32,7 +32,8 @@ async function ask(method, path, { parts = {}, query = {}, body, patience = 8000
   const where = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(parts[name]));
   const asked = Object.entries(query).filter(([, value]) => value !== "" && value !== false);
   const search = new URLSearchParams(asked).toString();
-  const options = { method, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(patience), headers: headers() };
+  const signal = AbortSignal.timeout(patience);
+  const options = { method, cache: "no-store", redirect: "error", signal, headers: headers() };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);

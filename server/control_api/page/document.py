@@ -29,19 +29,24 @@ SCRIPTS: Final = (
     "faults.js",
     "toxics.js",
     "connections.js",
+    "contents.js",
+    "streams.js",
+    "groups.js",
+    "tables.js",
     "segments.js",
     "counters.js",
     "refreshing.js",
 )
 """In the order in which they run; `refreshing.js` starts the page."""
 
+_STYLES: Final = ("page.css", "contents.css")
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def text() -> str:
     """Returns the page, with its style and scripts inside."""
-    script = "".join(map(_part, SCRIPTS))
-    return _part("page.html").replace("$style", _part("page.css")).replace("$script", f'"use strict";\n{script}')
+    script, style = "".join(map(_part, SCRIPTS)), "".join(map(_part, _STYLES))
+    return _part("page.html").replace("$style", style).replace("$script", f'"use strict";\n{script}')
 
 
 def _part(name: str) -> str:

@@ -1,4 +1,4 @@
-// The drawer: one request in detail. A modal dialog keeps the focus inside, and returns it to the row when it is closed.
+// The drawer: one request in detail. It is a modal dialog, which keeps the focus inside; it returns to the row.
 
 const drawer = element("dialog", { id: "drawer", "aria-labelledby": "drawer-title" });
 const drawerTitle = element("h2", { id: "drawer-title", tabIndex: -1 });
@@ -18,7 +18,7 @@ async function openRequest(asked) {
   put(drawerSaid, "");
   drawerSaid.classList.remove("problem");
   if (!drawer.open) {
-    put(drawerTitle, `Request ${number(wanted)}`);
+    put(drawerTitle, `Request ${wanted}`);
     drawerParts.replaceChildren();
     drawer.showModal();
     drawerTitle.focus();
@@ -32,8 +32,10 @@ function closeRequest() {
   if (drawer.open) drawer.close();
 }
 drawer.addEventListener("close", () => {
+  if (drawer.open) return;  // another request was opened meanwhile
   opened = null;
   setAddress(null, false);
+  if (document.activeElement === document.body || requestsTable.contains(document.activeElement)) tabStop?.focus();
   lookSoon(0);
 });
 drawer.addEventListener("click", (event) => {
@@ -50,6 +52,13 @@ function openNext(by) {
   openRequest(next);
 }
 
+/** Enables the buttons for the requests beside this one, if there are such. */
+function showNext() {
+  const numbers = listed(), at = numbers.indexOf(opened);
+  newer.disabled = at < 1;
+  older.disabled = at < 0 || at === numbers.length - 1;
+}
+
 /** Requests a request and shows it, if it is still the one that is open. */
 async function lookAtRequest(wanted) {
   try {
@@ -59,7 +68,7 @@ async function lookAtRequest(wanted) {
     if (!(error instanceof Refused || error instanceof Gone)) throw error;
     if (opened !== wanted) return;
     drawerParts.replaceChildren();
-    put(drawerTitle, `Request ${number(wanted)}`);
+    put(drawerTitle, `Request ${wanted}`);
     tell(error.message, true);
   }
 }
@@ -79,11 +88,9 @@ function tell(text, isProblem = false) {
 const section = (title, ...content) => element("section", null, element("h3", null, title), ...content);
 
 function showRequest(it) {
-  const at = listed().indexOf(it.number);
-  newer.disabled = at < 1;
-  older.disabled = at < 0 || at === listed().length - 1;
+  showNext();
   drawer.dataset.waits = it.reply === null ? "yes" : "";
-  put(drawerTitle, `${plain(it.type)} ${number(it.number)}`);
+  put(drawerTitle, `${plain(it.type)} ${it.number}`);
   const shown = JSON.stringify(it);
   if (drawerParts.dataset.shown === shown && drawerParts.childElementCount) return;
   drawerParts.dataset.shown = shown;
@@ -110,7 +117,8 @@ function filterOf(it) {
 }
 
 function deedsOf(it) {
-  const area = element("div", { className: "result" }), copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
+  const area = element("div", { className: "result" });
+  const copy = button("Copy as fixture lines", () => copyLines(it.fixture, area));
   const send = button("Send again", () => sendAgain(it, send, area));
   const rule = button("Make a rule of this", () => {
     closeRequest();
@@ -123,7 +131,8 @@ function deedsOf(it) {
 }
 
 function factsOf(it) {
-  const segments = it.segments.map((each) => element("div", null, filterLink(short(plain(each)), `segment = ${quoted(each)}`)));
+  const segments = it.segments.map((each) =>
+    element("div", null, filterLink(short(plain(each)), `segment = ${quoted(each)}`)));
   return pairs([
     ["Received", `${new Date(it.received_ms).toLocaleDateString("en-GB")} ${clock(it.received_ms)}`],
     ["Connection", filterLink(`${it.connection}`, `connection = ${it.connection}`), ` ${plain(it.role || it.peer)}`],
@@ -141,29 +150,33 @@ function factsOf(it) {
 
 function timelineOf(it) {
   const known = it.timeline.filter((each) => each.at_ms !== null), first = known.length ? known[0].at_ms : 0;
-  const steps = it.timeline.map((each) => element("li", null,
-    element("span", { className: "when" }, each.at_ms === null ? "" : `+${(each.at_ms - first).toFixed(3)} ms`), plain(each.what)));
+  const after = (each) => each.at_ms === null ? "" : `+${(each.at_ms - first).toFixed(3)} ms`;
+  const steps = it.timeline.map((each) =>
+    element("li", null, element("span", { className: "when" }, after(each)), plain(each.what)));
   return element("ol", { className: "timeline" }, ...steps);
 }
 
 function neighboursOf(it) {
   const itself = it.neighbours.find((each) => each.itself);
   const rows = it.neighbours.map((each) => {
-    const name = plain(each.type), after = each.at_ms - (itself?.at_ms ?? each.at_ms);
+    const name = String(each.number), after = each.at_ms - (itself?.at_ms ?? each.at_ms);
     const cells = [
-      ["n", each.opens && !each.itself ? link(String(each.number), () => openRequest(each.number)) : String(each.number)],
-      ["n", `${after > 0 ? "+" : ""}${after.toFixed(3)}`], ["", `${each.direction === "reply" ? "←" : "→"} ${name}`],
+      ["n", each.opens && !each.itself ? link(name, () => openRequest(each.number)) : name],
+      ["n", `${after > 0 ? "+" : ""}${after.toFixed(3)}`],
+      ["", `${each.direction === "reply" ? "←" : "→"} ${plain(each.type)}`],
       ["w", short(plain(each.about))], ["n x", number(each.size)],
     ].map(([className, content]) => element("td", { className }, content));
     return element("tr", each.itself ? { className: "chosen", "aria-current": "true" } : null, ...cells);
   });
-  return tableOf("Records beside it on its connection", [["Record", "n"], ["ms", "n"], ["What", ""], ["Segment", "w"], ["Bytes", "n x"]], rows);
+  const heads = [["Record", "n"], ["ms", "n"], ["What", ""], ["Segment", "w"], ["Bytes", "n x"]];
+  return tableOf("Records beside it on its connection", heads, rows);
 }
 
 function tableOf(label, heads, rows, className = "") {
-  const head = heads.map(([title, of]) => element("th", { scope: "col", className: of }, title));
+  const cells = heads.map(([title, of]) => element("th", { scope: "col", className: of }, title));
+  const head = element("thead", null, element("tr", null, ...cells));
   return element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: label },
-    element("table", { className }, element("thead", null, element("tr", null, ...head)), element("tbody", null, ...rows)));
+    element("table", { className }, head, element("tbody", null, ...rows)));
 }
 
 // --- bytes --------------------------------------------------------------------------------------------------------
@@ -214,6 +227,8 @@ function payloadOf(it) {
   return element("div", { className: "payload" }, element("div", { className: "buttons" }, about, ...buttons), area);
 }
 
+const FIELD_HEADS = [["Offset", "n"], ["Bytes", "w"], ["Field", ""], ["Value", "w"]];
+
 /** The fields of a frame with their bytes. */
 function frameSection(it) {
   const bytes = bytesOf(it.hex), isCut = (each) => each.offset + each.length > bytes.length;
@@ -225,17 +240,19 @@ function frameSection(it) {
       ["w", [short(value), each.note && `(${plain(each.note)})`].filter(Boolean).join(" ")]];
     return element("tr", null, ...cells.map(([className, text]) => element("td", { className }, text)));
   });
-  const notes = [it.error && plain(it.error), it.left_out && `${many(it.left_out, "more field")} not shown.`].filter(Boolean);
+  const missing = it.left_out && `${many(it.left_out, "more field")} not shown.`;
+  const notes = [it.error && plain(it.error), missing].filter(Boolean);
   return section(`${plain(it.type)}, ${it.part}, ${many(it.size, "byte")}`,
     notes.length ? element("p", { className: it.error ? "problem" : "soft" }, notes.join(" ")) : null,
-    tableOf(`Fields of ${plain(it.type)}`, [["Offset", "n"], ["Bytes", "w"], ["Field", ""], ["Value", "w"]], rows, "bytes"));
+    tableOf(`Fields of ${plain(it.type)}`, FIELD_HEADS, rows, "bytes"));
 }
 
 // --- doing --------------------------------------------------------------------------------------------------------
 
 /** Copies lines; where the browser does not allow that, they are selected for the user to copy. */
 async function copyLines(lines, area) {
-  const text = `${lines.join("\n")}\n`, place = element("textarea", { readOnly: true, rows: 4, value: text, ariaLabel: "Fixture lines" });
+  const text = `${lines.join("\n")}\n`;
+  const place = element("textarea", { readOnly: true, rows: 4, value: text, ariaLabel: "Fixture lines" });
   area.replaceChildren(place);
   place.focus();
   place.select();
@@ -254,8 +271,10 @@ async function sendAgain(it, trigger, area) {
   try {
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
     tell(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
-    const found = sent.connection === null ? [] : [element("p", null, filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`))];
-    area.replaceChildren(...found, ...sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type)).map(frameSection));
+    const its = sent.connection !== null && element("p", null,
+      filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`));
+    const replies = sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type));
+    area.replaceChildren(...[its, ...replies.map(frameSection)].filter(Boolean));
   } catch (error) {
     if (!(error instanceof Refused || error instanceof Gone)) throw error;
     tell(error.message, true);

@@ -6,20 +6,23 @@ const STATUSES = ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNA
   "INTERNAL", "ABORTED", "NOT_FOUND"];
 const AT = { at: { label: "When" } };
 const ACTIONS = {  // by the model's name: its label, and those of its fields
-  Error: ["answer with an error", { error: { label: "Reply", suggestions: REPLIES }, fields: { label: "Fields, as JSON" }, ...AT }],
+  Error: ["answer with an error",
+    { error: { label: "Reply", suggestions: REPLIES }, fields: { label: "Fields, as JSON" }, ...AT }],
   Delay: ["delay", { delay_ms: { label: "Delay, ms" }, overtake: { label: "Later traffic may overtake" }, ...AT }],
   Hold: ["hold until released", { hold: { label: "When" }, overtake: { label: "Later traffic may overtake" } }],
   Drop: ["drop", { drop: { label: "What" } }],
   Duplicate: ["duplicate", { duplicate: { label: "What" } }],
   Corrupt: ["change a byte of the reply", { corrupt: { label: "Position" }, xor: { label: "Exclusive or with" } }],
   Truncate: ["cut the reply", { truncate: { label: "After bytes" } }],
-  Close: ["close the connection", { close: { label: "When" }, reply_bytes: { label: "After bytes of the reply" }, reset: { label: "Reset" } }],
-  Status: ["end a call with a status", { status: { label: "Status", suggestions: STATUSES }, details: { label: "Details" }, ...AT }],
+  Close: ["close the connection",
+    { close: { label: "When" }, reply_bytes: { label: "After bytes of the reply" }, reset: { label: "Reset" } }],
+  Status: ["end a call with a status",
+    { status: { label: "Status", suggestions: STATUSES }, details: { label: "Details" }, ...AT }],
   Answer: ["change the answer of a call", { answer: { label: "Fields, as JSON" }, ...AT }],
   Ok: ["nothing", {}],
 };
 const CONDITIONS = {  // the fields of a rule beside its actions
-  match: { label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = APPEND_BLOCK_END" },
+  match: { label: "Requests or replies that match; empty for all", className: "wide", placeholder: "type = READ_SEGMENT" },
   name: { label: "Name", placeholder: "rule N" },
   on: { label: "Tried on" },
   nth: { label: "Only these matches", placeholder: "3, or 1, 4" },
@@ -57,13 +60,16 @@ class RuleForm {
   async open(rule = {}, replaced = null) {
     this.opener = document.activeElement;
     this.replaced = replaced;
-    const all = await schemas(), union = all.Rule.properties.do.anyOf.find((each) => each.oneOf).oneOf;
-    this.models = union.map((each) => referred(all, each)).map((schema) =>
-      [Object.keys(schema.properties)[0], ACTIONS[schema.title]?.[0] ?? schema.title, schema, ACTIONS[schema.title]?.[1] ?? {}]);
+    const all = await schemas(), union = modelsIn(all.Rule.properties.do);
+    this.models = union.map((each) => referred(all, each)).map((schema) => {
+      const [label, options] = ACTIONS[schema.title] ?? [schema.title, {}];
+      return [Object.keys(schema.properties)[0], label, schema, options];
+    });
     const order = Object.keys(ACTIONS).map((each) => ACTIONS[each][0]);
     this.models.sort((one, other) => order.indexOf(one[1]) - order.indexOf(other[1]));
-    const known = Object.keys(CONDITIONS), rest = Object.keys(all.Rule.properties).filter((each) => each !== "do" && !known.includes(each));
-    this.fields = new Fields(all.Rule, { options: CONDITIONS, names: [...known, ...rest] });
+    const names = new Set([...Object.keys(CONDITIONS), ...Object.keys(all.Rule.properties)]);
+    names.delete("do");
+    this.fields = new Fields(all.Rule, { options: CONDITIONS, names });
     this.fields.set(rule);
     this.conditions.replaceChildren(this.fields.root);
     this.actions = [];
@@ -104,6 +110,7 @@ class RuleForm {
   }
 
   async send() {
+    this.complain(null);
     try {
       const deeds = this.actions.map((each) => each.get());
       const rule = { ...this.fields.get(), do: deeds.length === 1 ? deeds[0] : deeds };
@@ -151,7 +158,8 @@ const faultsPanel = addPanel({
       ["Matched", (each) => number(each.matched), "n"],
       ["Fired", (each) => number(each.fired), "n"],
       ["Holds", (each) => number(each.held), "n"],
-      ["", showButtons, "buttons", [rowButton("Release", release), rowButton("Disable", turn), rowButton("Edit", edit), rowButton("Remove", remove)]],
+      ["", showButtons, "buttons",
+        [["Release", release], ["Disable", turn], ["Edit", edit], ["Remove", remove]].map((each) => rowButton(...each))],
     ], it.rules, (each) => each.name, { isOff: (each) => !each.enabled });
   },
 });
@@ -176,10 +184,13 @@ function when(rule) {
 /** An action as text: its key and value, and what else it has. */
 function deed(action) {
   const [[key, value], ...rest] = Object.entries(action);
-  const isUsual = (name, each) => !each || JSON.stringify(each) === "{}" || (name === "at" && each === "before" && key !== "answer");
+  const isBefore = (name, each) => name === "at" && each === "before" && key !== "answer";
+  const isUsual = (name, each) => !each || JSON.stringify(each) === "{}" || isBefore(name, each);
   const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
-  return [`${key.replaceAll("_", " ")} ${said(value)}`, ...others.map(([name, each]) => `${name} ${said(each)}`)].join(", ");
+  const isTime = key.endsWith("_ms"), name = isTime ? key.slice(0, -3) : key.replaceAll("_", " ");
+  const main = `${name} ${said(value)}${isTime ? " ms" : ""}`;
+  return [main, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
 }
 
 function edit({ name, rule }) {

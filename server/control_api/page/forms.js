@@ -18,23 +18,28 @@ function schemas() {
 }
 const referred = (all, { $ref }) => all[$ref.split("/").at(-1)];
 
+/** The models of which a schema takes one, however deep in it they are. */
+const modelsIn = (schema) => schema.oneOf ?? schema.anyOf?.map(modelsIn).find(Boolean);
+
 let fieldsMade = 0;
 
-/** One field of a model: a labelled input and the place of its error. options: label, suggestions, placeholder, className. */
+/** One field of a model: a labelled input and the place of its error. */
 class Field {
-  constructor(path, schema, isRequired, { label = schema.title, suggestions = null, className = "", placeholder = "" } = {}) {
+  constructor(path, schema, isRequired, options = {}) {
+    const { label = schema.title, suggestions = [], className = "", placeholder = "" } = options;
     this.path = path;
     this.isRequired = isRequired;
     this.usual = schema.default;
-    this.schema = schema.anyOf ? schema.anyOf.find((each) => each.type !== "null") : schema;
-    this.isOptional = Boolean(schema.anyOf);
+    const ways = schema.anyOf ?? [schema];  // a list is the most general one
+    this.schema = ways.find((each) => each.type === "array") ?? ways.find((each) => each.type !== "null");
+    this.isOptional = ways.some((each) => each.type === "null");
     const id = `field-${++fieldsMade}`;
     this.input = this.makeInput(id, className);
     if (placeholder) this.input.placeholder = placeholder;
     this.problem = element("p", { className: "problem", id: `${id}-problem` });
     this.input.setAttribute("aria-describedby", this.problem.id);
-    const list = suggestions && element("datalist", { id: `${id}-list` }, ...suggestions.map((value) => element("option", { value })));
-    if (list) this.input.setAttribute("list", list.id);
+    const list = element("datalist", { id: `${id}-list` }, ...suggestions.map((value) => element("option", { value })));
+    if (suggestions.length) this.input.setAttribute("list", list.id);
     const isCheck = this.input.type === "checkbox";
     const labelled = isCheck ? [this.input, ` ${label}`] : [label, this.input];
     this.root = element("div", { className: `field ${className}` },
@@ -58,7 +63,8 @@ class Field {
     const shared = { id, name, autocomplete: "off", spellcheck: false };
     if (this.kind === "integer" || this.kind === "number") {
       const limits = Object.entries({ min: minimum, max: maximum }).filter(([, value]) => value !== undefined);
-      return element("input", { ...shared, type: "number", step: this.kind === "integer" ? "1" : "any", ...Object.fromEntries(limits) });
+      const step = this.kind === "integer" ? "1" : "any";
+      return element("input", { ...shared, type: "number", step, ...Object.fromEntries(limits) });
     }
     const long = className.includes("wide") ? { className: "long" } : {};
     return element("input", { ...shared, ...long, ...(maxLength ? { maxLength } : {}) });
@@ -140,7 +146,8 @@ class Fields {
 /**
  * One of several models, chosen by its name: a select, and the fields of the model that is selected.
  *
- * models: [name, label, schema, options of its fields]. path: of the whole, with its error. label: of the select.
+ * models: [name, label, schema, options of its fields, the names of those that come last]. path: of the whole, with its
+ * error. label: of the select.
  */
 class Choice {
   constructor(models, path, label) {
@@ -158,9 +165,11 @@ class Choice {
 
   /** Shows the fields of a model. values: of these. */
   choose(name, values = {}) {
-    const [, , schema, options] = this.models.find(([each]) => each === name);
+    const [, , schema, options, last = []] = this.models.find(([each]) => each === name);
+    const all = Object.keys(schema.properties), first = all.filter((each) => !last.includes(each));
+    const names = [...first, ...last.filter((each) => all.includes(each))];
     this.select.value = name;
-    this.chosen = new Fields(schema, { prefix: this.path && `${this.path}.`, options });
+    this.chosen = new Fields(schema, { prefix: this.path && `${this.path}.`, options, names });
     this.chosen.set(values);
     this.area.replaceChildren(this.chosen.root);
     this.complain("");
@@ -197,7 +206,8 @@ function complainAt(parts, error, rest) {
   put(rest, "");
   if (error === null) return;
   const where = error.where.replace(/^body\.?/, ""), text = error.message;
-  const place = parts.filter((each) => where === each.path || where.startsWith(`${each.path}.`) || where.startsWith(`${each.path}[`))
+  const isIn = (path) => where === path || where.startsWith(`${path}.`) || where.startsWith(`${path}[`);
+  const place = parts.filter((each) => isIn(each.path))
     .sort((one, other) => other.path.length - one.path.length)[0];
   if (place === undefined) {
     put(rest, plain(text));

@@ -6,14 +6,15 @@ const panels = new Map();
 /**
  * Adds a panel at the end of the page, and its link in the navigation.
  *
- * id: of its element. tools: an element above the note, such as a form; body: elements below it. look: requests what the
- * panel shows and shows it, called about once a second while the panel is open; a Refused that it throws is shown in the
- * note. needs: the server's capability without which the panel is hidden. open: whether it is open at first.
+ * id: of its element. tools: an element above the note, such as a form; body: elements below it. look: requests what
+ * the panel shows and shows it, called about once a second while the panel is open; a Refused that it throws is shown
+ * in the note. needs: the server's capability without which the panel is hidden. open: whether it is open at first.
  *
  * Returns it, with `count(text)` beside its title, `note(text, isProblem)`, and `root`, its element.
  */
 function addPanel({ id, title, tools = null, body = [], look, needs = null, open = true }) {
-  const counted = element("span", { className: "count" }), notes = element("p", { className: "note", id: `${id}-note` });
+  const counted = element("span", { className: "count" });
+  const notes = element("p", { className: "note", id: `${id}-note` });
   const inside = element("div", { className: "inside" }, tools, notes, ...body);
   const root = element("details", { id, open }, element("summary", null, element("h2", null, title), counted), inside);
   const item = element("li", null, element("a", { href: `#${id}` }, title));

@@ -7,8 +7,10 @@ const filterCaret = element("pre", { className: "caret", hidden: true });
 const paused = element("input", { type: "checkbox", name: "pause" });
 const requestsForm = element("form", { role: "search" },
   element("label", { className: "grow" },
-    element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')), filterInput),
-  element("div", { className: "buttons" }, element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
+    element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')),
+    filterInput),
+  element("div", { className: "buttons" },
+    element("button", { className: "main" }, "Filter"), button("Clear", () => filter("")),
     element("label", { className: "row" }, paused, " Pause")));
 let match = "";
 
@@ -20,7 +22,7 @@ const requestsPanel = addPanel({
     ["Enter", "open"], ["Esc", "close"], ["p", "pause"]]))],
   needs: "requests",
   async look() {
-    if (paused.checked || drawer.open) return;
+    if (isStill()) return;
     const asked = match;
     let it;
     try {
@@ -29,7 +31,7 @@ const requestsPanel = addPanel({
       if (error instanceof Refused && asked !== "") pointAt(asked, error.message);
       throw error;
     }
-    if (asked !== match || drawer.open) return;
+    if (asked !== match || isStill()) return;
     pointAt(asked, "");
     requestsPanel.count(it.last ? `the last record is number ${number(it.last)}` : "");
     requestsPanel.note([asked && !it.requests.length && "No request matches.",
@@ -48,8 +50,12 @@ const requestsPanel = addPanel({
       ["Faults", (each) => each.faults.join(", "), "w s"],
     ], it.requests, (each) => each.number, { isBad: (each) => each.failure, act: (each) => openRequest(each.number) });
     oneTabStop();
+    showNext();
   },
 });
+
+/** Whether the list keeps the requests that it shows. */
+const isStill = () => paused.checked || (drawer.open && listed().length > 0);
 
 /** Marks the column of a filter that an error names. */
 function pointAt(text, problem) {
@@ -58,8 +64,8 @@ function pointAt(text, problem) {
   else filterInput.removeAttribute("aria-invalid");
   filterCaret.hidden = column === undefined;
   if (column === undefined) return;
-  const from = Math.max(0, column - 41), part = plain(text.slice(from, column - 1));
-  put(filterCaret, `${from ? "…" : ""}${part}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(part.length + (from ? 1 : 0))}^`);
+  const from = Math.max(0, column - 41), before = (from ? "…" : "") + plain(text.slice(from, column - 1));
+  put(filterCaret, `${before}${plain(text.slice(column - 1, from + 80))}\n${" ".repeat(before.length)}^`);
 }
 
 /** A text as a value of the filter language. */
@@ -69,7 +75,8 @@ const quoted = (text) => `"${text.replaceAll("\\", "\\\\").replaceAll('"', '\\"'
 
 /** Puts the filter, and the request that is open, into the address. */
 function setAddress(opened, isNew) {
-  const query = new URLSearchParams(Object.entries({ match, request: opened ?? "" }).filter(([, value]) => value !== ""));
+  const parts = Object.entries({ match, request: opened ?? "" });
+  const query = new URLSearchParams(parts.filter(([, value]) => value !== ""));
   const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
   if (address === location.pathname + location.search + location.hash) return;
   if (isNew) history.pushState(null, "", address);
@@ -109,10 +116,13 @@ function keyHelp(keys) {
 
 const openers = () => Array.from(requestsTable.querySelectorAll("tbody .link"));
 
+let tabStop = null;
+
 /** Only one row is reached with the tab key, the others with the arrows. */
-function oneTabStop(chosen = null) {
-  const rows = openers(), focused = chosen ?? rows.find((each) => each === document.activeElement || each.tabIndex === 0) ?? rows[0];
-  for (const each of rows) each.tabIndex = each === focused ? 0 : -1;
+function oneTabStop(chosen = tabStop) {
+  const rows = openers();
+  tabStop = rows.includes(chosen) ? chosen : rows[0] ?? null;
+  for (const each of rows) each.tabIndex = each === tabStop ? 0 : -1;
 }
 
 /** Moves the focus by some rows. */
@@ -128,7 +138,8 @@ const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -1
 
 document.addEventListener("keydown", (event) => {
   const isText = event.target.matches?.("input:not([type=checkbox]), textarea, select");
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isText || requestsPanel.root.hidden) return;
+  const isOther = event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey;
+  if (isText || isOther || requestsPanel.root.hidden) return;
   const isLetter = event.key.length === 1, isHere = requestsTable.contains(event.target);
   if (drawer.open) {
     if (!isLetter || !(event.key in STEPS)) return;

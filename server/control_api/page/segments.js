@@ -13,7 +13,8 @@ const segmentsForm = element("form", { role: "search" },
   element("div", { className: "buttons" }, element("button", { className: "main" }, "Find"),
     element("button", { type: "button", name: "previous", disabled: true }, "Previous"),
     element("button", { type: "button", name: "next", disabled: true }, "Next"),
-    element("label", { className: "row" }, element("input", { type: "checkbox", name: "indexes" }), " Include indexes")));
+    element("label", { className: "row" },
+      element("input", { type: "checkbox", name: "indexes" }), " Include indexes")));
 
 const segmentsPanel = addPanel({
   id: "segments",
@@ -22,18 +23,20 @@ const segmentsPanel = addPanel({
   body: [segmentsTable],
   needs: "segments",
   async look() {
-    const count = countedNow("segments"), isSmall = count === null || count + countedNow("index_segments") <= MOST_REFRESHED;
+    const count = countedNow("segments");
+    const isSmall = count === null || count + countedNow("index_segments") <= MOST_REFRESHED;
     if (count !== null) segmentsPanel.count(number(count));
     if (!isSmall && shownPage === pages) return;
     const form = segmentsForm.elements, asked = pages;
-    const query = { contains: form.contains.value, indexes: form.indexes.checked, after: asked.at(-1), limit: SEGMENTS };
+    const which = { contains: form.contains.value, indexes: form.indexes.checked };
+    const query = { ...which, after: asked.at(-1), limit: SEGMENTS };
     const it = await ask("GET", "/v1/segments", { query, patience: 30000 });
     if (asked !== pages) return;
     shownPage = asked;
-    const from = (asked.length - 1) * SEGMENTS;
-    segmentsPanel.note([
-      it.segments.length ? `${number(from + 1)} to ${number(from + it.segments.length)} of ${number(it.total)}, by name.` : "None.",
-      !isSmall && `A list of more than ${number(MOST_REFRESHED)} is refreshed by “Find” only.`].filter(Boolean).join(" "));
+    const from = (asked.length - 1) * SEGMENTS, range = `${number(from + 1)} to ${number(from + it.segments.length)}`;
+    const shown = it.segments.length ? `${range} of ${number(it.total)}, by name.` : "None.";
+    const hint = ` A list of more than ${number(MOST_REFRESHED)} is refreshed by “Find” only.`;
+    segmentsPanel.note(isSmall ? shown : shown + hint);
     form.previous.disabled = asked.length === 1;
     form.next.disabled = it.next === null;
     form.next.dataset.after = it.next ?? "";

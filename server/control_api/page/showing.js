@@ -57,14 +57,15 @@ function button(label, act) {
 // --- tables -------------------------------------------------------------------------------------------------------
 
 /**
- * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on narrow
- * screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls sideways.
+ * An empty table that scrolls by itself; `fill` shows items in it. label: for screen readers. narrow: how it is on
+ * narrow screens: `cards`, a row on several lines; `packed`, with columns as narrow as need be; else it scrolls sideways.
  */
 function grid(label, narrow = "") {
-  return element("div", { className: `scroll ${narrow}`, tabIndex: 0, role: "region", ariaLabel: label }, element("table"));
+  const properties = { className: `scroll ${narrow}`, tabIndex: 0, role: "region", ariaLabel: label };
+  return element("div", properties, element("table"));
 }
 
-/** A button in each row of a table; `act` is called with the item that the row shows when it is pressed, and the row. */
+/** A button in each row of a table; `act` is called with the item that the row shows then, and the row. */
 function rowButton(label, act) {
   return (row) => {
     const made = button(label, () => act(row.shown, row));

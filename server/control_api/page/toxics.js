@@ -1,9 +1,9 @@
 // The panel of toxics, with a form for their attributes.
 
 const TOXIC_FIELDS = {
-  name: { label: "Name" },
+  name: { label: "Name", placeholder: "its type and direction" },
   toxicity: { label: "Fraction of connections" },
-  store: { label: "Only store" },
+  store: { label: "Only store", placeholder: "all" },
   stream: { label: "Direction" },
   latency: { label: "Latency, ms" },
   jitter: { label: "Jitter, ms" },
@@ -20,7 +20,8 @@ const toxicProblem = element("p", { className: "problem", role: "alert" });
 const toxicArea = element("div");
 const toxicForm = element("form", { className: "editor", hidden: true, noValidate: true },
   element("h3", null, "New toxic"), toxicArea, toxicProblem,
-  element("div", { className: "buttons" }, element("button", { className: "main" }, "Add toxic"), button("Cancel", closeToxic)));
+  element("div", { className: "buttons" },
+    element("button", { className: "main" }, "Add toxic"), button("Cancel", closeToxic)));
 const newToxic = button("New toxic", openToxic);
 const toxicsTable = grid("Toxics", "cards");
 let toxicChoice = null;
@@ -66,9 +67,10 @@ async function openToxic() {
     say(error.message, true);
     return;
   }
-  const models = Object.values(all.ActiveToxic.properties.toxic.oneOf).map((each) => referred(all, each)).map((schema) => {
+  const union = modelsIn(all.ActiveToxic.properties.toxic);
+  const models = union.map((each) => referred(all, each)).map((schema) => {
     const type = schema.properties.type.const, delay = { delay: { label: DELAY_UNITS[type] } };
-    return [type, type, schema, { ...TOXIC_FIELDS, ...delay }];
+    return [type, type, schema, { ...TOXIC_FIELDS, ...delay }, ["stream", "toxicity", "store", "name"]];
   });
   toxicChoice = new Choice(models, "", "Type");
   toxicArea.replaceChildren(toxicChoice.root);
@@ -87,6 +89,7 @@ toxicForm.addEventListener("keydown", (event) => {
 });
 toxicForm.addEventListener("submit", async (event) => {
   event.preventDefault();
+  complainAt(toxicChoice.all(), null, toxicProblem);
   try {
     const answer = await ask("POST", "/v1/toxics", { body: toxicChoice.get() });
     say(`${answer.name} was added.`);

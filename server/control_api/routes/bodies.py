@@ -1,8 +1,10 @@
 """Request bodies in YAML: routes of the class `YamlRoute` take them beside JSON.
 
 A body is read as fault files are, so aliases, tags and duplicate keys are refused and data is no larger than its text.
-It is read in a thread, because reading YAML takes long. Then the route sees JSON, so both forms are validated alike; an
-error in YAML has the line and the column in front.
+Then the route sees JSON, so both forms are validated alike; an error in YAML has the line and the column in front.
+
+Reading YAML takes long, some seconds for odd documents of `_MOST_BYTES`, the limit. So a body is read in a thread, and
+a route reads one at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from segstore.server.control_api.guard import YAML_TYPES, media_type
 from segstore.server.control_api.problems import ApiProblem, place, sentence
 from segstore.server.faults import Document, FaultFileError, parse_document
 
+_MOST_BYTES: Final = 64 * 1024
 YAML_PATHS: Final = ("/v1/faults",)
 """The paths of these routes that have bodies; elsewhere the guard refuses YAML."""
 
@@ -29,11 +32,16 @@ class YamlRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        one_at_a_time = asyncio.Lock()
 
         async def reading(request: Request) -> Response:
             if media_type(request.headers.get("content-type", "")) not in YAML_TYPES:
                 return await handle(request)
-            document = await _read(await request.body())
+            body = await request.body()
+            if len(body) > _MOST_BYTES:
+                raise ApiProblem(413, f"a body in YAML has at most {_MOST_BYTES} bytes; JSON may be longer", "body")
+            async with one_at_a_time:
+                document = await _read(body)
             try:
                 return await handle(_as_json(request, document.given))
             except RequestValidationError as error:

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Path, Query
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
-from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo
+from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
 from segstore.server.control_api.problems import ApiProblem, not_kept, shown
-from segstore.server.control_api.steering.models import SentAgain
-from segstore.server.control_api.steering.resending import Resending
+from segstore.server.control_api.routes.resending import Resending
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError
 

@@ -8,7 +8,6 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segstore.server.control_api.models import Frame
 from segstore.server.control_api.steering.content import Content
 
 MOST_EVENTS = 10_000
@@ -221,11 +220,3 @@ class Held(BaseModel):
     """What a rule holds."""
 
     held: int = Field(description="Number of requests and replies it holds now.")
-
-
-class SentAgain(BaseModel):
-    """What came when a recorded request was sent again."""
-
-    connection: int | None = Field(description="The number of the connection, which is closed now; null if unknown.")
-    replies: list[Frame] = Field(description="All that came, with the reply to the handshake.")
-    ended: str = Field(description="Why there is no reply to the request; empty if there is one.")

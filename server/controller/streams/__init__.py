@@ -1,5 +1,6 @@
 """The controller's work on streams, transactions, reader groups, tables and scopes."""
 
+from segstore.server.controller.streams.group_states import SharedState
 from segstore.server.controller.streams.reader_groups import ReaderGroups
 from segstore.server.controller.streams.scaling import Scaling
 from segstore.server.controller.streams.scopes import Scopes
@@ -10,4 +11,15 @@ from segstore.server.controller.streams.upkeep import Upkeep
 from segstore.server.controller.streams.watermarks import Watermarks
 from segstore.server.controller.streams.writers import Writers
 
-__all__ = ["ReaderGroups", "Scaling", "Scopes", "Streams", "Tables", "Transactions", "Upkeep", "Watermarks", "Writers"]
+__all__ = [
+    "ReaderGroups",
+    "Scaling",
+    "Scopes",
+    "SharedState",
+    "Streams",
+    "Tables",
+    "Transactions",
+    "Upkeep",
+    "Watermarks",
+    "Writers",
+]

@@ -25,6 +25,7 @@ from segstore.server.controller.policies import (
 )
 from segstore.server.controller.state import READER_GROUP_PREFIX, Core, Stream, require
 from segstore.server.controller.state import operations as op
+from segstore.server.controller.streams.group_states import SharedState, shared_state
 from segstore.server.controller.streams.streams import Streams
 from segstore.wire.names import is_user_stream_name
 
@@ -68,6 +69,17 @@ class ReaderGroups:
         require(scope=scope, reader_group=name)
         self._core.state.scope(scope)
         return self._core.state.reader_group(scope, name)
+
+    async def shared_state(self, scope: str, name: str) -> SharedState:
+        """Return the state that a group's readers share, whichever clients they are. Raises `IllegalState` for one that
+        no group has written.
+        """
+        require(scope=scope, reader_group=name)
+        self._core.check_name(scope, name)
+        found = await shared_state(self._core.segments, self._core.state.scope(scope), name)
+        if found is None:
+            raise errors.NotFound("reader group", f"{scope}/{name}")
+        return found
 
     def update(self, scope: str, name: str, config: ReaderGroupConfig) -> int:
         """Replace a configuration; return its generation."""

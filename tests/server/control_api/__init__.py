@@ -1,6 +1,6 @@
 """Tests of `server/control_api`. Modules whose tests have another name:
 
-app, controlled, first, fronts, problems: test_resources, test_listening
+controlled, first, fronts, problems: test_resources, test_listening
 detail, latest: test_requests
 writer_names: test_listening
 """

@@ -101,7 +101,7 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
         ("PATCH", "/v1/faults", {"GET", "PUT", "POST", "DELETE"}),
         ("GET", "/v1/requests/keep", {"POST"}),
         ("PUT", "/v1/requests", {"GET", "DELETE"}),
-        ("OPTIONS", "/v1/streams/a/b", {"PUT", "DELETE"}),
+        ("OPTIONS", "/v1/streams/a/b", {"GET", "PUT", "DELETE"}),
     ],
 )
 async def test_a_refused_method_is_answered_with_those_of_the_path(method: str, path: str, allowed: set[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import struct
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -15,8 +17,10 @@ from segstore.server.controller import ControllerConfig, SegmentStoreFailed
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.durable import JournalFailed
 from segstore.wire.controller_api import messages as m
+from segstore.wire.names import segment_name
 from tests.server.controller.calls import NO_ID
 from tests.server.rest.support import FIXED, asking, client_of, refused, stream
+from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -303,6 +307,14 @@ async def test_reader_groups_are_listed_shown_and_deleted(
         200,
         {"scopeName": "a", "readerGroupName": "g1", "streamList": ["a/s", "a/t"], "onlineReaderIds": []},
     )
+    created, added, acquired, removed = ([struct.pack(">ii", 0, len(each)) + each] for each in java_events())
+    segment, writer = segment_name("a", "_RGg1", 0, 0), UUID(int=7)
+    assert mock.controller is not None
+    for events in (created, added, acquired):
+        await mock.controller.segments.append_events(segment, writer, events)
+    assert (await http.get(f"{groups}/g1")).json()["onlineReaderIds"] == ["reader"]
+    await mock.controller.segments.append_events(segment, writer, removed)
+    assert (await http.get(f"{groups}/g1")).json()["onlineReaderIds"] == []
     deleted = await http.delete(f"{groups}/g1")
     assert (deleted.status_code, deleted.content) == (204, b"")
     for answer in (await http.get(f"{groups}/g1"), await http.delete(f"{groups}/g1")):

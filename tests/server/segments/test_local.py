@@ -73,6 +73,32 @@ async def test_every_request_can_be_made_twice(segments: SegmentAdmin) -> None:
         assert await segments.loads([SEGMENT]) == {}
 
 
+async def test_what_stores_hold_is_asked_of_their_owner(segments: SegmentAdmin) -> None:
+    await segments.create_segment(SEGMENT, PLAIN, 0)
+    assert await segments.attribute(SEGMENT, UUID(int=9)) is None
+    await segments.append_events(SEGMENT, UUID(int=9), [b"one", b"two"])
+    assert await segments.attribute(SEGMENT, UUID(int=9)) == 2
+    assert await segments.locate_offset(SEGMENT, 1) == 6
+    await segments.create_table(TABLE, 0, 0)
+    assert await segments.read_entries(TABLE, 10) == ([], b"")
+    await segments.update_table(TABLE, {b"key %d" % number: b"value" for number in range(30)})
+    assert await segments.count_entries(TABLE) == 30
+    keys, token = set(), b""
+    while True:
+        entries, token = await segments.read_entries(TABLE, 7, token)
+        keys |= {bytes(each.key.data) for each in entries}
+        if not token:
+            break
+    assert len(keys) == 30
+    for asked in (
+        segments.attribute("s/t/9", UUID(int=9)),
+        segments.count_entries("s/t/9"),
+        segments.read_entries("s/t/9", 1),
+    ):
+        with pytest.raises(SegmentStoreFailed):
+            await asked
+
+
 async def test_a_failure_names_what_was_asked_and_has_the_reply_as_its_cause(segments: SegmentAdmin) -> None:
     for asked, did in (
         (segments.update_policy(SEGMENT, PLAIN), "update"),

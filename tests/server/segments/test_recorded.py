@@ -54,9 +54,11 @@ async def asked(path: Path) -> list[Record]:
             await segments.append_event(SEGMENT, number, b"12345678")
         await segments.truncate_segment(SEGMENT, 8)
         await segments.truncate_segment(SEGMENT, 4)  # changes nothing
+        assert await segments.locate_offset(SEGMENT, 16) == 16
         assert await segments.seal_segment(SEGMENT) == 16
         await segments.delete_segment(SEGMENT)
         await segments.create_table("scope/table_kvtable/0.#epoch.0", 16, 0)
+        assert await segments.count_entries("scope/table_kvtable/0.#epoch.0") == 0
         await segments.delete_table("scope/table_kvtable/0.#epoch.0")
         assert await segments.loads([SEGMENT]) == {}
     recorder.close()

@@ -40,7 +40,7 @@ def test_entries_of_each_map_are_taken_and_tombstones_and_removals_forgotten() -
     group.take(UNASSIGNED, "s/x/1.#epoch.0", None)
     group.take(FUTURE, "s/x/2.#epoch.1", GONE)
     group.take(CONFIG, ONLY, GONE)
-    assert (group.config, group.readers, group.unassigned, group.future) == (None, {}, {}, {})
+    assert vars(group) == vars(StoredGroup())
 
 
 @pytest.mark.parametrize(

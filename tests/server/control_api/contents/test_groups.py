@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,6 +14,7 @@ from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import encode_key
 from tests.server.control_api.support import asking_cluster, done, refusal
+from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 STREAM = "/v1/streams/shop/orders"
@@ -87,6 +90,22 @@ async def test_groups_come_in_pages_and_tables_are_none() -> None:
                 after = page["next"]
             assert groups == [("a", "table"), ("b", "stream"), ("c", "table"), ("d", "stream")]
         assert refusal(await http.get("/v1/groups/shop/table"))[0] == 404
+
+
+async def test_a_group_of_a_java_client_has_its_readers_and_lag() -> None:
+    async with asking_cluster(stores=2) as (mock, http):
+        await done(http, "PUT", "/v1/streams/scope/stream", {"segments": 2})
+        events = [{"text": "four", "routing_key": str(number)} for number in range(20)]
+        await done(http, "POST", "/v1/streams/scope/stream/events", {"events": events})
+        assert mock.controller is not None
+        await mock.controller.reader_groups.create("scope", "group", ReaderGroupConfig())
+        segment = segment_name("scope", "_RGgroup", 0, 0)
+        for event in java_events()[:3]:
+            framed = struct.pack(">ii", 0, len(event)) + event
+            await mock.controller.segments.append_events(segment, UUID(int=7), [framed])
+        found = await done(http, "GET", "/v1/groups/scope/group")
+        assert found["kind"] == "stream"
+        assert found["readers"] == [{"reader": "reader", "segments": 2, "lag_bytes": 20 * EVENT}]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Tests of `server/control_api/page`: of the document and all its panels, and of those with much to do, each by itself."""
+"""Tests of `server/control_api/page`: of the document with all panels, and of two panels."""

@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from segstore.server.control_api.detail import frame_of
+from segstore.server.control_api.models import SentAgain
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.control_api.steering.models import SentAgain
 from segstore.wire import (
     MAX_FRAME_BYTES,
     AppendBlockEnd,

@@ -72,7 +72,7 @@ async def test_fault_rules_apply_and_a_missing_reply_is_explained() -> None:
 async def test_a_request_that_is_held_ends_at_the_deadline_and_few_wait_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("segstore.server.control_api.steering.resending._PATIENCE_S", 0.5)
+    monkeypatch.setattr("segstore.server.control_api.routes.resending._PATIENCE_S", 0.5)
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create(), GetStreamSegmentInfo(2, SEGMENT, ""))
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")

@@ -1,0 +1,107 @@
+"""The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
+
+Clients in Rust and Python have a table of entries; clients in Java have a stream of updates, whose mark says where the
+last whole state is. Invariant: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read. Refused: a state that
+no group has written, and a larger one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+from uuid import UUID
+
+from segstore.server.controller import errors
+from segstore.server.controller.segment_admin import SegmentAdmin
+from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, Scope
+from segstore.wire import NoSuchSegment
+from segstore.wire.inspect import payload_parts
+from segstore.wire.names import segment_name
+from segstore.wire.reader_groups import ReplayedGroup, StoredGroup, decode_key
+
+_MARK: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
+"""murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
+
+_MOST_ENTRIES: Final = 10_000
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_PAGE: Final = 1_000
+_AT_ONCE: Final = 200
+
+
+class SharedState(NamedTuple):
+    """The state of a group. readers: online reader → segment → offset. unassigned: segment → offset.
+
+    future: segments that wait until others are read to their ends. streams: as "scope/stream", sorted.
+    """
+
+    kind: Literal["table", "stream"]
+    streams: list[str]
+    readers: Mapping[str, Mapping[str, int]]
+    unassigned: Mapping[str, int]
+    future: set[str]
+
+
+async def shared_state(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState | None:
+    """Reads the state of a group; None if there is no such group.
+
+    Raises `IllegalState` for what no group has written, and `SegmentStoreFailed`.
+    """
+    if READER_GROUP_PREFIX + group in scope.streams:
+        return await _from_stream(segments, scope, group)
+    # The first partition of a key-value table has the name of the table that a group would have.
+    return None if group in scope.tables else await _from_table(segments, scope.name, group)
+
+
+async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedState | None:
+    segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
+    stored, token, entries, size = StoredGroup(), b"", 0, 0
+    while True:
+        try:
+            page, token = await segments.read_entries(segment, _PAGE, token)
+        except errors.SegmentStoreFailed as error:
+            if isinstance(getattr(error.__cause__, "reply", None), NoSuchSegment):
+                return None
+            raise
+        for each in page:
+            key, value = bytes(each.key.data), bytes(each.value.data)
+            try:
+                outer, inner = decode_key(key)
+                if inner is not None:
+                    stored.take(outer, inner, value)
+            except ValueError as error:
+                raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
+            entries, size = entries + 1, size + len(key) + len(value)
+        if not token or not page:
+            break
+        if entries > _MOST_ENTRIES or size > _MOST_BYTES:
+            raise _too_large(segment)
+    streams = [] if stored.config is None else sorted("/".join(each) for each in stored.config.streams)
+    return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future))
+
+
+async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState:
+    stream = scope.streams[READER_GROUP_PREFIX + group]
+    segment = stream.segment_name(stream.current.segments[0])
+    info = await segments.segment_info(segment)
+    start = max(info.start_offset, await segments.attribute(segment, _MARK) or 0)
+    if info.write_offset - start > _MOST_BYTES:
+        raise _too_large(segment)
+    replayed = ReplayedGroup()
+    data = await segments.read_segment(segment, start, info.write_offset - start)
+    for number, part in enumerate(payload_parts(data), 1):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        try:
+            if part.kind != "event":
+                raise ValueError(f"{part.kind} of {part.size} bytes")
+            replayed.apply(bytes(part.data))
+        except ValueError as error:
+            raise errors.IllegalState(f"{segment} has an event that no reader group has: {error}") from error
+    config = scope.reader_groups.get(group)
+    streams = [] if config is None else sorted(config.starting_cuts)
+    return SharedState("stream", streams, replayed.positions(), replayed.unassigned, set(replayed.future))
+
+
+def _too_large(segment: str) -> errors.IllegalState:
+    return errors.IllegalState(f"the state of the reader group in {segment} is too large to be read here")
