@@ -1,6 +1,6 @@
 """`segstore consume`: prints the events of a stream. Its options follow kcat's.
 
-Exit status as in `segstore.cli.pravega.cluster`. Payloads go to a pipe or file as they are; on a terminal, control
+Exit status as in `segstore.cli.pravega.running`. Payloads go to a pipe or file as they are; on a terminal, control
 characters are escaped.
 """
 
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, Interruption, Pace, cluster_options, run
+from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
 from segstore.cli.pravega.formats import Place, as_json, formatter
 
 if TYPE_CHECKING:
+    from segstore.cli.pravega.running import Interruption
     from segstore.client import Client
 
 Start = Literal["head", "tail"] | Mapping[int, int]
@@ -81,6 +82,8 @@ def consume(
     the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
     times with events. With -G, an event that was printed is not read again.
     """
+    from segstore.cli.pravega.running import Pace, run
+
     if sum((layout is not None, delimiter is not None, in_json)) > 1:
         raise click.UsageError("give one of -f, -D and -J")
     if group is not None and at_end:
