@@ -7,6 +7,7 @@ characters are escaped.
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -158,7 +159,7 @@ async def _slices(
 ) -> AsyncIterator[AsyncIterator[list[Place]]]:
     """Yields the events in lists."""
     if group is not None:
-        member = f"segstore-{os.uname().nodename}-{os.getpid()}"
+        member = f"segstore-{platform.node()}-{os.getpid()}"
         starts = {stream[1]: start} if isinstance(start, Mapping) else start
         opened = client.reader_group(stream[0], group, streams=[stream[1]], from_=starts)
         async with opened, opened.reader(member) as reader:

@@ -64,8 +64,8 @@ async def chunks(descriptor: int) -> AsyncIterator[bytes]:
         ready: asyncio.Future[None] = loop.create_future()
         try:
             loop.add_reader(descriptor, partial(_set, ready))
-        except PermissionError:
-            await asyncio.sleep(0)  # a file, whose reads do not wait
+        except (PermissionError, NotImplementedError):
+            await asyncio.sleep(0)  # a file, whose reads do not wait, or Windows
         else:
             try:
                 await ready

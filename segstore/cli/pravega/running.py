@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,8 +63,9 @@ def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]
     async def main() -> int:
         loop, task, interruption = asyncio.get_running_loop(), asyncio.current_task(), Interruption()
         assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interruption.come, number, task)
+        if sys.platform != "win32":  # there, Ctrl-C cancels the task
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, interruption.come, number, task)
         async with client:
             await work(client, interruption)
         return 128 + interruption.number if interruption.number else 0
