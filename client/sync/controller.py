@@ -131,7 +131,10 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.transaction_status, scope, stream, transaction)
 
     def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        """Returns the latest transactions that ended; none for an unknown stream.
+
+        Pravega keeps them by time, for all streams together, so some may be missing.
+        """
         return self._lease.run(self._inner.completed_transactions, scope, stream)
 
     def note_time(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> None:
