@@ -334,7 +334,10 @@ class Controller:
         return TransactionStatus(m.TxnState.State.Name(answer.state))
 
     async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        """Returns the latest transactions that ended; none for an unknown stream.
+
+        Pravega keeps them by time, for all streams together, so some may be missing.
+        """
         request = m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
         answer = await self._call("listCompletedTransactions", request)
         return {
