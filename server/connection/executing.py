@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from segstore.server.connection.deadlines import Waits
     from segstore.server.connection.hub import ConnectionHub
     from segstore.server.connection.service import StoreService
-    from segstore.server.faults import Effect, Lane, Seen
     from segstore.server.connection.writers import Item
+    from segstore.server.faults import Effect, Lane, Seen
     from segstore.wire import Buffer
     from segstore.wire.blocks import Run
 

@@ -176,13 +176,13 @@ class Received:
             self.step = len(items)
             self._counters.malformed_frames += 1
         has_frames = bool(items)
-        if blocks is not None:
-            if len(items) != 1 or type(items[0]) is not list:  # nearly every read of a busy writer is one list of runs
-                try:
-                    items = blocks.feed_all(items)
-                except WireError as error:
-                    items, self.problem, self.at = list(error.decoded), error, self.end
-                    self._counters.protocol_violations += 1
+        # Nearly every read of a busy writer is one list of runs.
+        if blocks is not None and (len(items) != 1 or type(items[0]) is not list):
+            try:
+                items = blocks.feed_all(items)
+            except WireError as error:
+                items, self.problem, self.at = list(error.decoded), error, self.end
+                self._counters.protocol_violations += 1
         partial = decoder.buffered_bytes > 0
         block_open = blocks is not None and blocks.block_open
         had_part, self.has_part = self.has_part, partial or block_open
