@@ -306,7 +306,7 @@ class FileRecorder(TraceRecorder):
         except FileExistsError as cause:
             said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
-        self.write([self._writer.start()])
+        self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
         if _DIRECT:
@@ -321,7 +321,7 @@ class FileRecorder(TraceRecorder):
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""
         if self._file is not None:
-            self.write(self._writer.finish_parts(self._clock()))
+            self._write(self._writer.finish_parts(self._clock()))
         self._end()
 
     def _end(self) -> None:
@@ -332,7 +332,10 @@ class FileRecorder(TraceRecorder):
             os.close(self._direct)
             self._direct = None
 
-    def write(self, parts: list[Buffer]) -> None:
+    def take_block(self) -> None:
+        self._write(self._writer.take_parts())
+
+    def _write(self, parts: list[Buffer]) -> None:
         if self._file is None or not any(parts):
             return
         try:

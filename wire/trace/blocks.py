@@ -232,31 +232,45 @@ def _int64(view: memoryview) -> memoryview:
     return view.cast("q")
 
 
-def data_block(
-    mark: bytes,
-    ts_ns: array[int],
-    connection: array[int],
-    end: array[int],
-    direction: bytes | bytearray,
-    kind: bytes | bytearray,
-    data: list[Buffer],
-    *,
-    first_ts_ns: int,
-    last_ts_ns: int,
-    compress: bool = False,
-    sample: bool = False,
-) -> list[Buffer]:
-    """Builds a records block from its columns, as pieces to be written in order.
+class Pending(NamedTuple):
+    """The records of a block that is not built yet.
 
-    data: the records' bytes in any number of pieces; these and the columns are returned without copying.
-    sample: checksum only a sample; requires data in one piece, uncompressed.
-    int64 columns are arrays of "q" in this machine's order. Raises TraceError above MAX_BLOCK_BYTES.
+    ts_ns, connection, end: int64 columns, arrays of "q" in this machine's order. data: the records' bytes in any number
+    of pieces. sample: the checksum covers a sample only; requires data in one piece, and no compression.
     """
-    count = len(ts_ns)
-    gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
-    columns: list[Buffer] = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap]
-    checked = [*columns, *map(_sample, data)] if sample and len(data) == 1 and not compress else None
-    return _block(mark, BlockType.RECORDS, count, columns + data, first_ts_ns, last_ts_ns, compress, checked)
+
+    ts_ns: array[int]
+    connection: array[int]
+    end: array[int]
+    direction: bytearray
+    kind: bytearray
+    data: list[Buffer]
+    first_ts_ns: int
+    last_ts_ns: int
+    sample: bool = False
+
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return len(self.ts_ns)
+
+    def _columns(self) -> list[Buffer]:
+        gap = bytes(padded(_COLUMN_BYTES * len(self.ts_ns)) - _COLUMN_BYTES * len(self.ts_ns))
+        return [_little(self.ts_ns), _little(self.connection), _little(self.end), self.direction, self.kind, gap]
+
+    def columns(self) -> Columns:
+        """Returns the records, with a copy of their bytes."""
+        return Columns(b"".join([*self._columns(), *self.data]), len(self.ts_ns))
+
+    def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
+        """Builds the block, as pieces to be written in order; columns and data are not copied.
+
+        Raises TraceError above MAX_BLOCK_BYTES.
+        """
+        columns = self._columns()
+        checked = [*columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
+        times = self.first_ts_ns, self.last_ts_ns
+        return _block(mark, BlockType.RECORDS, len(self.ts_ns), columns + self.data, *times, compress, checked)
 
 
 def _sample(data: Buffer) -> bytes:
