@@ -233,8 +233,10 @@ class TraceWriter:
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
         size = len(data)
-        if size >= _SMALL_BYTES:
-            self._add_large(ts_ns, connection, direction, data)
+        self._size += size
+        if size >= _SMALL_BYTES:  # its headers are in the processor's cache now
+            self._drain()
+            self._frame_pieces([(ts_ns, connection, direction, data, 0, size)])
             return self._added(ts_ns) or self._size >= self.block_bytes
         start = self._used
         stop = start + size
@@ -244,32 +246,12 @@ class TraceWriter:
             self._used = stop
         else:
             source, start, stop = bytes(data), 0, size
-        self._size += size
         self._waiting.append((ts_ns, connection, direction, source, start, stop))
         return self._added(ts_ns) or self._size >= self.block_bytes
 
     def has_room(self, size: int) -> bool:
-        """Whether so many more bytes are sure to find room in the writer's memory."""
-        return self._used + size + _SMALL_BYTES <= len(self._view)
-
-    def _add_large(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
-        """Takes a piece that is framed at once, after prepending a partial frame, which keeps the order."""
-        self._drain()
-        self._size += len(data)
-        start = middle = self._used
-        half = self._held.get(connection << 1 | direction)
-        if half is not None and len(half.data) < _SMALL_BYTES:
-            middle += len(half.data)
-        stop = middle + len(data)
-        if stop > len(self._view):
-            self._frame_pieces([(ts_ns, connection, direction, bytes(data), 0, len(data))])
-            return
-        if half is not None and middle > start:
-            self._view[start:middle] = half.data
-            del self._held[connection << 1 | direction]
-        self._view[middle:stop] = data
-        self._used = stop
-        self._frame_pieces([(ts_ns, connection, direction, self._view, start, stop)])
+        """Whether so many more bytes find room in the writer's memory."""
+        return self._used + size <= len(self._view)
 
     def _added(self, ts_ns: int) -> bool:
         """Records that data is pending; returns whether it is due by age."""
@@ -302,14 +284,7 @@ class TraceWriter:
 
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
-        start, stop = self._used, self._used + len(data)
-        if stop <= len(self._view):
-            self._view[start:stop] = data
-            self._used = stop
-            self._records._put_columns(ts_ns, connection, side, kind, len(data))
-            self._keep(self._view, start, stop)
-        else:
-            self._records._put(ts_ns, connection, side, kind, data)
+        self._put(ts_ns, connection, side, kind, data)
         self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:
@@ -376,18 +351,27 @@ class TraceWriter:
                     at = pieces[index][4] if index < count else 0
 
     def _keep(self, source: Buffer, start: int, stop: int) -> None:
-        """Adds bytes to the data; joins them with the previous piece if adjacent."""
-        data = self._records._data
-        if source is not self._view:
-            data.append(memoryview(source)[start:stop])
-            return
+        """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
+        data, view = self._records._data, self._view
+        if source is not view:
+            start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
+            if stop > len(view):
+                data.append(bytes(piece))
+                return
+            view[start:stop] = piece
+            self._used = stop
         if data and data[-1] is self._part and self._part_stop == start:
-            self._part = data[-1] = self._view[self._part_start : stop]
+            self._part = data[-1] = view[self._part_start : stop]
         else:
-            self._part = self._view[start:stop]
+            self._part = view[start:stop]
             self._part_start = start
             data.append(self._part)
         self._part_stop = stop
+
+    def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:
+        """Adds a record whose data may be anywhere."""
+        self._records._put_columns(ts_ns, connection, direction, kind, len(data))
+        self._keep(data, 0, len(data))
 
     def _take_other(self, piece: Piece, at: int) -> int:
         """Takes what `whole_frames` has stopped at; returns the position behind it.
@@ -420,7 +404,7 @@ class TraceWriter:
         return stop
 
     def _take_marked(self, piece: Piece, start: int, stop: int, *, is_secret: bool) -> None:
-        """Takes a whole frame that may carry a token, which is overwritten in place."""
+        """Takes a whole frame that may carry a token."""
         ts_ns, connection, direction, source, _, _ = piece
         if source is not self._view:
             self._frame(ts_ns, connection, direction, bytes(source[start:stop]))
@@ -469,12 +453,12 @@ class TraceWriter:
     def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
         if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
+        self._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
 
     def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
         if len(data):
             kept = data if self._redact is None else self._redact(bytes(data), False)
-            self._records._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
+            self._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
         """Ends a connection: partial frames become BYTES, and its number may be reused."""
