@@ -232,18 +232,26 @@ def _int64(view: memoryview) -> memoryview:
     return view.cast("q")
 
 
+class Rows(NamedTuple):
+    """Consecutive records without their data: int64 of this machine for times, connections, and ends of the data; a
+    byte each for directions and kinds.
+    """
+
+    ts_ns: bytes
+    connections: bytes
+    ends: bytes
+    directions: bytes
+    kinds: bytes
+
+
 class Pending(NamedTuple):
     """The records of a block that is not built yet.
 
-    ts_ns, connection, end: int64 columns, arrays of "q" in this machine's order. data: the records' bytes in any number
-    of pieces. sample: the checksum covers a sample only; requires data in one piece, and no compression.
+    rows: in order. data: the records' bytes in any number of pieces. sample: the checksum covers a sample only; requires
+    data in one piece, and no compression.
     """
 
-    ts_ns: array[int]
-    connection: array[int]
-    end: array[int]
-    direction: bytearray
-    kind: bytearray
+    rows: list[Rows]
     data: list[Buffer]
     first_ts_ns: int
     last_ts_ns: int
@@ -252,36 +260,39 @@ class Pending(NamedTuple):
     @property
     def records(self) -> int:
         """Their number."""
-        return len(self.ts_ns)
+        return sum(len(each.kinds) for each in self.rows)
 
     def _columns(self) -> list[Buffer]:
-        gap = bytes(padded(_COLUMN_BYTES * len(self.ts_ns)) - _COLUMN_BYTES * len(self.ts_ns))
-        return [_little(self.ts_ns), _little(self.connection), _little(self.end), self.direction, self.kind, gap]
+        """The columns as they are in a block."""
+        columns = [b"".join(each) for each in zip(*self.rows, strict=True)]
+        size = sum(map(len, columns))
+        return [*map(_little, columns[:3]), *columns[3:], bytes(padded(size) - size)]
 
     def columns(self) -> Columns:
         """Returns the records, with a copy of their bytes."""
-        return Columns(b"".join([*self._columns(), *self.data]), len(self.ts_ns))
+        return Columns(b"".join([*self._columns(), *self.data]), self.records)
 
     def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
-        """Builds the block, as pieces to be written in order; columns and data are not copied.
+        """Builds the block, as pieces to be written in order; the data is not copied.
 
         Raises TraceError above MAX_BLOCK_BYTES.
         """
         columns = self._columns()
         checked = [*columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
         times = self.first_ts_ns, self.last_ts_ns
-        return _block(mark, BlockType.RECORDS, len(self.ts_ns), columns + self.data, *times, compress, checked)
+        return _block(mark, BlockType.RECORDS, self.records, columns + self.data, *times, compress, checked)
 
 
 def _sample(data: Buffer) -> bytes:
     return bytes(memoryview(data)[::_SAMPLE_STEP])
 
 
-def _little(column: array[int]) -> memoryview:
+def _little(column: bytes) -> bytes:
     if sys.byteorder == "big":
-        column = array("q", column)
-        column.byteswap()
-    return memoryview(column).cast("B")
+        swapped = array("q", column)
+        swapped.byteswap()
+        return swapped.tobytes()
+    return column
 
 
 def _block(

@@ -41,16 +41,18 @@ def whole_frames(
     max_body: int,
     looked_at: bytes,
     held: dict[int, Any],
-) -> tuple[int, int, int, int, bytes, bytes, bytes, bytes]:
+) -> tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]:
     """Finds whole frames, in the pieces from `index` on, in the first one from position `at` of `data` on.
 
     It stops at a piece that is not behind the one before in `data`, or whose
     direction (`connection << 1 | direction`) is in `held`; and at a frame that is incomplete, has a length outside of
     0 … `max_body`, or a type code whose lowest byte is marked in `looked_at`.
 
-    Returns the index of the piece and the position in it where it stopped; the earliest and the latest time; and
-    columns, as bytes: times, connections, ends plus `shift` (each int64 of this machine), directions (a byte each).
+    Returns the index of the piece and the position in it where it stopped; the size of the frames; the earliest and the
+    latest time; and columns, as bytes: times, connections, ends plus `shift` (each int64 of this machine), directions
+    (a byte each).
     """
+    begin, size = at, 0
     first_ns = last_ns = 0
     times, connections, ends, directions = array("q"), array("q"), array("q"), bytearray()
     for number in range(index, len(pieces)):
@@ -68,6 +70,7 @@ def whole_frames(
                 break
             at += HEADER_BYTES + length
             ends.append(at + shift)
+            size = at - begin
         if count := len(ends) - already:
             first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if already else (ts_ns, ts_ns)
             times.extend([ts_ns] * count)
@@ -78,4 +81,5 @@ def whole_frames(
             break
     else:
         index = len(pieces)
-    return index, at, first_ns, last_ns, times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
+    columns = times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
+    return index, at, size, first_ns, last_ns, *columns

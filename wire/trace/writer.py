@@ -25,6 +25,7 @@ from segstore.wire.trace.blocks import (
     Pending,
     Record,
     RecordKind,
+    Rows,
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
@@ -78,12 +79,23 @@ class RecordWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
-        self._directions, self._kinds = bytearray(), bytearray()
+        self._rows: list[Rows] = []
+        self._clear_columns()
         self._data: list[Buffer] = []
         self._size = 0
         self._first_ns = self._last_ns = 0
         self._sample = False
+
+    def _clear_columns(self) -> None:
+        """The columns have the records behind `_rows`, which came one by one."""
+        self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
+        self._directions, self._kinds = bytearray(), bytearray()
+
+    def _end_columns(self) -> None:
+        if self._ts:
+            numbers = (each.tobytes() for each in (self._ts, self._connections, self._ends))
+            self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
+            self._clear_columns()
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -114,30 +126,24 @@ class RecordWriter:
 
     def _time(self, first_ns: int, last_ns: int) -> None:
         """Updates the earliest and latest time; must be called before the records are added."""
-        if not self._ts:
+        if not (self._ts or self._rows):
             self._first_ns, self._last_ns = first_ns, last_ns
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(
-        self, first_ns: int, last_ns: int, ts_ns: bytes, connections: bytes, ends: bytes, directions: bytes
-    ) -> int:
-        """Takes frames as `whole_frames` returns them, without their data; returns the size of these."""
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, *columns: bytes) -> None:
+        """Takes frames without their data, whose size is given. columns: of `Rows`, but for the kinds."""
         self._time(first_ns, last_ns)
-        self._ts.frombytes(ts_ns)
-        self._connections.frombytes(connections)
-        self._ends.frombytes(ends)
-        self._directions += directions
-        self._kinds += bytes(len(directions))
-        before, self._size = self._size, self._ends[-1]
-        return self._size - before
+        self._end_columns()
+        self._rows.append(Rows(*columns, bytes(len(columns[-1]))))
+        self._size += size
 
     def _pending(self) -> Pending | None:
         """Removes and returns the pending records; None if there are none."""
-        if not self._ts:
+        self._end_columns()
+        if not self._rows:
             return None
-        columns = (self._ts, self._connections, self._ends, self._directions, self._kinds, self._data)
-        pending = Pending(*columns, self._first_ns, self._last_ns, self._sample)
+        pending = Pending(self._rows, self._data, self._first_ns, self._last_ns, self._sample)
         self._clear()
         return pending
 
@@ -341,9 +347,10 @@ class TraceWriter:
         while index < count:
             source, start = pieces[index][3], at
             rules = (records._size - at, self._max_body, self._looked_at, self._held)
-            index, at, *found = whole_frames(source, pieces, index, at, *rules)
-            if found[-1]:
-                self._keep(source, start, start + records._put_frames(*found))
+            index, at, size, first_ns, last_ns, *columns = whole_frames(source, pieces, index, at, *rules)
+            if size:
+                records._put_frames(first_ns, last_ns, size, *columns)
+                self._keep(source, start, start + size)
             if index < count:
                 at = self._take_other(pieces[index], at)
                 if at == pieces[index][5]:

@@ -13,7 +13,7 @@ typedef struct {
 typedef struct {
     Record few[FEW];
     Record *records; /* `few`, or owned memory */
-    Py_ssize_t count, room;
+    Py_ssize_t count, room, size; /* size: of the frames */
     int64_t first_ns, last_ns;
 } Found;
 
@@ -76,6 +76,7 @@ take_frames(Found *found, const Piece *piece, const unsigned char *bytes, Py_ssi
         if (grow(found) < 0)
             return -1;
         at += HEADER_BYTES + (Py_ssize_t)length;
+        found->size += HEADER_BYTES + (Py_ssize_t)length;
         found->records[found->count++] =
             (Record){piece->ts_ns, piece->connection, shift + at, (char)piece->direction};
     }
@@ -96,6 +97,7 @@ columns_of(const Found *found, Py_ssize_t index, Py_ssize_t at)
     PyObject *values[] = {
         PyLong_FromSsize_t(index),
         PyLong_FromSsize_t(at),
+        PyLong_FromSsize_t(found->size),
         PyLong_FromLongLong(found->first_ns),
         PyLong_FromLongLong(found->last_ns),
         PyBytes_FromStringAndSize(NULL, size),
@@ -114,10 +116,10 @@ columns_of(const Found *found, Py_ssize_t index, Py_ssize_t at)
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         const Record *record = &found->records[i];
-        memcpy(PyBytes_AS_STRING(values[4]) + i * sizeof(int64_t), &record->ts_ns, sizeof(int64_t));
-        memcpy(PyBytes_AS_STRING(values[5]) + i * sizeof(int64_t), &record->connection, sizeof(int64_t));
-        memcpy(PyBytes_AS_STRING(values[6]) + i * sizeof(int64_t), &record->end, sizeof(int64_t));
-        PyBytes_AS_STRING(values[7])[i] = record->direction;
+        memcpy(PyBytes_AS_STRING(values[5]) + i * sizeof(int64_t), &record->ts_ns, sizeof(int64_t));
+        memcpy(PyBytes_AS_STRING(values[6]) + i * sizeof(int64_t), &record->connection, sizeof(int64_t));
+        memcpy(PyBytes_AS_STRING(values[7]) + i * sizeof(int64_t), &record->end, sizeof(int64_t));
+        PyBytes_AS_STRING(values[8])[i] = record->direction;
     }
     for (Py_ssize_t i = 0; i < width; i++)
         PyTuple_SET_ITEM(made, i, values[i]);
@@ -163,7 +165,7 @@ frames_of_pieces(PyObject *const *args)
     if (!PyList_CheckExact(args[1]) || !PyBytes_CheckExact(args[6]) || PyBytes_GET_SIZE(args[6]) != 256 ||
         !PyDict_CheckExact(args[7]) || hold(args[0], &data) < 0)
         return NULL;
-    Found found = {.count = 0, .room = FEW};
+    Found found = {.count = 0, .room = FEW, .size = 0};
     found.records = found.few;
     Py_ssize_t index, at;
     PyObject *made = go_through(&found, args, &data, &index, &at) < 0 ? NULL : columns_of(&found, index, at);
