@@ -33,7 +33,6 @@ from segstore.wire.trace.framing import marked, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from mmap import mmap
 
     from segstore.wire.schema import Buffer
     from segstore.wire.trace.calls import Call
@@ -188,7 +187,7 @@ class TraceWriter:
         block_bytes: int = BLOCK_BYTES,
         flush_after_ns: int = FLUSH_AFTER_NS,
         max_frame_bytes: int = _LONGEST_FRAME,
-        memory: bytearray | mmap | None = None,
+        memory: Buffer | None = None,
         most_held_bytes: int | None = None,
     ) -> None:
         self.block_bytes = block_bytes

@@ -2,18 +2,26 @@
 
 #include "speed.h"
 
-#define FEW 64
+#define FEW 256
 #define OF_PIECE 6 /* ts_ns, connection, direction, source, start, stop */
 
+/* What the records of one piece have in common. */
 typedef struct {
-    int64_t ts_ns, connection, end;
+    int64_t ts_ns, connection;
+    Py_ssize_t count;
     char direction;
-} Record;
+} Run;
 
 typedef struct {
-    Record few[FEW];
-    Record *records; /* `few`, or owned memory */
-    Py_ssize_t count, room, size; /* size: of the frames */
+    void *items; /* `few` of the same owner, or owned memory */
+    Py_ssize_t count, room;
+} Items;
+
+typedef struct {
+    int64_t few_ends[FEW];
+    Run few_runs[FEW];
+    Items ends, runs;
+    Py_ssize_t size; /* of the frames */
     int64_t first_ns, last_ns;
 } Found;
 
@@ -21,22 +29,22 @@ typedef struct {
     int64_t ts_ns, connection, direction, start, stop;
 } Piece;
 
-/* Room for one more record; -1 with MemoryError. */
+/* Room for one more item of a width; -1 with MemoryError. */
 static int
-grow(Found *found)
+grow(Items *items, const void *few, size_t width)
 {
-    if (found->count < found->room)
+    if (items->count < items->room)
         return 0;
-    Record *more = found->records == found->few ? NULL : found->records;
-    if (found->room > PY_SSIZE_T_MAX / 2 / (Py_ssize_t)sizeof(Record) ||
-        (more = PyMem_Realloc(more, 2 * found->room * sizeof(Record))) == NULL) {
+    void *more = items->items == few ? NULL : items->items;
+    if (items->room > PY_SSIZE_T_MAX / 2 / (Py_ssize_t)width ||
+        (more = PyMem_Realloc(more, 2 * items->room * width)) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    if (found->records == found->few)
-        memcpy(more, found->few, sizeof(found->few));
-    found->records = more;
-    found->room *= 2;
+    if (items->items == few)
+        memcpy(more, few, items->room * width);
+    items->items = more;
+    items->room *= 2;
     return 0;
 }
 
@@ -68,32 +76,44 @@ static Py_ssize_t
 take_frames(Found *found, const Piece *piece, const unsigned char *bytes, Py_ssize_t at, int64_t shift, int64_t most,
             const char *looked_at)
 {
-    Py_ssize_t before = found->count;
+    Py_ssize_t before = found->ends.count, start = at;
     while (piece->stop - at >= HEADER_BYTES) {
         int64_t length = load32(bytes + at + 4);
         if (length < 0 || length > most || length > piece->stop - at - HEADER_BYTES || looked_at[bytes[at + 3]])
             break;
-        if (grow(found) < 0)
+        if (grow(&found->ends, found->few_ends, sizeof(int64_t)) < 0)
             return -1;
         at += HEADER_BYTES + (Py_ssize_t)length;
-        found->size += HEADER_BYTES + (Py_ssize_t)length;
-        found->records[found->count++] =
-            (Record){piece->ts_ns, piece->connection, shift + at, (char)piece->direction};
+        ((int64_t *)found->ends.items)[found->ends.count++] = shift + at;
     }
-    if (found->count > before) {
-        if (before == 0 || piece->ts_ns < found->first_ns)
-            found->first_ns = piece->ts_ns;
-        if (before == 0 || piece->ts_ns > found->last_ns)
-            found->last_ns = piece->ts_ns;
-    }
+    if (at == start)
+        return at;
+    if (grow(&found->runs, found->few_runs, sizeof(Run)) < 0)
+        return -1;
+    ((Run *)found->runs.items)[found->runs.count++] =
+        (Run){piece->ts_ns, piece->connection, found->ends.count - before, (char)piece->direction};
+    if (before == 0 || piece->ts_ns < found->first_ns)
+        found->first_ns = piece->ts_ns;
+    if (before == 0 || piece->ts_ns > found->last_ns)
+        found->last_ns = piece->ts_ns;
+    found->size += at - start;
     return at;
+}
+
+/* Puts a number into a column of int64 several times; returns where the next one goes. */
+static char *
+put_times(char *to, int64_t number, Py_ssize_t times)
+{
+    for (; times > 0; times--, to += sizeof(number))
+        memcpy(to, &number, sizeof(number));
+    return to;
 }
 
 /* The result: where it stopped, and the columns. */
 static PyObject *
 columns_of(const Found *found, Py_ssize_t index, Py_ssize_t at)
 {
-    Py_ssize_t count = found->count, size = count * (Py_ssize_t)sizeof(int64_t);
+    Py_ssize_t count = found->ends.count, size = count * (Py_ssize_t)sizeof(int64_t);
     PyObject *values[] = {
         PyLong_FromSsize_t(index),
         PyLong_FromSsize_t(at),
@@ -114,13 +134,16 @@ columns_of(const Found *found, Py_ssize_t index, Py_ssize_t at)
         drop(values, width);
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        const Record *record = &found->records[i];
-        memcpy(PyBytes_AS_STRING(values[5]) + i * sizeof(int64_t), &record->ts_ns, sizeof(int64_t));
-        memcpy(PyBytes_AS_STRING(values[6]) + i * sizeof(int64_t), &record->connection, sizeof(int64_t));
-        memcpy(PyBytes_AS_STRING(values[7]) + i * sizeof(int64_t), &record->end, sizeof(int64_t));
-        PyBytes_AS_STRING(values[8])[i] = record->direction;
+    char *times = PyBytes_AS_STRING(values[5]), *connections = PyBytes_AS_STRING(values[6]);
+    char *directions = PyBytes_AS_STRING(values[8]);
+    for (Py_ssize_t i = 0; i < found->runs.count; i++) {
+        const Run *run = (Run *)found->runs.items + i;
+        times = put_times(times, run->ts_ns, run->count);
+        connections = put_times(connections, run->connection, run->count);
+        memset(directions, run->direction, run->count);
+        directions += run->count;
     }
+    memcpy(PyBytes_AS_STRING(values[7]), found->ends.items, size);
     for (Py_ssize_t i = 0; i < width; i++)
         PyTuple_SET_ITEM(made, i, values[i]);
     return made;
@@ -165,12 +188,17 @@ frames_of_pieces(PyObject *const *args)
     if (!PyList_CheckExact(args[1]) || !PyBytes_CheckExact(args[6]) || PyBytes_GET_SIZE(args[6]) != 256 ||
         !PyDict_CheckExact(args[7]) || hold(args[0], &data) < 0)
         return NULL;
-    Found found = {.count = 0, .room = FEW, .size = 0};
-    found.records = found.few;
+    Found found;
+    found.ends = (Items){found.few_ends, 0, FEW};
+    found.runs = (Items){found.few_runs, 0, FEW};
+    found.size = 0;
+    found.first_ns = found.last_ns = 0;
     Py_ssize_t index, at;
     PyObject *made = go_through(&found, args, &data, &index, &at) < 0 ? NULL : columns_of(&found, index, at);
-    if (found.records != found.few)
-        PyMem_Free(found.records);
+    if (found.ends.items != found.few_ends)
+        PyMem_Free(found.ends.items);
+    if (found.runs.items != found.few_runs)
+        PyMem_Free(found.runs.items);
     PyBuffer_Release(&data);
     return made;
 }
