@@ -372,17 +372,20 @@ class FileRecorder(TraceRecorder):
         first = filler(self._position, page)
         if first:
             self._write_all(file, [first])
-        head = b"".join([filler(size, page), *columns])
+        head = [filler(size, page), *columns]
+        of_head = sum(map(len, head))
         tail = bytes(padding) + filler(len(data) + len(padding), page)
         end = len(data) + len(tail)
         if end > len(self._memory):
             self._write_all(file, parts)
             return
-        if len(head) > len(self._columns):
-            self._columns = mmap.mmap(-1, len(head))
-        self._columns[: len(head)] = head
+        if of_head > len(self._columns):
+            self._columns = mmap.mmap(-1, of_head)
+        self._columns.seek(0)
+        for part in head:
+            self._columns.write(part)
         self._memory[len(data) : end] = tail
-        pages: list[Buffer] = [memoryview(self._columns)[: len(head)], memoryview(self._memory)[:end]]
+        pages: list[Buffer] = [memoryview(self._columns)[:of_head], memoryview(self._memory)[:end]]
         try:
             written = os.pwritev(direct, pages, self._position)
         except OSError as error:
@@ -393,6 +396,6 @@ class FileRecorder(TraceRecorder):
             self._direct = None
         os.lseek(file.fileno(), self._position + written, os.SEEK_SET)
         self._position += written
-        left = len(head) + end - written
+        left = of_head + end - written
         if left:
             self._write_all(file, [memoryview(b"".join(pages))[-left:]])

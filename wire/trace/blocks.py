@@ -263,10 +263,11 @@ class Pending(NamedTuple):
         return sum(len(each.kinds) for each in self.rows)
 
     def _columns(self) -> list[Buffer]:
-        """The columns as they are in a block."""
-        columns = [b"".join(each) for each in zip(*self.rows, strict=True)]
-        size = sum(map(len, columns))
-        return [*map(_little, columns[:3]), *columns[3:], bytes(padded(size) - size)]
+        """The columns as they are in a block, in pieces."""
+        ts_ns, connections, ends, *others = zip(*self.rows, strict=True)
+        size = _COLUMN_BYTES * self.records
+        numbers = [_little(each) for column in (ts_ns, connections, ends) for each in column]
+        return [*numbers, *(each for column in others for each in column), bytes(padded(size) - size)]
 
     def columns(self) -> Columns:
         """Returns the records, with a copy of their bytes."""
