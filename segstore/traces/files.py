@@ -298,7 +298,7 @@ class FileRecorder(TraceRecorder):
             redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
-            memory=self._memory,
+            memory=memoryview(self._memory),
         )
         super().__init__(writer, clock)
         try:

@@ -86,12 +86,12 @@ class LaneHost:
         lane, is_over, done = self._lane, self._queue.is_over, start
         while done < len(items):
             item = items[done]
-            if type(item) is list:
+            if isinstance(item, list):
                 if not lane.passes_appends:
                     items[done : done + 1] = one_by_one((item,))
                     continue
                 self._pass_appends(session, item, sum(len(rows) for _, rows in item))
-            elif type(item) is Append and item.expected_offset is None and lane.passes_appends:
+            elif isinstance(item, Append) and item.expected_offset is None and lane.passes_appends:
                 self._pass_appends(session, item, 1)
             else:
                 self.apply(session, lane.request(item))

@@ -167,7 +167,7 @@ class Received:
         """Decodes the next step: items to be executed before the next call, or put back."""
         decoder, blocks, waits = self.decoder, self.blocks, self._waits
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
-        items: list[Any]
+        items: Any
         try:
             items = decoder.feed(self._data, self.end, self.at, most=_STEP, records=writers, changed=block_open)
             self.step, self.at = decoder.taken, decoder.position
@@ -189,7 +189,8 @@ class Received:
         if self.has_part or had_part or waits.first_frame_since is not None:
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
-        return items
+        found: list[Item] = items
+        return found
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""

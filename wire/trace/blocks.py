@@ -247,8 +247,8 @@ class Rows(NamedTuple):
 class Pending(NamedTuple):
     """The records of a block that is not built yet.
 
-    rows: in order. data: the records' bytes in any number of pieces. sample: the checksum covers a sample only; requires
-    data in one piece, and no compression.
+    rows: in order. data: the records' bytes in any number of pieces. sample: the checksum covers a sample only; this
+    requires data in one piece, and no compression.
     """
 
     rows: list[Rows]

@@ -92,7 +92,7 @@ class RecordWriter:
 
     def _end_columns(self) -> None:
         if self._ts:
-            numbers = (each.tobytes() for each in (self._ts, self._connections, self._ends))
+            numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
             self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
             self._clear_columns()
 
@@ -130,11 +130,11 @@ class RecordWriter:
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, first_ns: int, last_ns: int, size: int, *columns: bytes) -> None:
-        """Takes frames without their data, whose size is given. columns: of `Rows`, but for the kinds."""
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, rows: Rows) -> None:
+        """Takes frames without their data, whose size is given."""
         self._time(first_ns, last_ns)
         self._end_columns()
-        self._rows.append(Rows(*columns, bytes(len(columns[-1]))))
+        self._rows.append(rows)
         self._size += size
 
     def _pending(self) -> Pending | None:
@@ -304,7 +304,7 @@ class TraceWriter:
         """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
         return self._records._block_of(self.take_pending())
 
-    def take_pending(self, memory: bytearray | None = None) -> Pending | None:
+    def take_pending(self, memory: Buffer | None = None) -> Pending | None:
         """Like `take_parts`, but without the cost of a block; None if there are no records.
 
         memory: what to use from now on, so that the data may stay in the memory used so far.
@@ -346,9 +346,9 @@ class TraceWriter:
         while index < count:
             source, start = pieces[index][3], at
             rules = (records._size - at, self._max_body, self._looked_at, self._held)
-            index, at, size, first_ns, last_ns, *columns = whole_frames(source, pieces, index, at, *rules)
+            index, at, size, first, last, times, numbers, ends, ways = whole_frames(source, pieces, index, at, *rules)
             if size:
-                records._put_frames(first_ns, last_ns, size, *columns)
+                records._put_frames(first, last, size, Rows(times, numbers, ends, ways, bytes(len(ways))))
                 self._keep(source, start, start + size)
             if index < count:
                 at = self._take_other(pieces[index], at)
@@ -395,7 +395,8 @@ class TraceWriter:
             return stop
         need = _HEADER_BYTES
         if stop - at >= _HEADER_BYTES:
-            code, length = _read_header(source, at)
+            header: tuple[int, int] = _read_header(source, at)
+            code, length = header
             need += length
             if not 0 <= length <= self._max_body:
                 self._held[key] = None
