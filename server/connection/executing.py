@@ -85,18 +85,19 @@ class LaneHost:
         """
         lane, is_over, done = self._lane, self._queue.is_over, start
         while done < len(items):
-            item = items[done]
+            item, is_held = items[done], False
             if isinstance(item, list):
                 if not lane.passes_appends:
                     items[done : done + 1] = one_by_one((item,))
                     continue
-                self._pass_appends(session, item, sum(len(rows) for _, rows in item))
+                self._pass_appends(session, item, sum([len(rows) for _, rows in item]))
             elif isinstance(item, Append) and item.expected_offset is None and lane.passes_appends:
                 self._pass_appends(session, item, 1)
             else:
                 self.apply(session, lane.request(item))
+                is_held = self.is_paused
             done += 1
-            if session.ending is not _NOT_YET or self.is_paused or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
+            if is_held or session.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
                 break
         return done
 
