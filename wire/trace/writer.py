@@ -5,7 +5,7 @@ little: bytes are copied once, into reused memory, and the frames of many pieces
 takes whole records, for filters and converters.
 
 Invariants: records passed to `RecordWriter` are read back unchanged; once a `TraceWriter` is finished, each byte that
-it took is in exactly one record, in order. No I/O, no clock; standard library only.
+it took is in exactly one record, in order. No I/O, no clock.
 """
 
 from __future__ import annotations
