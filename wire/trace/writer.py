@@ -382,11 +382,13 @@ class TraceWriter:
     def _take_other(self, piece: Piece, at: int) -> int:
         """Takes what `whole_frames` has stopped at; returns the position behind it.
 
-        There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a frame to be
-        redacted; 4. a frame that is incomplete, or has an impossible length.
+        There are five cases: 1. no bytes; 2. the direction is not framed any more; 3. the rest of a frame; 4. a whole
+        frame, which may have to be redacted; 5. a frame that is incomplete, or has an impossible length.
         """
         ts_ns, connection, direction, source, _, stop = piece
         key = connection << 1 | direction
+        if at == stop:
+            return at
         if key in self._held:
             half = self._held[key]
             if half is not None:
