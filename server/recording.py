@@ -49,7 +49,7 @@ class Recorder(Protocol):
 
 
 class TraceRecorder(ABC):
-    """Turns the traffic of a server's connections into blocks of a capture, which `write` takes as pieces.
+    """Turns the traffic of a server's connections into blocks of a capture, which `take_block` takes from the writer.
 
     Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So what a fault
     rule says about a connection's number does not depend on the controller.
@@ -64,8 +64,8 @@ class TraceRecorder(ABC):
         self._clock = clock
 
     @abstractmethod
-    def write(self, parts: list[Buffer]) -> None:
-        """Takes the pieces of a block, which are valid only until it returns."""
+    def take_block(self) -> None:
+        """Takes the pending records from the writer, as a block: it is full, or old enough."""
 
     def opened(self, **facts: str) -> int:
         """Records that a connection was opened; returns its number."""
@@ -78,29 +78,29 @@ class TraceRecorder(ABC):
     def received(self, connection: int, data: Buffer) -> None:
         """Records bytes sent by the client, in any pieces; they are copied."""
         if self._writer.add(self._clock(), connection, 0, data):
-            self.write(self._writer.take_parts())
+            self.take_block()
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
             if self._writer.add(self._clock(), connection, 1, part):
-                self.write(self._writer.take_parts())
+                self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""
         if self._writer.closed(self._clock(), connection, by, **facts):
-            self.write(self._writer.take_parts())
+            self.take_block()
 
     def called(self, direction: Direction, call: Call) -> None:
         """Records the request or the answer of a controller call."""
         self.calls = max(self.calls, call.number)
         if self._writer.called(self._clock(), direction, call):
-            self.write(self._writer.take_parts())
+            self.take_block()
 
     def tick(self) -> None:
         """Writes pending data that is old enough."""
         if self._writer.due(self._clock()):
-            self.write(self._writer.take_parts())
+            self.take_block()
 
 
 class _Together:

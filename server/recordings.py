@@ -1,7 +1,8 @@
 """Recordings that are started and stopped while a server runs: parts of its kept traffic.
 
-A recording holds the blocks that `Traffic` makes between its start and its stop, in memory, and shares them with it. It
-is a capture like that of `Traffic.trace`: a connection that was open before has no record of its opening.
+A recording holds a copy of the blocks that `Traffic` makes between its start and its stop, in memory. Recordings that run
+at the same time share it. It is a capture like that of `Traffic.trace`: a connection that was open before has no record
+of its opening.
 
 Invariants: all recordings together hold at most `max_bytes`, because each reserves its limit until it is stopped; a
 recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded.
@@ -12,11 +13,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from segstore.wire.trace import HEADER_BYTES, Columns, read_header
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from segstore.server.traffic import KeptBlock, Traffic
-    from segstore.wire.trace import Record
+    from segstore.server.traffic import Traffic
+    from segstore.wire.trace import Pending, Record
 
 MOST_BYTES: Final = 512 * 1024 * 1024
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
@@ -57,32 +60,31 @@ class KeptRecording:
         self.records = 0
         self.problem = ""
         self._start = start
-        self._blocks: list[KeptBlock] = []
+        self._blocks: list[bytes] = []
 
     @property
     def reserved_bytes(self) -> int:
         return self.max_bytes if self.stopped_ms is None else self.size
 
-    def take(self, block: KeptBlock, now_ms: int) -> None:
-        """Adds a block, or ends at the limit."""
-        if self.stopped_ms is not None:
-            return
-        if self.size + len(block.data) > self.max_bytes:
+    def take(self, block: bytes, records: int, now_ms: int) -> None:
+        """Adds a block with so many records, or ends at the limit."""
+        if self.size + len(block) > self.max_bytes:
             self.stopped_ms = now_ms
             self.problem = f"it ended at its limit of {self.max_bytes:,} bytes; later traffic is missing"
             return
         self._blocks.append(block)
-        self.size += len(block.data)
-        self.records += block.records
+        self.size += len(block)
+        self.records += records
 
     def trace(self) -> list[bytes]:
         """Returns the pieces of the capture."""
-        return [self._start, *(each.data for each in self._blocks)]
+        return [self._start, *self._blocks]
 
     def all_records(self) -> Iterator[Record]:
         """Yields what is recorded now; may continue while it grows."""
         for block in tuple(self._blocks):
-            yield from block.columns()
+            header = read_header(block, 0)
+            yield from Columns(block[HEADER_BYTES : HEADER_BYTES + header.stored], header.records)
 
 
 class Recordings:
@@ -103,9 +105,12 @@ class Recordings:
     def _now_ms(self) -> int:
         return self._clock() // 1_000_000
 
-    def _take(self, block: KeptBlock) -> None:
-        for each in self._all.values():
-            each.take(block, self._now_ms())
+    def _take(self, pending: Pending) -> None:
+        running = [each for each in self._all.values() if each.stopped_ms is None]
+        if running:
+            block = b"".join(pending.block(self._traffic.mark))
+            for each in running:
+                each.take(block, pending.records, self._now_ms())
 
     def get(self, name: str) -> KeptRecording:
         """Returns a recording, with all traffic so far. Raises NoSuchRecording."""

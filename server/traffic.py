@@ -1,10 +1,11 @@
 """The newest traffic of a server, kept in memory: a trace whose oldest blocks are discarded.
 
-`Traffic` is a recorder. Recording costs what `segstore.wire.trace.writer` costs; nothing is decoded until it is read.
-`records` and `trace` read what is kept, at any time.
+`Traffic` is a recorder. Bytes are copied once, into memory that is used again when its records are discarded; nothing
+is decoded, and no block is built, until it is read. `records` and `trace` read what is kept, at any time.
 
-Invariants: whole records take at most `max_bytes`, and incomplete frames at most as much again; delegation tokens are
-not kept. A record's number counts all records since the start, so it stays the same until the record is discarded.
+Invariants: whole records, with the memory that they are in, take at most `max_bytes`, and incomplete frames at most as
+much again; delegation tokens are not kept. A record's number counts all records since the start, so it stays the same
+until the record is discarded.
 """
 
 from __future__ import annotations
@@ -14,32 +15,25 @@ import time
 from bisect import bisect_right
 from collections import deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.server.recording import TraceRecorder
 from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION, WireError, decode
 from segstore.wire.commands import SetupAppend
-from segstore.wire.trace import (
-    HEADER_BYTES,
-    SECRET_CODES,
-    Columns,
-    Direction,
-    Metadata,
-    TraceWriter,
-    make_mark,
-    read_header,
-    redact,
-)
+from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, make_mark, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from segstore.wire import Buffer
-    from segstore.wire.trace import Record
+    from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 1024 * 1024
 """As large as blocks must be for their checksums to cover a sample only."""
+_MEMORY_BYTES: Final = _BLOCK_BYTES + 64 * 1024
+_RECORD_BYTES: Final = 26
+"""What a record takes beside its data: its columns."""
 _NEVER_NS: Final = 1 << 62
 _MOST_WRITERS: Final = 10_000
 _MOST_CLOSED: Final = 1_000
@@ -47,16 +41,24 @@ _LONGEST_NAME: Final = 1_024
 _CODE: Final = SetupAppend.code.to_bytes(4, "big")
 
 
-class KeptBlock(NamedTuple):
-    """Records of a capture. first: the number of the first one. records: how many there are."""
+class _Block:
+    """Records of a capture.
 
-    first: int
-    records: int
-    data: bytes
+    Attributes:
+        first: the number of the first one.
+        size: bytes that they take in memory.
+        memory: where their data is; None if it is in memory of its own.
+        pending: the records; None once they are discarded.
+    """
 
-    def columns(self) -> Columns:
-        header = read_header(self.data, 0)
-        return Columns(self.data[HEADER_BYTES : HEADER_BYTES + header.stored], header.records)
+    __slots__ = ("first", "memory", "pending", "size")
+
+    def __init__(self, first: int, pending: Pending, memory: bytearray | None) -> None:
+        own = sum(len(each) for each in pending.data if memory is None or getattr(each, "obj", None) is not memory)
+        self.first = first
+        self.pending: Pending | None = pending
+        self.memory = memory
+        self.size = own + _RECORD_BYTES * pending.records + (0 if memory is None else len(memory))
 
 
 _first = attrgetter("first")
@@ -70,7 +72,7 @@ class Traffic(TraceRecorder):
         started_ns: time of its start, in ns since 1970.
         last: number of the last record that `flush` has made readable; 0 if there is none.
         peers: facts about connections, by number: those that are open, and the last 1,000 that were closed.
-        taker: called with each block, once it is readable; None for no such function.
+        taker: called with the records of each block, which are valid during the call; None for no such function.
         writers: the segment that each writer was last set up for, by the bytes of its id, for the last 10,000.
     """
 
@@ -82,6 +84,8 @@ class Traffic(TraceRecorder):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._memory = bytearray(_MEMORY_BYTES)
+        self._spare: bytearray | None = None
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
@@ -90,6 +94,7 @@ class Traffic(TraceRecorder):
             block_bytes=_BLOCK_BYTES,
             flush_after_ns=_NEVER_NS,
             max_frame_bytes=max_frame_bytes,
+            memory=self._memory,
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock)
@@ -98,9 +103,9 @@ class Traffic(TraceRecorder):
         self.last = 0
         self.peers: dict[int, Mapping[str, str]] = {}
         self.writers: dict[bytes, str] = {}
-        self.taker: Callable[[KeptBlock], None] | None = None
+        self.taker: Callable[[Pending], None] | None = None
         self._closed: deque[int] = deque()
-        self._blocks: deque[KeptBlock] = deque()
+        self._blocks: deque[_Block] = deque()
         self._bytes = 0
 
     # --- recording --------------------------------------------------------------------------------------------------
@@ -116,18 +121,36 @@ class Traffic(TraceRecorder):
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
 
-    def write(self, parts: list[Buffer]) -> None:
-        data = b"".join(parts)
-        if not data:
+    def received(self, connection: int, data: Buffer) -> None:
+        if not self._writer.has_room(len(data)):
+            self.take_block()
+        super().received(connection, data)
+
+    def take_block(self) -> None:
+        """Keeps the pending records; few of them without the memory that they are in, which is then used again."""
+        others: bytearray | None = None
+        if not self._writer.has_room(_MEMORY_BYTES // 2):
+            others, self._spare = self._spare or bytearray(_MEMORY_BYTES), None
+        pending = self._writer.take_pending(others)
+        if pending is None:
             return
-        block = KeptBlock(self.last + 1, read_header(data, 0).records, data)
+        if others is None:
+            block = _Block(self.last + 1, pending._replace(data=[b"".join(pending.data)]), None)
+        else:
+            block = _Block(self.last + 1, pending, self._memory)
+            self._memory = others
         self._blocks.append(block)
-        self._bytes += len(data)
-        self.last += block.records
+        self._bytes += block.size
+        self.last += pending.records
         if self.taker is not None:
-            self.taker(block)
+            self.taker(pending)
         while self._bytes > self.max_bytes:
-            self._bytes -= len(self._blocks.popleft().data)
+            self._discard(self._blocks.popleft())
+
+    def _discard(self, block: _Block) -> None:
+        self._bytes -= block.size
+        block.pending = None
+        self._spare = block.memory or self._spare
 
     def _redacted(self, frame: bytes, whole: bool) -> bytes:
         if whole and frame.startswith(_CODE):
@@ -151,14 +174,14 @@ class Traffic(TraceRecorder):
 
     def flush(self) -> int:
         """Makes all whole frames readable. Returns the number of the last record."""
-        self.write(self._writer.take_parts())
+        self.take_block()
         return self.last
 
     def clear(self) -> None:
         """Discards all records so far. Later ones continue their numbers."""
         self.flush()
-        self._blocks.clear()
-        self._bytes = 0
+        while self._blocks:
+            self._discard(self._blocks.popleft())
 
     @property
     def first(self) -> int:
@@ -173,19 +196,27 @@ class Traffic(TraceRecorder):
         for block in blocks[max(0, bisect_right(blocks, first, key=_first) - 1) :]:
             if block.first > last:
                 return
-            columns = block.columns()
+            if block.pending is None:
+                continue
+            columns = block.pending.columns()
             for index in range(max(0, first - block.first), min(len(columns), last + 1 - block.first)):
                 yield block.first + index, columns[index]
 
     def trace(self) -> list[bytes]:
         """Returns the pieces of a capture of everything kept."""
         self.flush()
-        return [self.start, *(each.data for each in self._blocks)]
+        kept = [each.pending for each in self._blocks if each.pending is not None]
+        return [self.start, *(b"".join(each.block(self.mark)) for each in kept)]
 
     @property
     def start(self) -> bytes:
         """The block with which a capture of this traffic starts."""
         return self._writer.start()
+
+    @property
+    def mark(self) -> bytes:
+        """The mark of its blocks."""
+        return self._writer.mark
 
     @property
     def metadata(self) -> Metadata:

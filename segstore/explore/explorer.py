@@ -28,7 +28,6 @@ from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.recording import TraceRecorder
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
-from segstore.wire import Buffer
 from segstore.wire.blocks import Append
 from segstore.wire.names import is_index, is_transient
 from segstore.wire.printable import printable
@@ -420,10 +419,10 @@ class _Recorder(TraceRecorder):
         super().__init__(TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore")))
         self._blocks = [self._writer.start()]
 
-    def write(self, parts: list[Buffer]) -> None:
-        self._blocks.append(b"".join(parts))
+    def take_block(self) -> None:
+        self._blocks.append(self._writer.take())
 
     def records(self) -> list[Record]:
         """Ends the recording and returns its records."""
-        self.write(self._writer.finish_parts(self._clock()))
+        self._blocks.append(self._writer.finish(self._clock()))
         return [each for each in read_records(b"".join(self._blocks)) if isinstance(each, Record)]

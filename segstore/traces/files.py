@@ -298,7 +298,7 @@ class FileRecorder(TraceRecorder):
             redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
-            memory=self._memory,
+            memory=memoryview(self._memory),
         )
         super().__init__(writer, clock)
         try:
@@ -306,7 +306,7 @@ class FileRecorder(TraceRecorder):
         except FileExistsError as cause:
             said = "the file exists, and a recording never overwrites a file"
             raise FileExistsError(cause.errno, said, str(path)) from cause
-        self.write([self._writer.start()])
+        self._write([self._writer.start()])
         if self.failure is not None:
             raise self.failure
         if _DIRECT:
@@ -321,7 +321,7 @@ class FileRecorder(TraceRecorder):
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""
         if self._file is not None:
-            self.write(self._writer.finish_parts(self._clock()))
+            self._write(self._writer.finish_parts(self._clock()))
         self._end()
 
     def _end(self) -> None:
@@ -332,7 +332,10 @@ class FileRecorder(TraceRecorder):
             os.close(self._direct)
             self._direct = None
 
-    def write(self, parts: list[Buffer]) -> None:
+    def take_block(self) -> None:
+        self._write(self._writer.take_parts())
+
+    def _write(self, parts: list[Buffer]) -> None:
         if self._file is None or not any(parts):
             return
         try:
@@ -369,17 +372,20 @@ class FileRecorder(TraceRecorder):
         first = filler(self._position, page)
         if first:
             self._write_all(file, [first])
-        head = b"".join([filler(size, page), *columns])
+        head = [filler(size, page), *columns]
+        of_head = sum(map(len, head))
         tail = bytes(padding) + filler(len(data) + len(padding), page)
         end = len(data) + len(tail)
         if end > len(self._memory):
             self._write_all(file, parts)
             return
-        if len(head) > len(self._columns):
-            self._columns = mmap.mmap(-1, len(head))
-        self._columns[: len(head)] = head
+        if of_head > len(self._columns):
+            self._columns = mmap.mmap(-1, of_head)
+        self._columns.seek(0)
+        for part in head:
+            self._columns.write(part)
         self._memory[len(data) : end] = tail
-        pages: list[Buffer] = [memoryview(self._columns)[: len(head)], memoryview(self._memory)[:end]]
+        pages: list[Buffer] = [memoryview(self._columns)[:of_head], memoryview(self._memory)[:end]]
         try:
             written = os.pwritev(direct, pages, self._position)
         except OSError as error:
@@ -390,6 +396,6 @@ class FileRecorder(TraceRecorder):
             self._direct = None
         os.lseek(file.fileno(), self._position + written, os.SEEK_SET)
         self._position += written
-        left = len(head) + end - written
+        left = of_head + end - written
         if left:
             self._write_all(file, [memoryview(b"".join(pages))[-left:]])

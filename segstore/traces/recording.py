@@ -121,7 +121,10 @@ class LineRecorder(TraceRecorder):
         hide = None if record_tokens else redact
         super().__init__(TraceWriter(self._mark, metadata, redact=hide, redact_codes=SECRET_CODES))
 
-    def write(self, parts: list[Buffer]) -> None:
+    def take_block(self) -> None:
+        self._print(self._writer.take_parts())
+
+    def _print(self, parts: list[Buffer]) -> None:
         if self.failure is not None:
             return
         try:
@@ -139,4 +142,4 @@ class LineRecorder(TraceRecorder):
 
     def close(self) -> None:
         """Prints pending records."""
-        self.write(self._writer.finish_parts(self._clock()))
+        self._print(self._writer.finish_parts(self._clock()))

@@ -253,8 +253,12 @@ class Trace {
     const of = await gathered(await this.bytesOf("change_of"), changes, 1);
     const to = await gathered(await this.bytesOf("change_to"), changes, 2);
     const start = new Int32Array(entities.length * most_facts + 1);
-    for (const each of of) start[each + 1]++;
-    for (let fact = 1; fact < start.length; fact++) start[fact] += start[fact - 1];
+    await inSlices(changes, 1 << 16, (from, to) => {
+      for (let each = from; each < to; each++) start[of[each] + 1]++;
+    });
+    await inSlices(start.length - 1, 1 << 18, (from, to) => {
+      for (let fact = from; fact < to; fact++) start[fact + 1] += start[fact];
+    });
     const next = start.slice(), byFact = new Int32Array(changes);
     await inSlices(changes, 1 << 16, (from, to) => {
       for (let each = from; each < to; each++) byFact[next[of[each]]++] = each;
@@ -262,6 +266,22 @@ class Trace {
     const recordOf = (change) => at[2 * change];
     this.changes = { recordOf, values: new BigInt64Array(to.buffer), start, byFact };
     return this.changes;
+  }
+
+  /** The numbers of the entities with a name, by kind and name; that of a transaction without its hyphens. */
+  async entitiesNamed() {
+    if (this.named) return this.named;
+    const { entities } = this.tables.states, named = new Map();
+    await inSlices(entities.length, 1 << 13, (from, to) => {
+      for (let number = from; number < to; number++) {
+        const [kind, name] = entities[number], key = `${kind} ${kind === "transaction" ? name.replaceAll("-", "") : name}`;
+        const found = named.get(key);
+        if (found) found.push(number);
+        else named.set(key, [number]);
+      }
+    });
+    this.named = named;
+    return named;
   }
 
   /** What is known of an entity after a record: [fact, value, the record that says so, its number of changes so far]. */

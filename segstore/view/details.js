@@ -250,18 +250,22 @@ async function states(trace, at, open) {
   const { entities } = trace.tables.states, names = new Set(trace.namesOf(at).map(([name]) => name));
   const writer = trace.tables.writers[trace.writer[at]];
   const transactions = new Set(Array.from(names, (name) => /#transaction\.([0-9a-f]{32})/i.exec(name)?.[1].toLowerCase()).filter(Boolean));
-  const isOurs = ([kind, name, of]) => kind === "segment" ? names.has(name)
-    : kind === "writer" ? name === writer && (!names.size || names.has(of)) : transactions.has(name.replaceAll("-", ""));
   const parts = [element("h3", null, `State after record ${at + 1}`)];
   const area = element("div", null), about = async (entity) => {
     const [kind, name, of] = entities[entity], rows = await trace.stateOf(entity, at);
     const lines = rows.map(([fact, value, record, changes]) => [fact, `${value === NONE ? "none" : shown(value)} `, link(`since record ${record + 1}`, () => open(record)), changes > 1 ? ` (${changes} changes)` : ""]);
     return element("section", { ariaLabel: kind }, element("p", null, element("strong", null, kind), ` ${shown(name)}${of ? ` of ${shown(of)}` : ""}`), lines.length ? pairs(lines) : element("p", { className: "facts" }, "Nothing is known yet."));
   };
-  const ours = entities.map((each, number) => [each, number]).filter(([each]) => isOurs(each)).slice(0, 12);
-  for (const [, number] of ours) parts.push(await about(number));
+  const named = await trace.entitiesNamed(), numbers = (key) => named.get(key) ?? [];
+  const ours = [
+    ...Array.from(names, (name) => numbers(`segment ${name}`)), ...Array.from(transactions, (id) => numbers(`transaction ${id}`)),
+    numbers(`writer ${writer}`).filter((number) => !names.size || names.has(entities[number][2])),
+  ].flat().sort((one, other) => one - other);
+  for (const number of ours.slice(0, 12)) parts.push(await about(number));
   const others = element("select", { ariaLabel: "State of another segment, writer or transaction" }, element("option", { value: "" }, "Another segment, writer or transaction …"));
-  for (const [number, [kind, name, of]] of entities.slice(0, 2000).entries()) others.append(element("option", { value: number }, shown(`${kind} ${name}${of ? ` of ${of}` : ""}`)));
+  others.addEventListener("focus", () => { // making them takes longer than all else here
+    for (const [number, [kind, name, of]] of entities.slice(0, 2000).entries()) others.append(element("option", { value: number }, shown(`${kind} ${name}${of ? ` of ${of}` : ""}`)));
+  }, { once: true });
   others.addEventListener("change", async () => area.replaceChildren(...(others.value ? [await about(Number(others.value))] : [])));
   if (entities.length) parts.push(others, area);
   if (entities.length > 2000) parts.push(element("p", { className: "facts" }, `The first 2,000 of ${entities.length.toLocaleString("en")} can be chosen here; any other appears with its own records.`));

@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         return buffers.crowded_view if self._hub.queue.is_crowded else buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        hub, session, received, held = self._hub, self.session, self.received, self._held
+        hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
         hub.service.counters.bytes_in += nbytes
         self.bytes_in += nbytes
         if self._recorder is not None:
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             left
             or received.has_part
             or session.reads
-            or self._lane is not None
+            or (lane is not None and (self.held_bytes or lane.held_bytes))
             or (held is not None and held.bytes > _SMALL_BYTES)
         ):
             self.look_up()

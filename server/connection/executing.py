@@ -1,6 +1,7 @@
 """Executes what one peer has sent, sans I/O: with its session, and through its lane if there are rules or observers.
 
 Through a lane, requests are executed one by one, because rules are asked about each, and replies leave as it decides.
+While no rule can match an unconditional append, appends are executed together all the same (`Lane.passes_appends`).
 
 Invariants: requests are executed in the order in which they were received, and whatever was received is executed unless
 the session ends; the session learns when nothing is in flight behind a failed append.
@@ -14,17 +15,18 @@ from segstore.server.connection.receiving import Received
 from segstore.server.connection.session import WRITE_ABOVE_BYTES, Session
 from segstore.server.connection.states import Ending
 from segstore.server.faults import End, Execute, Finish, Forget, Send
-from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder
+from segstore.wire.blocks import WHOLE_APPENDS, Append, AppendBlockDecoder, one_by_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from segstore.server.connection.deadlines import Waits
     from segstore.server.connection.hub import ConnectionHub
     from segstore.server.connection.service import StoreService
+    from segstore.server.connection.writers import Item
     from segstore.server.faults import Effect, Lane, Seen
-    from segstore.wire import Buffer, Command
-    from segstore.wire.blocks import Append
+    from segstore.wire import Buffer
+    from segstore.wire.blocks import Run
 
 _NOT_YET: Final = Ending.NOT_YET
 _SLICE_ITEMS: Final = 4096
@@ -76,16 +78,39 @@ class LaneHost:
         """Whether no reply is held."""
         return self._lane.is_drained
 
-    def execute(self, session: Session, items: Sequence[Command | Append], start: int) -> int:
+    def execute(self, session: Session, items: list[Item], start: int) -> int:
         """Executes requests in order, from `start`, until the slice is used up, enough output is pending or the lane
-        holds one; returns how many of all are done.
+        holds one; returns how many of all are done. Appends of runs take the place of the runs in `items` if rules are
+        asked about each.
         """
-        lane, is_over = self._lane, self._queue.is_over
-        for done in range(start, len(items)):
-            self.apply(session, lane.request(items[done]))
-            if session.ending is not _NOT_YET or self.is_paused or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
-                return done + 1
-        return len(items)
+        lane, is_over, done = self._lane, self._queue.is_over, start
+        while done < len(items):
+            item, is_held = items[done], False
+            if isinstance(item, list):
+                if not lane.passes_appends:
+                    items[done : done + 1] = one_by_one((item,))
+                    continue
+                self._pass_appends(session, item, sum([len(rows) for _, rows in item]))
+            elif isinstance(item, Append) and item.expected_offset is None and lane.passes_appends:
+                self._pass_appends(session, item, 1)
+            else:
+                self.apply(session, lane.request(item))
+                is_held = self.is_paused
+            done += 1
+            if is_held or session.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES or is_over():
+                break
+        return done
+
+    def _pass_appends(self, session: Session, appends: Append | list[Run], count: int) -> None:
+        """Executes appends that no rule is asked about; their replies leave at once."""
+        self.take_replies(session)
+        self._lane.appends_passed(count)
+        session.receive_all((appends,), whole=False)
+        if session.out:
+            if not self._out:
+                self._on_reply()
+            self.out_bytes += session.out_bytes
+            self._out += session.take_out()
 
     def take_replies(self, session: Session) -> None:
         """Passes replies of reads that waited through the lane."""
@@ -174,7 +199,7 @@ class Execution:
         service, limits = hub.service, hub.limits
         blocks = None if admin else AppendBlockDecoder(max_state_bytes=limits.connection_writer_bytes)
         decoder = service.frame_decoder(None if admin else WHOLE_APPENDS)
-        self.received = Received(hub.buffers, decoder, blocks, waits, now_s, service.counters, in_runs=lane is None)
+        self.received = Received(hub.buffers, decoder, blocks, waits, now_s, service.counters)
         whole = lane is not None
         self.session = Session(service, peer, admin=admin, on_reply=on_reply, blocks=blocks, whole_frames=whole)
         self.lane = None if lane is None else LaneHost(lane, service, on_reply=on_reply, reset=reset)
@@ -202,7 +227,7 @@ class Execution:
         has_room = True
         while has_room and session.ending is _NOT_YET and not (lane is not None and lane.is_paused):
             if received.backlog:
-                items: Sequence[Any] = received.take_backlog()
+                items = received.take_backlog()
             elif received.at < received.end:
                 items = received.decode()
             else:

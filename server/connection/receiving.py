@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire import WireError
-from segstore.wire.blocks import Append, one_by_one
+from segstore.wire.blocks import Append
 from segstore.wire.owned import owned
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ class Received:
         "_buffers",
         "_counters",
         "_data",
-        "_in_runs",
         "_now_s",
         "_waits",
         "at",
@@ -112,15 +111,12 @@ class Received:
         waits: Waits,
         now_s: Callable[[], float],
         counters: Counters,
-        *,
-        in_runs: bool,
     ) -> None:
         """buffers: where reads come in. waits: since when parts are incomplete, by the clock `now_s`. counters: count
-        what cannot be decoded. in_runs: whole appends may come as runs.
+        what cannot be decoded.
         """
         self.decoder = decoder
         self.blocks = blocks
-        self._in_runs = in_runs
         self._buffers = buffers
         self._waits = waits
         self._now_s = now_s
@@ -161,41 +157,40 @@ class Received:
         self.release()
         self._data, self.at, self.end = more, 0, len(more)
 
-    def take_backlog(self) -> Sequence[Item]:
+    def take_backlog(self) -> list[Item]:
         """The items that were put back; the caller executes them."""
         items, self.backlog, self._backlog_bytes = self.backlog, [], 0
         self.step = len(items)
         return items
 
-    def decode(self) -> Sequence[Item]:
+    def decode(self) -> list[Item]:
         """Decodes the next step: items to be executed before the next call, or put back."""
         decoder, blocks, waits = self.decoder, self.blocks, self._waits
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
-        items: Sequence[Any]
+        items: Any
         try:
             items = decoder.feed(self._data, self.end, self.at, most=_STEP, records=writers, changed=block_open)
             self.step, self.at = decoder.taken, decoder.position
         except WireError as error:
-            items, self.problem, self.at = error.decoded, error, self.end
+            items, self.problem, self.at = list(error.decoded), error, self.end
             self.step = len(items)
             self._counters.malformed_frames += 1
         has_frames = bool(items)
-        if blocks is not None:
-            if len(items) != 1 or type(items[0]) is not list:  # nearly every read of a busy writer is one list of runs
-                try:
-                    items = blocks.feed_all(items)
-                except WireError as error:
-                    items, self.problem, self.at = error.decoded, error, self.end
-                    self._counters.protocol_violations += 1
-            if not self._in_runs:
-                items = one_by_one(items)
+        # Nearly every read of a busy writer is one list of runs.
+        if blocks is not None and (len(items) != 1 or type(items[0]) is not list):
+            try:
+                items = blocks.feed_all(items)
+            except WireError as error:
+                items, self.problem, self.at = list(error.decoded), error, self.end
+                self._counters.protocol_violations += 1
         partial = decoder.buffered_bytes > 0
         block_open = blocks is not None and blocks.block_open
         had_part, self.has_part = self.has_part, partial or block_open
         if self.has_part or had_part or waits.first_frame_since is not None:
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
-        return items
+        found: list[Item] = items
+        return found
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""

@@ -172,13 +172,19 @@ class Lane:
 
     @property
     def passes_appends(self) -> bool:
-        """Whether unconditional appends and acknowledgements are forwarded at once, whatever they say."""
+        """Whether unconditional appends and their replies need not come here one by one: a host that learns the replies
+        as it executes calls `appends_passed`, another one `pass_appends` and `pass_acknowledgement`.
+        """
         faults = self._faults
         looks = faults.looks_at_appends or faults.looks_at_replies or faults.observer is not None
         replaces = self._refused or self._hidden or self._instead or self._pending.planned
         return not (looks or replaces or self.is_deaf) and self._outgoing.is_open
 
     # --- requests ---------------------------------------------------------------------------------------------------
+
+    def appends_passed(self, count: int) -> None:
+        """So many appends are executed and answered; only while `passes_appends`."""
+        self._faults.next_request(count)
 
     def pass_appends(self, segment: str, writer_id: UUID, appends: list[tuple[int, int]]) -> None:
         """Appends of one writer, by event number and request id, are executed; only while `passes_appends`.

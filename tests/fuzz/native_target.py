@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import Pending
@@ -30,6 +31,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace.framing import marked, whole_frames
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
 
@@ -106,6 +108,14 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(murmur3_128_low, lambda: (pieces[0], number))
+    bounds = [0, *cuts, len(data)]
+    recorded = [(at, few, at % 2, data, *where) for at, where in enumerate(pairwise(bounds))]
+    if chance.random() < 0.2:
+        recorded[chance.randrange(len(recorded))] = chance.choice(((5, number, 0, data, 0, start), *ODD))
+    index = chance.randrange(len(recorded) + 2)
+    at = bounds[index] if index < len(bounds) and chance.random() < 0.9 else start
+    most = chance.choice((64, 1 << 24, number))
+    both(whole_frames, lambda: (data, recorded, index, at, few, most, marked(data[:few]), {few: None}))
     for call, seen in zip((tell_stored, behind(tell_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
         call(items, lambda problem, seen=seen: seen.append(type(problem)))

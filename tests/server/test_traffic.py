@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import count
 
 from segstore.server.recording import WITH_ROLE, together
@@ -62,6 +63,57 @@ def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
     kept.received(number, encode(KeepAlive())[3:])
     assert kept.flush() == 2
     assert [(each, record.data) for each, record in kept.records()] == [(2, encode(KeepAlive()))]
+
+
+def test_memory_of_discarded_records_is_used_again_without_changing_what_is_read() -> None:
+    kept = traffic(4 * MIB)
+    number, sent = kept.opened(), list[bytes]()
+    reading = None
+    for each in range(400):
+        frames = b"".join(encode(append(each, bytes((each % 256,)) * size)) for size in (10, 9_000, 60_000))
+        sent.append(frames)
+        kept.received(number, frames[:1])
+        kept.received(number, frames[1:])
+        if each == 100:
+            kept.flush()
+            reading = kept.records()
+            first, _ = next(reading)
+    assert reading is not None
+    kept.flush()
+    assert kept.first > first
+    frames_of = dict(enumerate((frame for each in sent for frame in split(each)), 2))
+    for found, record in (*reading, *kept.records()):
+        assert record.data == frames_of[found]
+    assert kept.last == 1 + 3 * 400
+    assert [each for each, _ in kept.records()] == list(range(kept.first, kept.last + 1))
+
+
+def split(data: bytes) -> list[bytes]:
+    frames = []
+    while data:
+        size = 8 + int.from_bytes(data[4:8], "big")
+        frames.append(data[:size])
+        data = data[size:]
+    return frames
+
+
+def test_what_is_kept_takes_no_more_memory_than_was_set_whatever_comes() -> None:
+    tracemalloc.start()
+    try:
+        kept = traffic(6 * MIB)
+        number = kept.opened()
+        for size in (100, 700_000, 3 * MIB, 5_000, 100, 900_000) * 6:
+            frame = encode(append(1, bytes(size)))
+            for _ in range(max(1, 300_000 // size)):
+                kept.received(number, frame)
+                kept.sent(number, [frame])
+            if size == 5_000:
+                kept.flush()
+            assert tracemalloc.get_traced_memory()[0] < 6 * MIB + 2 * 1_200_000 + 4 * MIB, (
+                "beside it, what is written to"
+            )
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_block_that_is_larger_than_the_limit_is_not_kept() -> None:

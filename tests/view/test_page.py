@@ -161,6 +161,25 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
 
 
 @needs_chromium
+async def test_the_state_of_anything_else_can_be_chosen_from_a_list_made_when_it_is_needed(tmp_path: Path) -> None:
+    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+        assert "acknowledged" not in await opened(browser, 1)
+        options = "[...drawer.querySelector('select').options].map((each) => each.text)"
+        assert await browser.get(options) == ["Another segment, writer or transaction …"]
+        for _ in range(2):
+            await browser.get("drawer.querySelector('select').dispatchEvent(new Event('focus'))")
+        names = await browser.get(options)
+        assert names[1:] == [f"segment {SEGMENT}", f"writer {WRITER} of {SEGMENT}", f"segment {SEGMENT}x"]
+        choose = (
+            "(at) => { const list = drawer.querySelector('select'); list.selectedIndex = at; "
+            "list.dispatchEvent(new Event('change')); }"
+        )
+        await browser.get(call(choose, 2))
+        await browser.until("drawer.querySelector('section')?.ariaLabel === 'writer'")
+        assert "Nothing is known yet." in await browser.get(text_of("#drawer section"))
+
+
+@needs_chromium
 async def test_every_record_is_reached_with_the_keyboard_and_said_aloud(tmp_path: Path) -> None:
     async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
         await browser.get("page.views[0].canvas.focus()")

@@ -7,7 +7,8 @@ records; `read_blocks` reads it. The fixture (`.jsonl`,
 
 Frames are kept as bytes, so a trace does not depend on the codec. Partial frames, bytes that form no frame, and the
 start and end of connections are records too. There is no I/O and no clock: the caller opens files, writes the returned
-bytes, and passes times. Standard library only, except for redaction and named fields.
+bytes, and passes times. Standard library only, except for redaction, named fields and the search for frames, which has
+an equal in C.
 """
 
 from segstore.wire.trace.blocks import (
@@ -23,6 +24,7 @@ from segstore.wire.trace.blocks import (
     DamagedBlock,
     Direction,
     Metadata,
+    Pending,
     Record,
     RecordKind,
     TraceError,
@@ -107,6 +109,7 @@ __all__ = [
     "Metadata",
     "NotATrace",
     "Pairing",
+    "Pending",
     "Record",
     "RecordKind",
     "RecordWriter",

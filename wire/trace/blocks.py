@@ -232,42 +232,68 @@ def _int64(view: memoryview) -> memoryview:
     return view.cast("q")
 
 
-def data_block(
-    mark: bytes,
-    ts_ns: array[int],
-    connection: array[int],
-    end: array[int],
-    direction: bytes | bytearray,
-    kind: bytes | bytearray,
-    data: list[Buffer],
-    *,
-    first_ts_ns: int,
-    last_ts_ns: int,
-    compress: bool = False,
-    sample: bool = False,
-) -> list[Buffer]:
-    """Builds a records block from its columns, as pieces to be written in order.
-
-    data: the records' bytes in any number of pieces; these and the columns are returned without copying.
-    sample: checksum only a sample; requires data in one piece, uncompressed.
-    int64 columns are arrays of "q" in this machine's order. Raises TraceError above MAX_BLOCK_BYTES.
+class Rows(NamedTuple):
+    """Consecutive records without their data: int64 of this machine for times, connections, and ends of the data; a
+    byte each for directions and kinds.
     """
-    count = len(ts_ns)
-    gap = bytes(padded(_COLUMN_BYTES * count) - _COLUMN_BYTES * count)
-    columns: list[Buffer] = [_little(ts_ns), _little(connection), _little(end), direction, kind, gap]
-    checked = [*columns, *map(_sample, data)] if sample and len(data) == 1 and not compress else None
-    return _block(mark, BlockType.RECORDS, count, columns + data, first_ts_ns, last_ts_ns, compress, checked)
+
+    ts_ns: bytes
+    connections: bytes
+    ends: bytes
+    directions: bytes
+    kinds: bytes
+
+
+class Pending(NamedTuple):
+    """The records of a block that is not built yet.
+
+    rows: in order. data: the records' bytes in any number of pieces. sample: the checksum covers a sample only; this
+    requires data in one piece, and no compression.
+    """
+
+    rows: list[Rows]
+    data: list[Buffer]
+    first_ts_ns: int
+    last_ts_ns: int
+    sample: bool = False
+
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return sum(len(each.kinds) for each in self.rows)
+
+    def _columns(self) -> list[Buffer]:
+        """The columns as they are in a block, in pieces."""
+        ts_ns, connections, ends, *others = zip(*self.rows, strict=True)
+        size = _COLUMN_BYTES * self.records
+        numbers = [_little(each) for column in (ts_ns, connections, ends) for each in column]
+        return [*numbers, *(each for column in others for each in column), bytes(padded(size) - size)]
+
+    def columns(self) -> Columns:
+        """Returns the records, with a copy of their bytes."""
+        return Columns(b"".join([*self._columns(), *self.data]), self.records)
+
+    def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
+        """Builds the block, as pieces to be written in order; the data is not copied.
+
+        Raises TraceError above MAX_BLOCK_BYTES.
+        """
+        columns = self._columns()
+        checked = [*columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
+        times = self.first_ts_ns, self.last_ts_ns
+        return _block(mark, BlockType.RECORDS, self.records, columns + self.data, *times, compress, checked)
 
 
 def _sample(data: Buffer) -> bytes:
     return bytes(memoryview(data)[::_SAMPLE_STEP])
 
 
-def _little(column: array[int]) -> memoryview:
+def _little(column: bytes) -> bytes:
     if sys.byteorder == "big":
-        column = array("q", column)
-        column.byteswap()
-    return memoryview(column).cast("B")
+        swapped = array("q", column)
+        swapped.byteswap()
+        return swapped.tobytes()
+    return column
 
 
 def _block(

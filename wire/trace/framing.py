@@ -1,91 +1,85 @@
-"""Finds frame boundaries in a buffer without decoding frames.
+"""Finds the frames in the bytes of recorded connections, without decoding them.
 
-Recorded traffic is repetitive: runs of acknowledgements, or of append blocks and their ends. Runs of frames with one
-length, or two alternating lengths, are found together, at a fraction of the cost of reading each length. Invariant: the
-ends are the same as found by hopping from header to header. Standard library only.
+A header has the type code and the length of what follows, so frames are found by hopping from header to header. Where a
+stream does not go on with a plain whole frame, the caller takes over.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
-from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-Memory = Any
-"""bytes, a bytearray or a memory map: types whose slices with a step are bytes or a bytearray."""
+from segstore.wire.codec import HEADER_BYTES, or_in_c
 
-_HEADER_BYTES: Final = 8
-_RUN: Final = 8
-"""Minimum number of frame pairs for which searching a run pays off."""
-_RUN_AGAIN: Final = 32
-"""Number of frames read one by one after no run was found."""
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-_CHUNK: Final = 32
-"""Number of pairs whose ends are computed at a time."""
-_ONES: Final = sum(1 << (64 * index) for index in range(2 * _CHUNK))
-_read_length = struct.Struct(">i").unpack_from
+    from segstore.wire.schema import Buffer
+
+_read_header = struct.Struct(">ii").unpack_from
+_CODES: Final = 256
 
 
-def whole_frames(data: Memory, start: int, stop: int, ends: array[int], shift: int, max_body: int) -> tuple[int, int]:
-    """Appends the end of each whole frame between start and stop, plus `shift`, to `ends`.
+Piece = tuple[int, int, int, "Buffer", int, int]
+"""Bytes that arrived together: time in ns, connection, direction, and where they are, from one position to another."""
 
-    Returns the start of the first incomplete frame and the number of its bytes needed to continue; 0 if its header has
-    an impossible length.
+
+def marked(codes: Collection[int]) -> bytes:
+    """Returns a table by the lowest byte of type codes, for `whole_frames`: 1 where one of these codes has it."""
+    lowest = {code % _CODES for code in codes}
+    return bytes(each in lowest for each in range(_CODES))
+
+
+@or_in_c()
+def whole_frames(
+    data: Buffer,
+    pieces: list[Piece],
+    index: int,
+    at: int,
+    shift: int,
+    max_body: int,
+    looked_at: bytes,
+    held: dict[int, Any],
+) -> tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]:
+    """Finds whole frames, in the pieces from `index` on, in the first one from position `at` of `data` on.
+
+    It stops at a piece that is not behind the one before in `data`, or whose
+    direction (`connection << 1 | direction`) is in `held`; and at a frame that is incomplete, has a length outside of
+    0 … `max_body`, or a type code whose lowest byte is marked in `looked_at`.
+
+    Returns the index of the piece and the position in it where it stopped; the size of the frames; the earliest and the
+    latest time; and columns, as bytes: times, connections, ends plus `shift` (each int64 of this machine), directions
+    (a byte each).
     """
-    at = before = last = start
-    look_at = len(ends) + 2
-    while stop - at >= _HEADER_BYTES:
-        length = _read_length(data, at + 4)[0]
-        if not 0 <= length <= max_body:
-            return at, 0
-        after = at + _HEADER_BYTES + length
-        if after > stop:
-            return at, after - at
-        ends.append(after + shift)
-        before, last, at = last, at, after
-        if len(ends) == look_at:
-            at = _run(data, before, last, at, stop, ends, shift)
-            look_at = len(ends) + _RUN_AGAIN
-    return at, _HEADER_BYTES
-
-
-def _run(data: Memory, first: int, second: int, at: int, stop: int, ends: array[int], shift: int) -> int:
-    """Appends the ends of the frames from `at` that alternate between the lengths of the two frames before it.
-
-    Compares each byte of the lengths across all these frames at once, which is much cheaper than reading each length.
-    Returns the end of the run.
-    """
-    one, both = second - first, at - first
-    count = (stop - at) // both
-    if count < _RUN:
-        return at
-    for start in (first, second):
-        for place in (7, 6, 5, 4):
-            column = data[start + both + place : at + count * both : both]
-            wanted = data[start + place]
-            if column.count(wanted, 0, count) != count:
-                column = column[:count]
-                count -= len(column.lstrip(bytes((wanted,))))
-                if not count:
-                    return at
-    base, left = at + shift, count
-    numbers = _ends_of_chunk(one, both)
-    while left > 0:
-        chunk = array("q", (numbers + base * _ONES).to_bytes(16 * _CHUNK, "little"))
-        if sys.byteorder == "big":
-            chunk.byteswap()
-        ends += chunk if left >= _CHUNK else chunk[: 2 * left]
-        base += _CHUNK * both
-        left -= _CHUNK
-    return at + count * both
-
-
-@lru_cache(maxsize=64)
-def _ends_of_chunk(one: int, both: int) -> int:
-    """Returns the ends of a chunk of pairs that starts at 0, as 64-bit lanes of one number, so that moving them is one
-    multiplication.
-    """
-    ends = (end for pair in range(_CHUNK) for end in (pair * both + one, pair * both + both))
-    return sum(end << (64 * index) for index, end in enumerate(ends))
+    begin, size = at, 0
+    first_ns = last_ns = 0
+    times, connections, ends, directions = array("q"), array("q"), array("q"), bytearray()
+    for number in range(index, len(pieces)):
+        ts_ns, connection, direction, source, start, stop = pieces[number]
+        if source is not data or (number != index and start != at):
+            index, at = number, start
+            break
+        if held and connection << 1 | direction in held:
+            index = number
+            break
+        already = len(ends)
+        while stop - at >= HEADER_BYTES:
+            code, length = _read_header(data, at)
+            if not 0 <= length <= min(max_body, stop - at - HEADER_BYTES) or looked_at[code % _CODES]:
+                break
+            at += HEADER_BYTES + length
+            ends.append(at + shift)
+            size = at - begin
+        if count := len(ends) - already:
+            first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if already else (ts_ns, ts_ns)
+            times.extend([ts_ns] * count)
+            connections.extend([connection] * count)
+            directions += bytes((direction,)) * count
+        if at < stop:
+            index = number
+            break
+    else:
+        index = len(pieces)
+    columns = times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
+    return index, at, size, first_ns, last_ns, *columns

@@ -1,11 +1,11 @@
 """Recorders: turn connection bytes or whole records into the blocks of a capture.
 
 `TraceWriter` takes the bytes of connections in any pieces and finds the frames in them. It costs the recorded process
-little: bytes are copied once, into reused memory, and runs of frames with one length or two alternating lengths are
-found together. `RecordWriter` takes whole records, for filters and converters.
+little: bytes are copied once, into reused memory, and the frames of many pieces are found together. `RecordWriter`
+takes whole records, for filters and converters.
 
 Invariants: records passed to `RecordWriter` are read back unchanged; once a `TraceWriter` is finished, each byte that
-it took is in exactly one record, in order. No I/O, no clock; standard library only.
+it took is in exactly one record, in order. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import struct
 from array import array
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.trace.blocks import (
@@ -21,20 +22,21 @@ from segstore.wire.trace.blocks import (
     MARK_BYTES,
     Direction,
     Metadata,
+    Pending,
     Record,
     RecordKind,
-    data_block,
+    Rows,
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import whole_frames
+from segstore.wire.trace.framing import marked, whole_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Collection
 
     from segstore.wire.schema import Buffer
     from segstore.wire.trace.calls import Call
-    from segstore.wire.trace.framing import Memory
+    from segstore.wire.trace.framing import Piece
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
@@ -46,8 +48,9 @@ _SAMPLED_BYTES: Final = 1024 * 1024
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
 _SMALL_BYTES: Final = 4096
-"""Smaller pieces are collected and framed together, so that code and tables stay in the processor's cache."""
-_read_length = _read_code = struct.Struct(">i").unpack_from
+"""Smaller pieces are collected and framed together, which costs less."""
+_read_header = struct.Struct(">ii").unpack_from
+_read_length = struct.Struct(">i").unpack_from
 
 
 def make_mark(own: bytes) -> bytes:
@@ -75,12 +78,23 @@ class RecordWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
-        self._directions, self._kinds = bytearray(), bytearray()
+        self._rows: list[Rows] = []
+        self._clear_columns()
         self._data: list[Buffer] = []
         self._size = 0
         self._first_ns = self._last_ns = 0
         self._sample = False
+
+    def _clear_columns(self) -> None:
+        """The columns have the records behind `_rows`, which came one by one."""
+        self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
+        self._directions, self._kinds = bytearray(), bytearray()
+
+    def _end_columns(self) -> None:
+        if self._ts:
+            numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
+            self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
+            self._clear_columns()
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -93,7 +107,7 @@ class RecordWriter:
 
     def take(self) -> bytes:
         """Returns a block of the pending records, b"" if there are none."""
-        return b"".join(self._take())
+        return b"".join(self._block_of(self._pending()))
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: int, data: Buffer) -> None:
         self._data.append(data)
@@ -111,39 +125,29 @@ class RecordWriter:
 
     def _time(self, first_ns: int, last_ns: int) -> None:
         """Updates the earliest and latest time; must be called before the records are added."""
-        if not self._ts:
+        if not (self._ts or self._rows):
             self._first_ns, self._last_ns = first_ns, last_ns
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, ts_ns: int, connection: int, direction: int, size: int) -> None:
-        """Takes frames whose ends are already in `_ends`, without their data."""
-        self._time(ts_ns, ts_ns)
-        count = len(self._ends) - len(self._ts)
-        self._ts += array("q", (ts_ns,)) * count
-        self._connections += array("q", (connection,)) * count
-        self._directions += bytes((direction,)) * count
-        self._kinds += bytes(count)
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, rows: Rows) -> None:
+        """Takes frames without their data, whose size is given."""
+        self._time(first_ns, last_ns)
+        self._end_columns()
+        self._rows.append(rows)
         self._size += size
 
-    def _take(self) -> list[Buffer]:
-        if not self._ts:
-            return []
-        block = data_block(
-            self.mark,
-            self._ts,
-            self._connections,
-            self._ends,
-            self._directions,
-            self._kinds,
-            self._data,
-            first_ts_ns=self._first_ns,
-            last_ts_ns=self._last_ns,
-            compress=self.compress,
-            sample=self._sample,
-        )
+    def _pending(self) -> Pending | None:
+        """Removes and returns the pending records; None if there are none."""
+        self._end_columns()
+        if not self._rows:
+            return None
+        pending = Pending(self._rows, self._data, self._first_ns, self._last_ns, self._sample)
         self._clear()
-        return block
+        return pending
+
+    def _block_of(self, pending: Pending | None) -> list[Buffer]:
+        return [] if pending is None else pending.block(self.mark, compress=self.compress)
 
 
 @dataclass(slots=True)
@@ -178,37 +182,41 @@ class TraceWriter:
         metadata: Metadata,
         *,
         redact: Callable[[bytes, bool], bytes] | None = None,
-        redact_codes: Container[int] = frozenset(),
+        redact_codes: Collection[int] = frozenset(),
         compress: bool = False,
         block_bytes: int = BLOCK_BYTES,
         flush_after_ns: int = FLUSH_AFTER_NS,
         max_frame_bytes: int = _LONGEST_FRAME,
-        memory: Memory | None = None,
+        memory: Buffer | None = None,
         most_held_bytes: int | None = None,
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
         self._redact = redact
-        self._redact_codes = redact_codes
+        self._redact_codes = redact_codes if redact is not None else frozenset()
+        self._looked_at = marked(self._redact_codes)
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
-        self._memory: Memory = bytearray(block_bytes + SPARE_BYTES) if memory is None else memory
-        self._view = memoryview(self._memory)
+        self._view = memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
         self._used = 0
         self._part: Buffer = b""
         self._part_start = self._part_stop = 0
         self.data_start: int | None = None
         self._size = 0
-        self._waiting: list[tuple[int, int, int, Memory, int, int]] = []
+        self._waiting: list[Piece] = []
         self._waits = False
         self._due_ns = 0
-        self._halves: dict[int, _Half] = {}
-        self._unframed: set[int] = set()
+        self._held: dict[int, _Half | None] = {}
+        """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
 
     @property
     def metadata(self) -> Metadata:
         return self._records.metadata
+
+    @property
+    def mark(self) -> bytes:
+        return self._records.mark
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -230,40 +238,25 @@ class TraceWriter:
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
         size = len(data)
-        if size >= _SMALL_BYTES:
-            self._add_large(ts_ns, connection, direction, data)
+        self._size += size
+        if size >= _SMALL_BYTES:  # its headers are in the processor's cache now
+            self._drain()
+            self._frame_pieces([(ts_ns, connection, direction, data, 0, size)])
             return self._added(ts_ns) or self._size >= self.block_bytes
         start = self._used
         stop = start + size
-        source: Memory = self._memory
+        source: Buffer = self._view
         if stop <= len(source):
             self._view[start:stop] = data
             self._used = stop
         else:
             source, start, stop = bytes(data), 0, size
-        self._size += size
         self._waiting.append((ts_ns, connection, direction, source, start, stop))
         return self._added(ts_ns) or self._size >= self.block_bytes
 
-    def _add_large(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
-        """Takes a piece that is framed at once, after prepending a partial frame, which keeps the order."""
-        self._drain()
-        self._size += len(data)
-        start = self._used
-        middle = start
-        half = self._halves.get(connection << 1 | direction)
-        if half is not None and len(half.data) < _SMALL_BYTES:
-            middle += len(half.data)
-        stop = middle + len(data)
-        if stop > len(self._memory):
-            self._stream(ts_ns, connection, direction, bytes(data), 0, len(data))
-            return
-        if half is not None and middle > start:
-            self._view[start:middle] = half.data
-            del self._halves[connection << 1 | direction]
-        self._view[middle:stop] = data
-        self._used = stop
-        self._stream(ts_ns, connection, direction, self._memory, start, stop)
+    def has_room(self, size: int) -> bool:
+        """Whether so many more bytes find room in the writer's memory."""
+        return self._used + size <= len(self._view)
 
     def _added(self, ts_ns: int) -> bool:
         """Records that data is pending; returns whether it is due by age."""
@@ -296,14 +289,7 @@ class TraceWriter:
 
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
-        start, stop = self._used, self._used + len(data)
-        if stop <= len(self._memory):
-            self._view[start:stop] = data
-            self._used = stop
-            self._records._put_columns(ts_ns, connection, side, kind, len(data))
-            self._keep(self._memory, start, stop)
-        else:
-            self._records._put(ts_ns, connection, side, kind, data)
+        self._put(ts_ns, connection, side, kind, data)
         self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:
@@ -316,6 +302,13 @@ class TraceWriter:
 
     def take_parts(self) -> list[Buffer]:
         """Like `take`, in pieces for `writev`. Some are this writer's memory: write them before the next `add`."""
+        return self._records._block_of(self.take_pending())
+
+    def take_pending(self, memory: Buffer | None = None) -> Pending | None:
+        """Like `take_parts`, but without the cost of a block; None if there are no records.
+
+        memory: what to use from now on, so that the data may stay in the memory used so far.
+        """
         self._drain()
         self._bound_halves()
         self._used, self._size, self._waits = 0, 0, False
@@ -324,7 +317,9 @@ class TraceWriter:
         self.data_start = self._part_start if in_memory else None
         self._records._sample = in_memory and len(self._part) >= _SAMPLED_BYTES
         self._part = b""
-        return self._records._take()
+        if memory is not None:
+            self._view = memoryview(memory)
+        return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
         """Returns the last block: pending frames, and partial frames of open connections as BYTES."""
@@ -333,7 +328,7 @@ class TraceWriter:
     def finish_parts(self, ts_ns: int) -> list[Buffer]:
         """Like `finish`, in pieces as from `take_parts`."""
         self._drain()
-        for connection in {key >> 1: None for key in self._halves}:
+        for connection in {key >> 1: None for key, half in self._held.items() if half is not None}:
             self._end(ts_ns, connection)
         return self.take_parts()
 
@@ -341,155 +336,143 @@ class TraceWriter:
 
     def _drain(self) -> None:
         """Frames the small pieces that were collected."""
-        waiting, self._waiting = self._waiting, []
-        secret = self._redact_codes if self._redact is not None else ()
-        first = at = 0
-        for index, (_, connection, direction, source, start, stop) in enumerate(waiting):
-            key = connection << 1 | direction
-            if (
-                (start == at or first == index)
-                and source is self._memory
-                and key not in self._halves
-                and key not in self._unframed
-                and stop - start >= _HEADER_BYTES
-                and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
-                and _read_code(source, start)[0] not in secret
-            ):
-                at = stop
-                continue
-            self._singles(waiting[first:index])
-            self._stream(*waiting[index])
-            first = index + 1
-        self._singles(waiting[first:])
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._frame_pieces(waiting)
 
-    def _singles(self, pieces: list[tuple[int, int, int, Memory, int, int]]) -> None:
-        """Takes pieces of one frame each that are adjacent in memory: single requests and replies."""
-        if pieces:
-            records, first = self._records, pieces[0][4]
-            shift = records._size - first
-            times = [piece[0] for piece in pieces]
-            records._time(min(times), max(times))
-            records._ts.extend(times)
-            records._connections.extend([piece[1] for piece in pieces])
-            records._directions.extend([piece[2] for piece in pieces])
-            records._kinds.extend(bytes(len(pieces)))
-            records._ends.extend([piece[5] + shift for piece in pieces])
-            self._keep(self._memory, first, pieces[-1][5])
-            records._size += pieces[-1][5] - first
+    def _frame_pieces(self, pieces: list[Piece]) -> None:
+        """Splits pieces into frames and adds them to the columns."""
+        records, index, at, count = self._records, 0, pieces[0][4], len(pieces)
+        while index < count:
+            source, start = pieces[index][3], at
+            rules = (records._size - at, self._max_body, self._looked_at, self._held)
+            index, at, size, first, last, times, numbers, ends, ways = whole_frames(source, pieces, index, at, *rules)
+            if size:
+                records._put_frames(first, last, size, Rows(times, numbers, ends, ways, bytes(len(ways))))
+                self._keep(source, start, start + size)
+            if index < count:
+                at = self._take_other(pieces[index], at)
+                if at == pieces[index][5]:
+                    index += 1
+                    at = pieces[index][4] if index < count else 0
 
-    def _keep(self, source: Memory, start: int, stop: int) -> None:
-        """Adds bytes to the data; joins them with the previous piece if adjacent."""
-        data = self._records._data
-        if source is not self._memory:
-            data.append(memoryview(source)[start:stop])
-            return
+    def _keep(self, source: Buffer, start: int, stop: int) -> None:
+        """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
+        data, view = self._records._data, self._view
+        if source is not view:
+            start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
+            if stop > len(view):
+                data.append(bytes(piece))
+                return
+            view[start:stop] = piece
+            self._used = stop
         if data and data[-1] is self._part and self._part_stop == start:
-            self._part = data[-1] = self._view[self._part_start : stop]
+            self._part = data[-1] = view[self._part_start : stop]
         else:
-            self._part = self._view[start:stop]
+            self._part = view[start:stop]
             self._part_start = start
             data.append(self._part)
         self._part_stop = stop
 
-    def _stream(self, ts_ns: int, connection: int, direction: int, source: Memory, start: int, stop: int) -> None:
-        """Splits bytes of a stream into frames and adds them to the columns."""
+    def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:
+        """Adds a record whose data may be anywhere."""
+        self._records._put_columns(ts_ns, connection, direction, kind, len(data))
+        self._keep(data, 0, len(data))
+
+    def _take_other(self, piece: Piece, at: int) -> int:
+        """Takes what `whole_frames` has stopped at; returns the position behind it.
+
+        There are five cases: 1. no bytes; 2. the direction is not framed any more; 3. the rest of a frame; 4. a whole
+        frame, which may have to be redacted; 5. a frame that is incomplete, or has an impossible length.
+        """
+        ts_ns, connection, direction, source, _, stop = piece
         key = connection << 1 | direction
-        if (
-            stop - start >= _HEADER_BYTES
-            and key not in self._halves
-            and key not in self._unframed
-            and _read_length(source, start + 4)[0] == stop - start - _HEADER_BYTES <= self._max_body
-        ):
-            # One whole frame, as for most writes of a single reply.
-            if self._redact is not None and _read_code(source, start)[0] in self._redact_codes:
-                redacted = self._redact(bytes(memoryview(source)[start:stop]), True)
-                if source is not self._memory:
-                    self._records._put(ts_ns, connection, direction, RecordKind.FRAME, redacted)
-                    return
-                self._view[start:stop] = redacted
-            self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
-            self._keep(source, start, stop)
+        if at == stop:
+            return at
+        if key in self._held:
+            half = self._held[key]
+            if half is not None:
+                return self._continue(half, piece, at)
+            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+            return stop
+        need = _HEADER_BYTES
+        if stop - at >= _HEADER_BYTES:
+            header: tuple[int, int] = _read_header(source, at)
+            code, length = header
+            need += length
+            if not 0 <= length <= self._max_body:
+                self._held[key] = None
+                self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+                return stop
+            if need <= stop - at:
+                self._take_marked(piece, at, at + need, is_secret=code in self._redact_codes)
+                return at + need
+        self._held[key] = _Half(bytearray(source[at:stop]), need)
+        if source is self._view and stop == self._used:
+            self._used = at  # the partial frame was copied: the next bytes follow the whole frames
+        return stop
+
+    def _take_marked(self, piece: Piece, start: int, stop: int, *, is_secret: bool) -> None:
+        """Takes a whole frame that may carry a token."""
+        ts_ns, connection, direction, source, _, _ = piece
+        if source is not self._view:
+            self._frame(ts_ns, connection, direction, bytes(source[start:stop]))
             return
-        half = self._halves.get(key)
-        while half is not None:
-            taken = min(stop, start + half.need - len(half.data))
-            frame = half.data
-            frame += source[start:taken]
-            start = taken
+        if is_secret and self._redact is not None:
+            self._view[start:stop] = self._redact(bytes(source[start:stop]), True)
+        self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+        self._keep(source, start, stop)
+
+    def _continue(self, half: _Half, piece: Piece, at: int) -> int:
+        """Adds bytes of a piece to an incomplete frame; returns the position behind them."""
+        ts_ns, connection, direction, source, _, stop = piece
+        frame, key = half.data, connection << 1 | direction
+        while True:
+            taken = min(stop, at + half.need - len(frame))
+            frame += source[at:taken]
+            at = taken
             if len(frame) < half.need:
-                return
+                return at
             length = _read_length(frame, 4)[0]
             if half.need == _HEADER_BYTES and 0 < length <= self._max_body:
-                half.need = _HEADER_BYTES + length
+                half.need += length
                 continue
-            del self._halves[key]
-            half = None
             if 0 <= length <= self._max_body:
+                del self._held[key]
                 self._frame(ts_ns, connection, direction, frame)
-            else:
-                self._unframed.add(key)
-                self._bytes(ts_ns, connection, direction, frame + bytes(source[start:stop]))
-                return
-        if key in self._unframed:
-            self._bytes(ts_ns, connection, direction, bytes(source[start:stop]))
-            return
-        ends = self._records._ends
-        already = len(ends)
-        at, need = whole_frames(source, start, stop, ends, self._records._size - start, self._max_body)
-        if at > start:
-            if self._redact is not None:
-                if source is not self._memory:
-                    source, start, at, stop = bytearray(source[start:]), 0, at - start, stop - start
-                self._redact_frames(memoryview(source)[start:at], ends[already:], self._records._size)
-            self._keep(source, start, at)
-            self._records._put_frames(ts_ns, connection, direction, at - start)
-        if not need:
-            self._unframed.add(key)
-            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
-        elif at < stop:
-            self._halves[key] = _Half(bytearray(source[at:stop]), need)
-            if source is self._memory and stop == self._used:
-                self._used = at  # the partial frame was copied: the next bytes follow the whole frames
+                return at
+            self._held[key] = None
+            self._bytes(ts_ns, connection, direction, frame + bytes(source[at:stop]))
+            return stop
 
     def _bound_halves(self) -> None:
         """Records the directions with the longest incomplete frames as BYTES if these take too much memory."""
-        held = sum(len(half.data) for half in self._halves.values())
+        halves = [(len(half.data), key, half.data) for key, half in self._held.items() if half is not None]
+        held = sum(size for size, _, _ in halves)
         if held <= self._most_held_bytes:
             return
         now = max(self._due_ns - self.flush_after_ns, self._records._last_ns)
-        for key, half in sorted(self._halves.items(), key=lambda item: len(item[1].data), reverse=True):
+        for size, key, data in sorted(halves, key=itemgetter(0), reverse=True):
             if held <= self._most_held_bytes // 2:
                 return
-            held -= len(half.data)
-            del self._halves[key]
-            self._unframed.add(key)
-            self._bytes(now, key >> 1, key & 1, half.data)
+            held -= size
+            self._held[key] = None
+            self._bytes(now, key >> 1, key & 1, data)
 
     def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
-        if self._redact is not None and _read_code(frame)[0] in self._redact_codes:
+        if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._records._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
-
-    def _redact_frames(self, data: memoryview, ends: array[int], base: int) -> None:
-        """Overwrites the tokens of frames in place."""
-        assert self._redact is not None
-        start = 0
-        for end in ends:
-            stop = end - base
-            if _read_code(data, start)[0] in self._redact_codes:
-                data[start:stop] = self._redact(bytes(data[start:stop]), True)
-            start = stop
+        self._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
 
     def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
         if len(data):
             kept = data if self._redact is None else self._redact(bytes(data), False)
-            self._records._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
+            self._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
         """Ends a connection: partial frames become BYTES, and its number may be reused."""
         for direction in Direction:
             key = connection << 1 | direction
-            half = self._halves.pop(key, None)
+            half = self._held.pop(key, None)
             if half is not None:
                 self._bytes(ts_ns, connection, direction, half.data)
-            self._unframed.discard(key)

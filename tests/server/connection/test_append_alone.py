@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from segstore.server.clock import LoopClock
 from segstore.server.config import StoreSettings
 from segstore.server.connection import Connection, ConnectionHub, StoreService
+from segstore.server.connection.receiving import Received
+from segstore.server.connection.writers import Item
 from segstore.server.durable import Gate
 from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
@@ -32,7 +34,7 @@ from segstore.wire import (
     codec_backend,
     encode,
 )
-from segstore.wire.blocks import AppendBlockDecoder
+from segstore.wire.blocks import AppendBlockDecoder, one_by_one
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITERS = [UUID(int=1), UUID(int=2)]
@@ -87,6 +89,15 @@ class HeldGate(Gate):
         assert not self._waiting
 
 
+class ReceivedOneByOne(Received):
+    """Requests without runs."""
+
+    __slots__ = ()
+
+    def decode(self) -> list[Item]:
+        return list[Item](one_by_one(super().decode()))
+
+
 class OneByOne(Connection):
     """A connection whose appends come one by one."""
 
@@ -94,7 +105,7 @@ class OneByOne(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.received._in_runs = False
+        self.received.__class__ = ReceivedOneByOne
 
 
 class Side:

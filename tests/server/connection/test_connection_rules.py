@@ -5,13 +5,27 @@ Everything is driven by hand: see `driven`.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from segstore.wire import DataAppended, KeepAlive, SegmentRead, StreamSegmentInfo
+from segstore.wire import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    DataAppended,
+    Event,
+    KeepAlive,
+    SealSegment,
+    SegmentRead,
+    StreamSegmentInfo,
+    encode,
+)
 from tests.server.connection.driven import INFO, PART, PONG, WAITING_READ_BYTES, Line, Room, account, exists, filled
-from tests.server.support import append, create, read
+from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
 
 
 def with_rule(monkeypatch: pytest.MonkeyPatch, do: Any, **limits: Any) -> tuple[Room, Line]:
@@ -157,3 +171,110 @@ def test_a_reply_of_a_read_that_waited_passes_the_lane(monkeypatch: pytest.Monke
     assert [type(each) for each in reader.answers()] == [SegmentRead]
     assert account(room, reader) == 0
     assert reader.connection.bytes_out == len(reader.written)
+
+
+RULES = (
+    ("type = READ_SEGMENT", "close before"),
+    ("type = GET_STREAM_SEGMENT_INFO", "hold"),
+    ("type = GET_STREAM_SEGMENT_INFO", ["ok", {"delay_ms": 50, "at": "after"}]),
+    ("type = SETUP_APPEND", ["ok", "WrongHost"]),
+    ("type = CONDITIONAL_APPEND", "ConditionalCheckFailed"),
+)
+LATER: tuple[dict[str, Any], ...] = (
+    {"match": "type = APPEND_BLOCK_END", "do": {"error": "SegmentIsSealed", "at": "after"}, "nth": [2]},
+    {"match": "type = APPEND_BLOCK_END", "do": "ConditionalCheckFailed"},
+    {"match": "type = APPEND_BLOCK_END", "do": "drop request", "every": 3},
+    {"match": "type = APPEND_BLOCK_END", "do": "hold", "nth": [3]},
+    {"match": "type = DATA_APPENDED", "do": "duplicate", "on": "reply"},
+    {"match": "type = DATA_APPENDED", "do": {"delay_ms": 20}, "on": "reply", "nth": [2]},
+)
+"""Rules on appends, which are added and removed on the way."""
+OTHER = UUID(int=77)
+
+
+def traffic(chance: Random) -> list[bytes]:
+    """What a peer sends, by reads: mostly whole appends."""
+    numbers, frames = dict.fromkeys((WRITER, OTHER), 0), [encode(each) for each in (HELLO, create())]
+    frames += [encode(set_up(writer_id=each)) for each in numbers]
+    usual = ("appends",) * 5 + ("whole block", "conditional", "info", "read", "pong")
+    for _ in range(chance.randint(1, 40)):
+        writer = chance.choice((WRITER, OTHER))
+        number = numbers[writer] = numbers[writer] + 1
+        match chance.choice(usual if chance.random() < 0.95 else ("set up", "open", "backwards", "seal", "junk")):
+            case "appends":
+                for _ in range(chance.randint(1, 6)):
+                    data, numbers[writer] = chance.randbytes(chance.choice((0, 9, 600))), numbers[writer] + 1
+                    end = AppendBlockEnd(writer, len(data), b"", 1, numbers[writer], 3)
+                    frames += [encode(AppendBlock(writer, data)), encode(end)]
+            case "whole block":
+                frames.append(encode(append(number, b"in its end", writer)))
+            case "conditional":
+                frames.append(encode(ConditionalAppend(writer, number, chance.choice((0, 9)), Event(b"x"), 5)))
+            case "set up":
+                frames.append(encode(set_up(writer_id=writer)))
+            case "open":
+                frames.append(encode(AppendBlock(writer, b"x")))
+            case "backwards":
+                frames.append(encode(append(number - 2, b"x", writer)))
+            case "seal":
+                frames.append(encode(SealSegment(6, SEGMENT, "")))
+            case "junk":
+                frames.append(b"\0\0\x22\x22\0\0\0\1x")
+            case other:
+                frames.append(encode({"info": INFO, "read": read(1 << 20, 10), "pong": PONG}[other]))
+    data = b"".join(frames)
+    cuts = sorted({0, len(data), *(chance.randint(0, len(data)) for _ in range(chance.randint(0, 4)))})
+    return [data[start:stop] for start, stop in pairwise(cuts)]
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[list[Any], int]:
+    """What the store answers, decides and keeps, by reads, and how many appends passed the rules by.
+
+    asks: whether a rule that matches no append is asked about each all the same.
+    """
+    chance, passed, done = Random(seed), 0, list[Any]()
+    room = Room(monkeypatch, rules=True)
+    room.faults.observer = None
+    for match, do in chance.sample(RULES, chance.randint(0, 2)):
+        room.faults.add(match, do=do)
+    if asks:
+        room.faults.add("type = APPEND_BLOCK_END and segment = nothing", do="close before")
+    line = room.connect()
+    lane: Any = line.connection._lane
+    passes = lane._lane.appends_passed
+
+    def appends_passed(count: int) -> None:
+        nonlocal passed
+        passed += count
+        passes(count)
+
+    lane._lane.appends_passed = appends_passed
+    for data in traffic(chance):
+        if chance.random() < 0.4:
+            if "later" in room.faults.rules:
+                room.faults.clear("later")
+            else:
+                room.faults.add(name="later", **chance.choice(LATER))
+        if not line.socket.is_closing():
+            line.send(data)
+        for rule in room.faults.rules if chance.random() < 0.5 else ():
+            room.faults.release(rule)
+        room.clock.advance(0.1)
+        room.run()
+        stored = room.service.store.segment(SEGMENT).length if room.service.has_segment(SEGMENT) else 0
+        decided = [str(each) for each in room.faults.decisions]
+        done.append((line.written, line.socket.calls[:], decided, stored, line.session.why, line.connection.bytes_out))
+    return done, passed
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_appends_that_no_rule_looks_at_pass_as_they_would_if_one_did(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_passed = 0
+    for part in range(20):
+        (done, passed), (asked, none) = (outcome(monkeypatch, 1000 * seed + part, asks=asks) for asks in (False, True))
+        assert done == asked
+        assert none == 0
+        all_passed += passed
+    assert all_passed

@@ -24,7 +24,7 @@ def append(number: int, data: bytes) -> bytes:
 class Peer:
     """Received over its own buffers; its clock counts its calls."""
 
-    def __init__(self, *, in_runs: bool = False) -> None:
+    def __init__(self) -> None:
         self.buffers = ReceiveBuffers()
         self.waits = Waits(0.0)
         self.counters = Counters()
@@ -37,7 +37,6 @@ class Peer:
             self.waits,
             lambda: float(next(clock)),
             self.counters,
-            in_runs=in_runs,
         )
 
     def read(self, data: bytes) -> None:
@@ -64,7 +63,7 @@ def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
     assert peer.received.held_bytes > 5_000
     peer.read(encode(Hello(17, 5)))
     peer.buffers.view[:8_000] = b"\xff" * 8_000
-    first, second, third = peer.received.take_backlog()
+    first, second, third = one_by_one(peer.received.take_backlog())
     assert isinstance(first, Append)
     assert isinstance(second, Append)
     assert (first.data, second.data, third) == (b"a" * 5_000, b"b", KeepAlive())
@@ -73,7 +72,7 @@ def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
 
 
 def test_runs_that_are_put_back_own_their_payloads() -> None:
-    peer = Peer(in_runs=True)
+    peer = Peer()
     peer.read(SET_UP + append(1, b"a" * 5_000) + append(2, b"b"))
     peer.received.put_back(peer.all_behind_the_set_up())
     peer.received.hold()

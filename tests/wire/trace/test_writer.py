@@ -215,6 +215,18 @@ def test_a_block_says_its_earliest_and_its_latest_time(times: tuple[int, ...]) -
         assert (block.header.first_ts_ns, block.header.last_ts_ns) == (min(times), max(times))
 
 
+def test_pieces_that_find_no_room_in_the_memory_are_in_order_and_empty_ones_change_nothing() -> None:
+    writer = TraceWriter(MARK, METADATA, memory=bytearray(60))
+    sent: list[tuple[int, int, bytes]] = []
+    for number in range(40):
+        data = frame(100, bytes((number,)) * (number % 30))
+        sent.append((number % 3, number % 2, data))
+        writer.add(number, number % 3, number % 2, data)
+        writer.add(number, 3, REQUEST, b"")
+    found = read(writer.start(), writer.finish(50))
+    assert [(each.connection, each.direction, each.data) for each in found] == sent
+
+
 def test_half_a_frame_makes_no_block() -> None:
     writer = a_writer()
     writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])

@@ -1,4 +1,5 @@
-/* Functions of Python with an equal in C: what encodes and decodes, what a client does with each event, and a hash.
+/* Functions of Python with an equal in C: what encodes and decodes, what a client does with each event, a hash, and what
+   a recorder does with all bytes.
 
    C is asked first. What it declines, before it has changed anything, goes to the function of Python with the same
    arguments. */
@@ -33,17 +34,6 @@ typedef struct What {
     const char *method;
     int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
 } What;
-
-/* Whether it is exactly an int from `least` to `most`. */
-static int
-number_in(PyObject *value, int64_t least, int64_t most, int64_t *number)
-{
-    int overflow;
-    if (value == NULL || !PyLong_CheckExact(value))
-        return 0;
-    *number = PyLong_AsLongLongAndOverflow(value, &overflow); /* no other error for an exact int */
-    return !overflow && *number >= least && *number <= most;
-}
 
 /* --- frames_of_append(writer, pieces, event_count, event_number, request_id, frame_events) ------------------------ */
 
@@ -391,6 +381,12 @@ encode_parts(const Shortcut *self, PyObject *const *args)
     return write_parts(self->codec, args[0]);
 }
 
+static PyObject *
+whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return frames_of_pieces(args);
+}
+
 /*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -401,6 +397,7 @@ static const What whats[] = {
     {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
+    {"whole_frames", whole_frames, 8, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

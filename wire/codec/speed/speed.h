@@ -190,6 +190,25 @@ PyObject *write_frame(Codec *codec, PyObject *command);
 /* The same as a list of buffers, with payloads as the command has them. */
 PyObject *write_parts(Codec *codec, PyObject *command);
 
+/* --- recording --------------------------------------------------------------------------------------------------- */
+
+/* whole_frames(data, pieces, index, at, shift, max_body, looked_at, held). NULL: an exception, or declined if none is
+   set. */
+PyObject *frames_of_pieces(PyObject *const *args);
+
+/* --- integers ---------------------------------------------------------------------------------------------------- */
+
+/* Whether it is exactly an int from `least` to `most`. */
+static inline int
+number_in(PyObject *value, int64_t least, int64_t most, int64_t *number)
+{
+    int overflow;
+    if (value == NULL || !PyLong_CheckExact(value))
+        return 0;
+    *number = PyLong_AsLongLongAndOverflow(value, &overflow); /* no other error for an exact int */
+    return !overflow && *number >= least && *number <= most;
+}
+
 /* --- integers of 128 bits, whose functions have changed between versions of Python -------------------------------- */
 
 #if PY_VERSION_HEX >= 0x030D0000

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from array import array
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,12 +23,15 @@ from segstore.wire import AppendBlock, AppendBlockEnd, Event
 from segstore.wire.blocks import frames_of_append
 from segstore.wire.codec import append_layout, codec
 from segstore.wire.hashing import murmur3_128_low
+from segstore.wire.trace.framing import marked, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.needs("the extension segstore._speed")
 
+RECORDED = b"".join(code.to_bytes(4, "big") + bytes((0, 0, 0, code)) + bytes(code) for code in range(1, 9)) * 20
+PIECES = [(1 << 60, 1, 0, RECORDED, 0, 100), (1 << 59, 7, 1, RECORDED, 100, len(RECORDED))]
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
 ODD: tuple[Any, ...] = (
@@ -61,6 +67,7 @@ def pairs() -> dict[str, Pair]:
         "tell_stored": pair(tell_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
+        "whole_frames": pair(whole_frames),
     }
 
 
@@ -72,6 +79,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "tell_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
         "murmur3_128_low": (b"some bytes, more than sixteen", 5),
+        "whole_frames": (RECORDED, PIECES, 0, 0, 1 << 40, 100, marked({9}), {5: None}),
     }
 
 
@@ -199,6 +207,61 @@ def test_an_event_that_is_not_made_ends_the_split() -> None:
 def test_hashes_are_the_same(data: bytes, seed: int) -> None:
     in_c, in_python = pairs()["murmur3_128_low"]
     assert in_c(data, seed) == in_python(data, seed)
+
+
+header = Struct(">ii").pack
+frames_of_streams = st.builds(
+    lambda code, size, cut: (code.to_bytes(4, "big", signed=True) + size.to_bytes(4, "big", signed=True) + bytes(9))[
+        :cut
+    ],
+    st.sampled_from((1, 9, -5, 251, 265)),
+    st.sampled_from((0, 1, 9, 9, 9, -1, 10, 2**31 - 1)),
+    st.sampled_from((17, 17, 17, 17, 8, 5)),
+)
+
+
+@given(st.lists(frames_of_streams, max_size=90), st.data())
+def test_frames_of_pieces_are_found_up_to_the_same_one(streams: list[bytes], data: st.DataObject) -> None:
+    whole = data.draw(KINDS)(b"".join(streams))
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=6))
+    bounds = sorted({0, len(whole), *cuts, *(17 * each for each in range(0, len(whole) // 17, 3))})
+    pieces = [
+        (data.draw(st.integers(-5, 5)), data.draw(st.integers(0, 3)), data.draw(st.integers(0, 1)), whole, start, stop)
+        for start, stop in pairwise(bounds)
+    ]
+    if pieces and data.draw(st.booleans()):
+        del pieces[data.draw(st.integers(0, len(pieces) - 1))]
+    held = dict.fromkeys(data.draw(st.sets(st.integers(0, 40), max_size=1)))
+    table = marked(data.draw(st.sampled_from(((), (9,), (-5, 700)))))
+    found = []
+    for call in pairs()["whole_frames"]:
+        steps, index, at = list[Any](), 0, pieces[0][4] if pieces else 0
+        while index < len(pieces):  # as a recorder does: what a call stops at is skipped by a byte
+            steps.append(call(whole, pieces, index, at, 7, data_limit(whole), table, held))
+            index, at = steps[-1][:2]
+            if index < len(pieces):
+                at += 1
+                if at > pieces[index][5]:
+                    index += 1
+                    at = pieces[index][4] if index < len(pieces) else 0
+        found.append(steps)
+    assert found[0] == found[1]
+
+
+def data_limit(whole: Any) -> int:
+    """The longest frame that is taken, which differs from run to run."""
+    return 9 if len(whole) % 2 else 5
+
+
+def test_frames_of_many_pieces_are_columns() -> None:
+    for call in pairs()["whole_frames"]:
+        index, at, size, first, last, *columns = call(*plain()["whole_frames"])
+        assert (index, at, size, first, last) == (2, 2000, 2000, 1 << 59, 1 << 60)
+        times, connections, ends = (array("q", each).tolist() for each in columns[:3])
+        assert times == [1 << 60] * 8 + [1 << 59] * 152
+        assert connections == [1] * 8 + [7] * 152
+        assert [each - (1 << 40) for each in ends[:3]] == [9, 19, 30]
+        assert columns[3] == bytes(8) + bytes((1,)) * 152
 
 
 @pytest.mark.parametrize("name", NAMES)
