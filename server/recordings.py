@@ -1,8 +1,8 @@
 """Recordings that are started and stopped while a server runs: parts of its kept traffic.
 
-A recording holds a copy of the blocks that `Traffic` makes between its start and its stop, in memory. Recordings that run
-at the same time share it. It is a capture like that of `Traffic.trace`: a connection that was open before has no record
-of its opening.
+A recording holds a copy of the blocks that `Traffic` makes between its start and its stop, in memory; recordings that
+run at the same time share it. It is a capture like that of `Traffic.trace`: a connection that was open before has no
+record of its opening.
 
 Invariants: all recordings together hold at most `max_bytes`, because each reserves its limit until it is stopped; a
 recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded.
