@@ -15,6 +15,8 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from concurrent.futures import wait as until_done
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -51,7 +53,8 @@ class LoopThread:
             started.set_result(loop)
             loop.run_forever()
         for each in tuple(self._pending):  # calls that came after the end
-            each.set_exception(_ended())
+            if each.set_running_or_notify_cancel():
+                each.set_exception(_ended())
 
     @property
     def is_here(self) -> bool:
@@ -59,7 +62,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end; an interruption cancels it."""
+        """Runs a coroutine to its end; an interruption cancels it, whenever it comes."""
         done: Future[T] = Future()
         task: asyncio.Task[T] | None = None
 
@@ -71,20 +74,27 @@ class LoopThread:
         def cancel() -> None:
             if task is not None:
                 task.cancel()
+            else:  # the interruption came before the start was scheduled
+                coroutine.close()
+                done.set_exception(_ended())
 
         self._pending.add(done)
         done.add_done_callback(self._pending.discard)
         try:
-            self._loop.call_soon_threadsafe(start)
-        except RuntimeError as closed:
-            coroutine.close()
-            raise not_open("the client", closed=True) from closed
-        try:
+            try:
+                self._loop.call_soon_threadsafe(start)
+            except RuntimeError as closed:
+                coroutine.close()
+                raise not_open("the client", closed=True) from closed
             return done.result()
+        except Closed:
+            done.cancel()
+            raise
         finally:
             if not done.done():
-                self._loop.call_soon_threadsafe(cancel)
-                done.exception()  # waits; the interruption is what the caller gets
+                with suppress(RuntimeError):  # the loop has ended, and with it the call
+                    self._loop.call_soon_threadsafe(cancel)
+                until_done((done,))  # the interruption is what the caller gets
 
     def stop(self, patience_s: float | None = None) -> None:
         """Ends the loop, cancels its tasks and joins the thread. patience_s: None for no limit."""
