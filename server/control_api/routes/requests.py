@@ -11,7 +11,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
 from segstore.server.control_api.latest import Kept, Latest
 from segstore.server.control_api.models import LatestRequests, RequestDetail, RequestInfo, SentAgain
-from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.problems import ApiProblem, not_kept, shown
 from segstore.server.control_api.routes.resending import Resending
 from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError
