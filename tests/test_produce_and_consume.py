@@ -173,6 +173,20 @@ def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) ->
 
 
 @pytest.mark.slow
+def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream: str) -> None:
+    run("produce", stream, given=b"\x1b[2Jred\n")
+    reading, terminal = os.openpty()
+    try:
+        command = [*SEGSTORE, "consume", stream, "-e"]
+        environment = os.environ | {"SEGSTORE_CONTROLLER": uri}
+        subprocess.run(command, stdout=terminal, check=True, timeout=PATIENCE_S, env=environment)
+        assert os.read(reading, 1024) == b"\\u001b[2Jred\r\n"
+    finally:
+        os.close(reading)
+        os.close(terminal)
+
+
+@pytest.mark.slow
 def test_what_is_there_is_managed(run: Run, stream: str) -> None:
     assert run("admin", "streams", "create", stream).stderr == f"segstore: stream {stream} exists\n".encode()
     assert (

@@ -60,16 +60,6 @@ class Unfit(Exception):
     """A class or method without a synchronous form; the text says which and why."""
 
 
-class Named(ast.NodeVisitor):
-    """The names in a node, without attributes."""
-
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self.found.add(node.id)
-
-
 def spelled(given: ast.arguments, module: ModuleType) -> ast.arguments:
     """Parameters whose defaults are values, in place of a module's constants."""
     arguments = copy.deepcopy(given)
@@ -83,12 +73,9 @@ def spelled(given: ast.arguments, module: ModuleType) -> ast.arguments:
     return arguments
 
 
-def names_in(*nodes: ast.AST | None) -> set[str]:
-    visitor = Named()
-    for node in nodes:
-        if node is not None:
-            visitor.visit(node)
-    return visitor.found
+def names_in(node: ast.AST | None) -> set[str]:
+    """The names in a node, without attributes."""
+    return set() if node is None else {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 class Member(NamedTuple):
@@ -355,10 +342,10 @@ class Writer:
         """An annotation in its synchronous form, whose names are imported."""
         assert annotation is not None, f"{member.name} has no annotation"
         text = re.sub(r"\bAsyncGenerator\[(.+), None\]", r"AsyncIterator[\1]", ast.unparse(annotation))
-        for word, module in (("Iterator", "collections.abc"), ("Iterable", "collections.abc")):
+        for word in ("Iterator", "Iterable"):
             text, count = re.subn(rf"\bAsync{word}\b", word, text)
             if count:
-                self.imports.by_module[module].add(word)
+                self.imports.by_module["collections.abc"].add(word)
         self.use(member.module, *(names_in(ast.parse(text)) - {"Iterator", "Iterable"}))
         return text
 
@@ -439,8 +426,9 @@ def docstring(text: str | None) -> str:
     """A docstring of a synchronous class or method, in its source form."""
     if not text:
         return ""
+    text = inspect.cleandoc(text).replace("\\", "\\\\")
     for pattern, word in WORDS:
-        text = re.sub(pattern, word, inspect.cleandoc(text))
+        text = re.sub(pattern, word, text)
     return f'"""{text}"""' if "\n" not in text else f'"""{text}\n"""'
 
 

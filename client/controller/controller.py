@@ -170,7 +170,7 @@ class Controller:
         """Creates a stream; returns False if it exists, whatever its configuration.
 
         segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
-        Raises ValueError for fewer than 1, and if both are given.
+        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if both are given.
         """
         if config is None:
             config = StreamConfig(scaling=ScalingPolicy.fixed(1 if segments is None else segments))
@@ -180,7 +180,7 @@ class Controller:
         return _created(answer, "STREAM_EXISTS", f"stream {scope}/{stream}")
 
     async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Replaces a stream's configuration; its segments stay. Raises NoSuchStream and StreamSealed.
+        """Replaces a stream's configuration. Raises NoSuchStream, StreamSealed, and ValueError as `create_stream`.
 
         To change a part: `dataclasses.replace(await controller.stream_config(…), tags=(…))`.
         """
@@ -188,7 +188,7 @@ class Controller:
         _succeeded(answer, f"stream {scope}/{stream}")
 
     async def stream_config(self, scope: str, stream: str) -> StreamConfig:
-        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation if no stream can have it."""
+        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation for an unknown policy."""
         answer = await self._ask("getStreamConfiguration", _info(scope, stream))
         try:
             return from_message(answer.message)
@@ -334,7 +334,10 @@ class Controller:
         return TransactionStatus(m.TxnState.State.Name(answer.state))
 
     async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        """Returns the latest transactions that ended; none for an unknown stream.
+
+        Pravega keeps them by time, for all streams together, so some may be missing.
+        """
         request = m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
         answer = await self._call("listCompletedTransactions", request)
         return {

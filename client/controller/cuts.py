@@ -55,8 +55,8 @@ class StreamCut(Mapping[int, int]):
         parts = plain.split(":", 4)
         if len(parts) != 5 or parts[0] != _VERSION:
             raise CutError(f"{plain[:80]!r} is not a stream cut", text)
-        scope, found, stream = parts[1].partition("/")
-        if not found or not scope or not stream:
+        scope, _, stream = parts[1].partition("/")
+        if not scope or not stream or "/" in stream:
             raise CutError(f"{parts[1][:80]!r} in a stream cut is not SCOPE/STREAM", text)
         try:
             numbers, epochs, offsets = ([int(each) for each in part.split(",")] for part in parts[2:])

@@ -1,7 +1,8 @@
 """Configurations of streams: scaling and retention policies, and tags.
 
-Values are immutable and checked when they are made: a controller would report only a failure. Names and limits are
-those of `StreamConfiguration`, `ScalingPolicy` and `RetentionPolicy` (Pravega's client).
+Values are immutable. The methods that create policies check them; a configuration is checked before it is sent. Those
+that other clients made are returned as they are. Names and limits are those of `StreamConfiguration`, `ScalingPolicy`
+and `RetentionPolicy` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -42,30 +43,20 @@ class ScalingPolicy:
     factor: int = 0
     minimum: int = 1
 
-    def __post_init__(self) -> None:
-        if self.minimum < 1:
-            raise ValueError(f"a stream needs at least 1 segment, not {self.minimum}")
-        if self.kind is ScaleType.FIXED and (self.target_rate or self.factor):
-            raise ValueError("a fixed number of segments has no target rate and no factor")
-        if self.kind is not ScaleType.FIXED and (self.target_rate < 1 or self.factor < 1):
-            raise ValueError(f"the target rate, {self.target_rate}, and the factor, {self.factor}, must be at least 1")
-        if max(self.minimum, self.target_rate, self.factor) > _MAX_INT:
-            raise ValueError(f"a number of a scaling policy is above {_MAX_INT}")
-
     @classmethod
     def fixed(cls, segments: int) -> Self:
         """Never scales by itself. Raises ValueError for fewer than 1 segment."""
-        return cls(minimum=segments)
+        return cls(ScaleType.FIXED, 0, 0, *_at_least_1(segments=segments))
 
     @classmethod
     def by_event_rate(cls, events_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
         """Splits segments that get more events per second, and merges those that get much fewer. Raises ValueError."""
-        return cls(ScaleType.EVENT_RATE, events_per_s, factor, minimum)
+        return cls(ScaleType.EVENT_RATE, *_at_least_1(rate=events_per_s, factor=factor, minimum=minimum))
 
     @classmethod
     def by_data_rate(cls, kbytes_per_s: int, *, factor: int = 2, minimum: int = 1) -> Self:
         """Splits segments that get more KB per second, and merges those that get much fewer. Raises ValueError."""
-        return cls(ScaleType.DATA_RATE, kbytes_per_s, factor, minimum)
+        return cls(ScaleType.DATA_RATE, *_at_least_1(rate=kbytes_per_s, factor=factor, minimum=minimum))
 
 
 class RetentionType(IntEnum):
@@ -87,20 +78,22 @@ class RetentionPolicy:
     minimum: int
     maximum: int | None = None
 
-    def __post_init__(self) -> None:
-        most = _MAX_LONG if self.maximum is None else self.maximum
-        if not 1 <= self.minimum <= most <= _MAX_LONG:
-            raise ValueError(f"what is kept must be at least 1 and at most the maximum: {self.minimum}, {self.maximum}")
-
     @classmethod
     def by_time(cls, minimum: timedelta, maximum: timedelta | None = None) -> Self:
         """Keeps events for at least `minimum`, and at most `maximum`. Raises ValueError."""
-        return cls(RetentionType.TIME, _milliseconds(minimum), None if maximum is None else _milliseconds(maximum))
+        most = None if maximum is None else _milliseconds(maximum)
+        return cls._checked(RetentionType.TIME, _milliseconds(minimum), most)
 
     @classmethod
     def by_size(cls, minimum_bytes: int, maximum_bytes: int | None = None) -> Self:
         """Keeps at least `minimum_bytes`, and at most `maximum_bytes`. Raises ValueError."""
-        return cls(RetentionType.SIZE, minimum_bytes, maximum_bytes)
+        return cls._checked(RetentionType.SIZE, minimum_bytes, maximum_bytes)
+
+    @classmethod
+    def _checked(cls, kind: RetentionType, minimum: int, maximum: int | None) -> Self:
+        if not 1 <= minimum <= (_MAX_LONG if maximum is None else maximum) <= _MAX_LONG:
+            raise ValueError(f"what is kept must be at least 1 and at most the maximum: {minimum}, {maximum}")
+        return cls(kind, minimum, maximum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,20 +114,23 @@ class StreamConfig:
     def __post_init__(self) -> None:
         if isinstance(self.tags, str):
             raise ValueError(f"tags are several texts, not the text {self.tags[:80]!r}")
-        tags = tuple(sorted(set(self.tags)))
-        object.__setattr__(self, "tags", tags)
-        if len(tags) > _MAX_TAGS:
-            raise ValueError(f"a stream has at most {_MAX_TAGS} tags, not {len(tags)}")
-        for tag in tags:
+        object.__setattr__(self, "tags", tuple(sorted(set(self.tags))))
+
+    def check(self) -> None:
+        """Raises ValueError if a controller would refuse it, which reports only a failure."""
+        _at_least_1(segments=self.scaling.minimum)
+        if len(self.tags) > _MAX_TAGS:
+            raise ValueError(f"a stream has at most {_MAX_TAGS} tags, not {len(self.tags)}")
+        for tag in self.tags:
             if len(tag) > _MAX_TAG_CHARACTERS:
                 raise ValueError(f"a tag has at most {_MAX_TAG_CHARACTERS} characters, not {len(tag)}: {tag[:80]!r}…")
-        for number in (self.timestamp_aggregation_timeout_ms, self.rollover_bytes):
-            if not 0 <= number <= _MAX_LONG:
-                raise ValueError(f"{number} is not a number of milliseconds or bytes")
+        if self.rollover_bytes < 0:
+            raise ValueError(f"the rollover size of {self.rollover_bytes} bytes is negative")
 
 
 def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
-    """Returns a configuration as the controller's message."""
+    """Returns a configuration as the controller's message. Raises ValueError if a controller would refuse it."""
+    config.check()
     scaling, retention = config.scaling, config.retention
     message = m.StreamConfig(
         streamInfo=m.StreamInfo(scope=scope, stream=stream),
@@ -156,21 +152,31 @@ def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
 
 
 def from_message(message: Any) -> StreamConfig:
-    """Returns the configuration in a controller's message. Raises ValueError if no stream can have it."""
+    """Returns the configuration in a controller's message. Raises ValueError for an unknown kind of policy."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     kept = None
     if retention.retentionType:
         maximum = None if retention.retentionMax in (0, _MAX_LONG) else retention.retentionMax
         kept = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
-    kind = ScaleType(scaling.scaleType)
-    rate, factor = (0, 0) if kind is ScaleType.FIXED else (scaling.targetRate, scaling.scaleFactor)
     return StreamConfig(
-        scaling=ScalingPolicy(kind, rate, factor, scaling.minNumSegments),
+        scaling=ScalingPolicy(
+            ScaleType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
+        ),
         retention=kept,
         tags=tuple(message.tags.tag),
         timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
         rollover_bytes=message.rolloverSizeBytes,
     )
+
+
+def _at_least_1(**numbers: int) -> tuple[int, ...]:
+    """Returns the numbers of a scaling policy. Raises ValueError, which names the one that is out of range."""
+    for name, number in numbers.items():
+        if not 1 <= number <= _MAX_INT:
+            if name == "segments":
+                raise ValueError(f"a stream needs at least 1 segment, not {number}")
+            raise ValueError(f"the {name} of a scaling policy must be from 1 to {_MAX_INT}, not {number}")
+    return tuple(numbers.values())
 
 
 def _milliseconds(duration: timedelta) -> int:

@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
-from uuid import uuid4
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
@@ -198,14 +197,15 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60_000) -> Checkpoint:
+    async def checkpoint(self, name: str = "checkpoint", *, timeout_ms: float = 60_000) -> Checkpoint:
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
-        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
-        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
-        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: may be used
+        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names
+        the readers that did not take it (those of the official client never do), ConditionFailed if one of this name is
+        in progress, and the errors of requests.
         """
-        return await checkpointed(self._cluster, self._table, name or uuid4().hex, timeout_ms)
+        return await checkpointed(self._cluster, self._table, name, timeout_ms)
 
     async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
         """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""

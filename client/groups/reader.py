@@ -254,7 +254,9 @@ class GroupReader(OpenedBefore):
         if missing:
             raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
         await self._give_up(min(state.share(self.name).release, _AT_ONCE))
-        self._want(state.awaited(self.name))
+        awaited = state.awaited(self.name)
+        self._want(awaited)
+        self._taken = {name: positions for name, positions in self._taken.items() if name in awaited}
         taken = dict(self._taken)
 
         def settle(state: GroupState) -> bool:
@@ -338,6 +340,8 @@ class GroupReader(OpenedBefore):
     def _between_events(self) -> None:
         """Calls the listener and takes checkpoints, at the position after the last handled event."""
         listener = self._listener
+        if self._closed:
+            return
         while self._changes and listener is not None:
             listener(self._changes.popleft())
         while self._wanted:

@@ -11,7 +11,8 @@ first event (PIP-79). Concurrent sends share such a start and its failure; a lat
 Invariants: an event accepted by `submit` is stored, or its future has the error; a failed `open` leaves nothing behind;
 flushing, closing and inspecting start no segment writer; rerouting ends in successors or, after its retries, in a
 failure; after `aclose`, which can be called twice, no task is left. Follows `EventStreamWriterImpl`, `SegmentSelector`
-(Pravega's client) and `PartitionedProducerImpl` (Pulsar's).
+(Pravega's client) and `PartitionedProducerImpl` (Pulsar's). Deliberate differences: `note_time` flushes first, and a
+writer that noted times is removed from watermarks when it is closed.
 """
 
 from __future__ import annotations
@@ -313,9 +314,11 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
         Flushes first. timestamp: in any unit that the stream's writers and readers agree on, such as Unix ms. The
         controller combines the times of all writers every few seconds; `TimeWindows` is what readers see. A large event
-        counts once a smaller one is stored behind it. Raises as `flush`, and RequestRejected for a time before the
-        last.
+        counts once a smaller one is stored behind it. Raises as `flush`, RequestRejected for a time before the last,
+        and Closed.
         """
+        if self._router is None or self._closed:
+            raise not_open(f"the writer of {self._name}", closed=self._closed)
         await self.flush()
         position = {number: writer.segment_length for number, writer in self._writers.items() if writer.set_ups}
         self._noted = True

@@ -44,19 +44,19 @@ class Controller(Proxy[AsyncController]):
         """Creates a stream; returns False if it exists, whatever its configuration.
 
         segments: instead of `config`, for a stream with a fixed number of segments and nothing else; 1 by default.
-        Raises ValueError for fewer than 1, and if both are given.
+        Raises ValueError for fewer than 1, for a configuration that no stream can have, and if both are given.
         """
         return self._lease.run(self._inner.create_stream, scope, stream, config, segments=segments)
 
     def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
-        """Replaces a stream's configuration; its segments stay. Raises NoSuchStream and StreamSealed.
+        """Replaces a stream's configuration. Raises NoSuchStream, StreamSealed, and ValueError as `create_stream`.
 
         To change a part: `dataclasses.replace(controller.stream_config(…), tags=(…))`.
         """
         self._lease.run(self._inner.update_stream, scope, stream, config)
 
     def stream_config(self, scope: str, stream: str) -> StreamConfig:
-        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation if no stream can have it."""
+        """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation for an unknown policy."""
         return self._lease.run(self._inner.stream_config, scope, stream)
 
     def seal_stream(self, scope: str, stream: str) -> None:
@@ -131,7 +131,10 @@ class Controller(Proxy[AsyncController]):
         return self._lease.run(self._inner.transaction_status, scope, stream, transaction)
 
     def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
-        """Returns the latest transactions that ended, in the order of their opening; none for an unknown stream."""
+        """Returns the latest transactions that ended; none for an unknown stream.
+
+        Pravega keeps them by time, for all streams together, so some may be missing.
+        """
         return self._lease.run(self._inner.completed_transactions, scope, stream)
 
     def note_time(self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]) -> None:

@@ -77,12 +77,13 @@ class ReaderGroup(Proxy[AsyncReaderGroup]):
         """
         return self._lease.run(self._inner.metrics)
 
-    def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60000) -> Checkpoint:
+    def checkpoint(self, name: str = "checkpoint", *, timeout_ms: float = 60000) -> Checkpoint:
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
-        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: by default a
-        generated one. Raises RequestTimedOut, which names the readers that did not take it (those of the official
-        client never do), ConditionFailed if one of this name is in progress, and the errors of requests.
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: may be used
+        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names
+        the readers that did not take it (those of the official client never do), ConditionFailed if one of this name is
+        in progress, and the errors of requests.
         """
         return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
 

@@ -294,8 +294,8 @@ class EventWriter(Proxy[AsyncEventWriter]):
 
         Flushes first. timestamp: in any unit that the stream's writers and readers agree on, such as Unix ms. The
         controller combines the times of all writers every few seconds; `TimeWindows` is what readers see. A large event
-        counts once a smaller one is stored behind it. Raises as `flush`, and RequestRejected for a time before the
-        last.
+        counts once a smaller one is stored behind it. Raises as `flush`, RequestRejected for a time before the last,
+        and Closed.
         """
         self._lease.run(self._inner.note_time, timestamp)
 

@@ -30,9 +30,11 @@ def report_of_trace(server: TraceServer) -> str:
     """The report about a trace that answers clients."""
     requests = [str(each) for each in server.recent]
     problems = list(map(str, server.problems))
+    left_out = list(map(str, server.left_out_calls))
     return _text(
         [
             _part("requests", requests, server.requests),
+            *([_part("records of controller calls left out", left_out)] if left_out else ()),
             _part("problems", problems),
             _part("open connections", [f"connection {number}" for number in server.open_connections]),
         ]

@@ -539,7 +539,10 @@ class RunningTrace(_Hosted):
 
     @property
     def controller_uri(self) -> str:
-        """host:port of a controller that knows the streams of the trace; the first access starts it."""
+        """host:port of a controller that answers the calls of the trace; the first access starts it.
+
+        If the trace has none, it knows the streams that the trace names.
+        """
         return self._do(ServedTrace.controller_uri)
 
     @property
@@ -548,7 +551,7 @@ class RunningTrace(_Hosted):
         return self._do(ServedTrace.problems)
 
     def unused(self) -> Counter[str]:
-        """The requests of the trace that no client has made so far, counted by command."""
+        """The requests and calls of the trace that no client has made so far, counted by command and method."""
         return self._do(ServedTrace.unused)
 
     def report(self) -> str:

@@ -51,7 +51,7 @@ class Calling:
                 value, code = answer(method, error)
                 if value is None:
                     await context.abort(code, error.message)
-                return with_status(kinds.response, value or "").SerializeToString()
+                return with_status(kinds.response, value).SerializeToString()
             found = with_status(kinds.response, "SUCCESS") if response is None else response
             message: bytes = found.SerializeToString()
             return message

@@ -33,6 +33,7 @@ _MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
 """The limit of segstore's client; gRPC's default is 4 MiB."""
 _CHANNEL: Final = (
     _MOST_MESSAGE,
+    ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -17,10 +17,11 @@ from segstore.client import ClientSettings, connect, errors
 from segstore.client.config import ENVIRONMENT_PREFIX
 from segstore.client.retry import Backoff
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings
+from tests.client.support import settings, until
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to" / "use-the-client.md").read_text(encoding="utf-8")
+GROUPS = (DOCS / "how-to" / "use-reader-groups.md").read_text(encoding="utf-8")
 SETTINGS = (DOCS / "reference" / "client-settings.md").read_text(encoding="utf-8")
 ERRORS = (DOCS / "topics" / "client-errors.md").read_text(encoding="utf-8")
 ALL = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -75,10 +76,13 @@ def test_the_first_program_runs_as_it_stands_but_for_its_address(
     assert capsys.readouterr().out == "b'tea'\n"
 
 
-def compiled(program: str) -> CodeType:
-    code = compile(program, "docs/how-to/use-the-client.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+async def run_on(program: str, page: str, names: dict[str, Any]) -> None:
+    """Runs a program, which may await, with these names; its own are added."""
+    code = compile(program, f"docs/how-to/{page}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert isinstance(code, CodeType)
-    return code
+    result = eval(code, names)
+    if inspect.iscoroutine(result):
+        await result
 
 
 async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> None:
@@ -89,9 +93,7 @@ async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> No
         (synchronous,) = SYNCHRONOUS
         await asyncio.to_thread(exec, synchronous.replace("127.0.0.1:9090", mock.controller_uri), {})
         for program in PROGRAMS[1:]:
-            result = eval(compiled(program), {"pravega": pravega})
-            if inspect.iscoroutine(result):
-                await result
+            await run_on(program, "use-the-client.md", {"pravega": pravega})
         async with pravega.event_reader("shop", "orders") as events:
             got = []
             while len(got) < 1_004:
@@ -101,3 +103,29 @@ async def test_the_other_programs_run_one_after_the_other(grpc_runs: None) -> No
         assert {b"coffee", b"cake", b"order 999"} <= set(got)
     for each in set(REGISTRY._collector_to_names) - before:
         REGISTRY.unregister(each)
+
+
+async def test_listeners_and_checkpoints_are_what_the_page_about_groups_says(
+    grpc_runs: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```$", GROUPS, re.DOTALL | re.MULTILINE)
+    changes, checkpoints = [each for each in programs if "def on_change" in each or "group.checkpoint(" in each]
+    saved: list[Any] = []
+    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+        await pravega.controller.create_scope("scope")
+        await pravega.controller.create_stream("scope", "stream")
+        async with pravega.reader_group("scope", "group", streams=["stream"], refresh_ms=20) as group:
+            names: dict[str, Any] = {"group": group, "save": saved.append}
+            await run_on(changes, "use-reader-groups.md", names)
+            async with names["reader"] as reader, pravega.event_writer("scope", "stream") as writer:
+                reading = asyncio.ensure_future(reader.read())
+                await run_on(checkpoints, "use-reader-groups.md", names)
+                await writer.write(b"tea")
+                assert (await reading).data == b"tea"
+            automatic = asyncio.ensure_future(names["automatic"]())
+            await until(lambda: len(saved) == 2)
+            automatic.cancel()
+            await asyncio.gather(automatic, return_exceptions=True)
+    assert saved[0] == "checkpoint"
+    assert saved[1].cuts == {"scope/stream": {0: 8 + len(b"tea")}}
+    assert "SegmentsAcquired {'scope/stream/0.#epoch.0': 0}" in capsys.readouterr().out

@@ -487,8 +487,8 @@ class _Calls:
                     continue
                 only = one or other
                 place = next(each for each in Direction if only.records[each] is not None)
-                pair = (only.records[place], None) if other is None else (None, only.records[place])
-                self._differ(rpc, Difference(CONTROLLER, place, only.number, *pair, (), 0, 0))
+                mine, its = (only.records[place], None) if other is None else (None, only.records[place])
+                self._differ(rpc, Difference(CONTROLLER, place, only.number, mine, its, (), 0, 0))
         return sorted(self._found.values(), key=lambda each: (each.number, each.direction))
 
 
@@ -531,7 +531,7 @@ def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
 
 def _agree(one: CallField, other: CallField, fits: Callable[[str, str], bool] | None) -> bool:
     if fits is None or one.secret:
-        return one.value == other.value
+        return bool(one.value == other.value)
     return one.rest == other.rest and all(map(fits, one.ids, other.ids))
 
 
@@ -547,8 +547,8 @@ def differing_fields(
         if one is not None and other is not None and _agree(one, other, fits):
             continue
         secret = any(each is not None and each.secret for each in (one, other))
-        values = (None if each is None else _shown(each.value, secret) for each in (one, other))
-        found.append(FieldDifference(name, *values, secret))
+        values = [None if each is None else _shown(each.value, secret) for each in (one, other)]
+        found.append(FieldDifference(name, values[0], values[1], secret))
     return tuple(found)
 
 

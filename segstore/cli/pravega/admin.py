@@ -1,6 +1,6 @@
 """`segstore admin`: lists, shows, creates, changes and deletes what a Pravega cluster has.
 
-Exit status as in `segstore.cli.pravega.cluster`; 1 also if what is to be created exists, or what is to be deleted does
+Exit status as in `segstore.cli.pravega.running`; 1 also if what is to be created exists, or what is to be deleted does
 not.
 """
 
@@ -16,10 +16,11 @@ from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import STREAM, Cluster, Interruption, cluster_options, run
+from segstore.cli.pravega.cluster import STREAM, Cluster, cluster_options
 from segstore.cli.terminal import cell_text, echo, print_table
 
 if TYPE_CHECKING:
+    from segstore.cli.pravega.running import Interruption
     from segstore.client import Client, StreamConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +39,7 @@ class Admin:
 
     def do(self, work: Callable[[Client], Coroutine[Any, Any, None]]) -> int:
         """Runs the work of a command; returns the exit status."""
+        from segstore.cli.pravega.running import run
 
         async def until_done(client: Client, interruption: Interruption) -> None:
             async with interruption.ends():

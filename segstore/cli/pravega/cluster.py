@@ -1,16 +1,9 @@
-"""What the commands for a cluster share: the options that name it, names of streams, and how a command ends.
-
-Exit status: 0; 1 for an error of the cluster or of the input; 2 for wrong options; 128 and the signal's number if
-SIGINT or SIGTERM ended it. The first signal ends reading, and what was read is finished; a second ends the command.
-"""
+"""What the commands for a cluster share: the options that name it, and names of streams."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -111,89 +104,6 @@ class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in o
         if not found or not scope or not name or "/" in name:
             self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
         return scope, name
-
-
-class Interruption:
-    """Ends a block at the first SIGINT or SIGTERM.
-
-    Attributes:
-        number: the signal that came, 0 for none.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._scope: asyncio.Timeout | None = None
-
-    def come(self, number: int, task: asyncio.Task[Any]) -> None:
-        """A signal came; the second one cancels the task."""
-        if self.number:
-            task.cancel()
-        self.number = number
-        self.end_block()
-
-    def end_block(self) -> None:
-        """Ends the block if it runs."""
-        if self._scope is not None:
-            self._scope.reschedule(0)
-
-    @asynccontextmanager
-    async def ends(self) -> AsyncIterator[None]:
-        """Runs the block until it ends or `end_block` is called, which is no error."""
-        scope = asyncio.timeout(0 if self.number else None)
-        try:
-            async with scope:
-                self._scope = scope
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-        finally:
-            self._scope = None
-
-
-def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]]) -> int:
-    """Runs a command's work with an open client; returns the exit status. Raises ClickException and Abort."""
-    from segstore.client import ClientError
-
-    async def main() -> int:
-        loop, task, interruption = asyncio.get_running_loop(), asyncio.current_task(), Interruption()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interruption.come, number, task)
-        async with client:
-            await work(client, interruption)
-        return 128 + interruption.number if interruption.number else 0
-
-    client = cluster.client()
-    try:
-        return asyncio.run(main())
-    except ClientError as error:
-        raise click.ClickException(error.message) from error
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
-    except asyncio.CancelledError:
-        raise click.Abort from None
-
-
-class Pace:
-    """Spaces events evenly. per_s: events per second; None for no limit."""
-
-    def __init__(self, per_s: float | None) -> None:
-        self._per_s = per_s
-        self._count = 0
-        self._began_s = 0.0
-
-    async def next(self) -> None:
-        """Waits until the next event is due."""
-        if self._per_s is None:
-            return
-        now_s = asyncio.get_running_loop().time()
-        if not self._count:
-            self._began_s = now_s
-        due_s = self._began_s + self._count / self._per_s
-        self._count += 1
-        if due_s > now_s:
-            await asyncio.sleep(due_s - now_s)
 
 
 RATE = click.option(

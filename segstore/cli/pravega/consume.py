@@ -1,12 +1,13 @@
 """`segstore consume`: prints the events of a stream. Its options follow kcat's.
 
-Exit status as in `segstore.cli.pravega.cluster`. Payloads go to a pipe or file as they are; on a terminal, control
+Exit status as in `segstore.cli.pravega.running`. Payloads go to a pipe or file as they are; on a terminal, control
 characters are escaped.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, Interruption, Pace, cluster_options, run
+from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
 from segstore.cli.pravega.formats import Place, as_json, formatter
 
 if TYPE_CHECKING:
+    from segstore.cli.pravega.running import Interruption
     from segstore.client import Client
 
 Start = Literal["head", "tail"] | Mapping[int, int]
@@ -81,6 +83,8 @@ def consume(
     the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
     times with events. With -G, an event that was printed is not read again.
     """
+    from segstore.cli.pravega.running import Pace, run
+
     if sum((layout is not None, delimiter is not None, in_json)) > 1:
         raise click.UsageError("give one of -f, -D and -J")
     if group is not None and at_end:
@@ -155,7 +159,7 @@ async def _slices(
 ) -> AsyncIterator[AsyncIterator[list[Place]]]:
     """Yields the events in lists."""
     if group is not None:
-        member = f"segstore-{os.uname().nodename}-{os.getpid()}"
+        member = f"segstore-{platform.node()}-{os.getpid()}"
         starts = {stream[1]: start} if isinstance(start, Mapping) else start
         opened = client.reader_group(stream[0], group, streams=[stream[1]], from_=starts)
         async with opened, opened.reader(member) as reader:

@@ -5,7 +5,7 @@ const streamFacts = element("div"), streamPicture = element("div", { className: 
 const streamSegments = grid("Segments by epoch"), streamTail = grid("The last events");
 const streamTransactions = grid("Transactions that have not ended");
 const streamNotes = { segments: notes(), tail: notes(), transactions: notes() };
-const fromEpoch = element("input", { className: "short", name: "epoch", type: "number", min: "0", placeholder: "last" });
+const fromEpoch = element("input", { name: "epoch", type: "number", min: "0", placeholder: "last" });
 const internalStreams = element("input", { type: "checkbox", name: "internal" });
 const wholeTail = button("All segments", () => tailOf(null));
 let tailSegment = null;

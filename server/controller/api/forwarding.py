@@ -30,6 +30,7 @@ Behaviour = Callable[[bytes, Any], Awaitable[bytes]]
 _FORWARDED: Final = "segstore-handed-on"
 _CREDENTIALS: Final = "authorization"
 _CHANNEL: Final = (
+    ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),

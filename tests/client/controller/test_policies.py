@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from google.protobuf import json_format
 
 from segstore.client import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig, connect
 from segstore.client.controller import Controller, ControllerChannels
@@ -18,6 +21,7 @@ from segstore.wire.controller_api import messages as m
 from tests.client.controller.test_controller import Scripted
 from tests.client.support import settings
 
+ANSWERS = Path(__file__).parents[3] / "fixtures" / "controller" / "answers.ndjson"
 FULL = StreamConfig(
     scaling=ScalingPolicy.by_event_rate(100, factor=3, minimum=2),
     retention=RetentionPolicy.by_time(timedelta(hours=1), timedelta(days=1)),
@@ -71,17 +75,18 @@ def test_values_are_those_of_the_api() -> None:
     ("make", "says"),
     [
         (lambda: ScalingPolicy.fixed(0), "at least 1 segment, not 0"),
-        (lambda: ScalingPolicy(target_rate=1), "no target rate"),
-        (lambda: ScalingPolicy.by_event_rate(0), "the target rate, 0"),
-        (lambda: ScalingPolicy.by_data_rate(1, factor=0), "the factor, 0"),
-        (lambda: ScalingPolicy.by_data_rate(2**31), "above 2147483647"),
+        (lambda: ScalingPolicy.by_event_rate(0), "the rate of a scaling policy must be from 1 to 2147483647, not 0"),
+        (lambda: ScalingPolicy.by_data_rate(1, factor=0), "the factor of"),
+        (lambda: ScalingPolicy.by_data_rate(2**31), "not 2147483648"),
+        (lambda: ScalingPolicy.by_data_rate(1, minimum=0), "the minimum of"),
         (lambda: RetentionPolicy.by_size(0), "at least 1"),
         (lambda: RetentionPolicy.by_size(2, 1), "at most the maximum: 2, 1"),
         (lambda: RetentionPolicy.by_time(timedelta(days=-1)), "at least 1"),
         (lambda: StreamConfig(tags="eu"), "not the text 'eu'"),
-        (lambda: StreamConfig(tags=[str(number) for number in range(128)]), "at most 127 tags, not 128"),
-        (lambda: StreamConfig(tags=["x" * 256]), "at most 255 characters, not 256"),
-        (lambda: StreamConfig(rollover_bytes=-1), "-1 is not a number"),
+        (StreamConfig(scaling=ScalingPolicy(minimum=0)).check, "at least 1 segment, not 0"),
+        (StreamConfig(tags=[str(number) for number in range(128)]).check, "at most 127 tags, not 128"),
+        (StreamConfig(tags=["x" * 256]).check, "at most 255 characters, not 256"),
+        (StreamConfig(rollover_bytes=-1).check, "the rollover size of -1 bytes is negative"),
     ],
 )
 def test_what_no_stream_can_have_is_refused(make: Callable[[], Any], says: str) -> None:
@@ -116,9 +121,34 @@ async def test_a_stream_has_the_configuration_that_it_was_created_and_updated_wi
             await controller.update_stream("a", "s", FULL)
 
 
-async def test_a_configuration_that_no_stream_can_have_names_who_sent_it() -> None:
-    answer = m.StreamConfig(scalingPolicy=m.ScalingPolicy(minNumSegments=0))
+async def test_an_unknown_kind_of_policy_is_reported_with_who_sent_it() -> None:
+    answer = m.StreamConfig.FromString(b"\x12\x02\x08\x07")
     controller = Controller(cast("ControllerChannels", Scripted(getStreamConfiguration=[answer])))
-    with pytest.raises(ProtocolViolation, match="configuration of a/s: a stream needs at least 1 segment") as found:
+    with pytest.raises(ProtocolViolation, match="configuration of a/s: 7 is not a valid ScaleType") as found:
         await controller.stream_config("a", "s")
     assert found.value.endpoint == "127.0.0.1:9090"
+
+
+def recorded() -> list[Any]:
+    """What a real controller answered to getStreamConfiguration."""
+    rows = [json.loads(line) for line in ANSWERS.read_text(encoding="utf-8").splitlines()]
+    answers = [row[2] for row in rows if isinstance(row, list) and row[0] == "getStreamConfiguration"]
+    return [
+        json_format.ParseDict({**answer, "streamInfo": {"scope": "a", "stream": "s"}}, m.StreamConfig())
+        for answer in answers
+        if "code" not in answer
+    ]
+
+
+def test_configurations_of_a_real_controller_are_read_and_written_back() -> None:
+    answers = recorded()
+    assert len(answers) > 20
+    for answer in answers:
+        again = to_message("a", "s", from_message(answer))
+        if answer.retentionPolicy.retentionType:  # a maximum of 0 means none
+            answer.retentionPolicy.retentionMax = answer.retentionPolicy.retentionMax or 2**63 - 1
+        else:
+            answer.ClearField("retentionPolicy")
+        answer.tags.SetInParent()
+        answer.tags.tag.sort()
+        assert again == answer

@@ -61,6 +61,7 @@ async def test_what_was_handled_at_a_checkpoint_and_what_follows_it_is_everythin
                 ranges = [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
                 await pravega.controller.scale("a", "s", sealed, ranges, wait_ms=10_000)
                 again = await anext(aiter(shared.checkpoints(60)))
+                assert again.name == "checkpoint"
                 for task in running:
                     task.cancel()
             assert (checkpoint.name, list(checkpoint.cuts)) == ("c", ["a/s"])
@@ -131,3 +132,21 @@ async def test_a_listener_that_raises_does_not_take_the_checkpoint_and_is_called
             await asyncio.gather(reading, return_exceptions=True)
         assert len([each for each in called if isinstance(each, CheckpointTaken)]) == 2
         assert (await checkpoint).cuts["a/s"][0] >= next(iter(handled.values()))
+
+
+async def test_a_checkpoint_that_is_cancelled_or_whose_group_is_deleted_leaves_nothing(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    async with group(pravega) as shared, shared.reader("idle") as reader:
+        asked = asyncio.ensure_future(shared.checkpoint("c"))
+        await until(lambda: reader._wanted == ["c"])
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert (await shared._state()).checkpoints == {}
+        assert await reader.read() is not None  # takes what is no more
+        assert (await shared._state()).checkpoints == {}
+        again = asyncio.ensure_future(shared.checkpoint("d"))
+        await until(lambda: "d" in reader._wanted)
+        await shared.delete()
+        with pytest.raises(NoSuchReaderGroup):
+            await again

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from segstore.client import Client, CutError, ScalingPolicy, StreamConfig, StreamCut, TimeWindow, TimeWindows, connect
-from segstore.client.errors import ProtocolViolation, RequestRejected
+from segstore.client.errors import Closed, ProtocolViolation, RequestRejected
 from segstore.client.watermarks import Mark, MarkedSegment
 from segstore.client.watermarks.windows import compared
 from segstore.server.cluster import MockCluster
@@ -89,6 +89,8 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
                 await windows.at(StreamCut("a", "t", {0: 0}))
             with pytest.raises(RequestRejected, match=f"the time 1 of writer {writer.name} .* INVALID_TIME"):
                 await writer.note_time(1)
+        with pytest.raises(Closed):
+            await writer.note_time(4_000)
         assert mock.controller is not None
         marks = mock.controller.state.stream("a", "s").writers
         assert not any(mark.alive for mark in marks.values())  # closing the writers removed them
