@@ -1,6 +1,6 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
-from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache
+from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of
 from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, tell_stored
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
@@ -35,6 +35,7 @@ __all__ = [
     "SegmentRequests",
     "Then",
     "TokenCache",
+    "expiry_of",
     "learn",
     "tell_stored",
 ]

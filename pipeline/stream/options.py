@@ -52,6 +52,8 @@ _SETTINGS: Final = {
     "bearerToken": "bearer_token",
     "tlsCaFile": "tls_ca_file",
 }
+CREDENTIALS: Final = frozenset(("username", "password", "bearer_token"))
+"""The client settings that are credentials for the controller."""
 
 
 class StreamLimit(NamedTuple):

@@ -343,7 +343,7 @@ def test_a_folder_on_s3_gives_the_rows_of_the_reference_as_a_whole_and_in_batche
     spark: SparkSession, tmp_path: Path, faulty: str, follow: Callable[..., tuple[list[Row], list[int]]]
 ) -> None:
     url, names = "s3://traces/run/", ("kind", "block", "ts_ns", "command", "error")
-    with s3_server() as options, closed_stores():
+    with s3_server(tmp_path / "expired") as options, closed_stores():
         store = fsspec.filesystem("s3", **options)
         store.mkdir("traces")
         store.put(faulty, "traces/run", recursive=True)
