@@ -11,14 +11,14 @@ import ssl
 from collections.abc import Sequence
 from functools import partial
 from random import Random
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 from segstore.client.batch import EventRange, EventRangeReader, event_ranges
 from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
-from segstore.client.controller import Access, Controller, ControllerChannels, ControllerLocations
+from segstore.client.controller import Access, Controller, ControllerLocations
 from segstore.client.groups import GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.metrics import Source
@@ -37,6 +37,9 @@ from segstore.client.tables import KeyValueTable
 from segstore.client.telemetry import ObservedEventWriter, Telemetry, telemetry_of
 from segstore.client.watermarks import TimeWindows
 from segstore.wire.names import segment_name
+
+if TYPE_CHECKING:
+    from segstore.client.controller import ControllerChannels
 
 _DEFAULT_PORT = 9090
 _SCRAPE_S = 1.0
@@ -89,6 +92,8 @@ class Client(ClosedAfter):
 
         Requires a running event loop. Raises OSError if the CA file cannot be read.
         """
+        from segstore.client.controller import ControllerChannels  # loads grpc
+
         settings = self._settings
         self._telemetry = telemetry_of()
         context, roots = None, None

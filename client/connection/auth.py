@@ -17,8 +17,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import jwt
-
 from segstore.client.errors import ClientError, Retriable, TokenRefused
 
 TokenSource = Callable[[], Awaitable[str]]
@@ -33,6 +31,8 @@ def expiry_of(token: str) -> float:
     """Returns a token's expiry in seconds since 1970, infinity if it has none. The signature is not checked."""
     if not token:
         return float("inf")
+    import jwt  # loads cryptography if it is installed
+
     try:
         expires = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except jwt.PyJWTError:

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.connection import Endpoint, TokenCache
-from segstore.client.controller.channels import Answer, ControllerChannels
 from segstore.client.controller.cuts import checked_cut
 from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
 from segstore.client.errors import (
@@ -34,6 +33,9 @@ from segstore.client.retry import POLLS
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
+
+if TYPE_CHECKING:
+    from segstore.client.controller.channels import Answer, ControllerChannels
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
 

@@ -1,7 +1,5 @@
 """Commands for administering a segment store, accepted on its admin port only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 `segstore.wire.blocks` describes how the commands of a block belong together.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from segstore.wire.commands.segment import SegmentReply

@@ -1,7 +1,5 @@
 """Segment attribute commands: 64-bit values keyed by UUID; -2^63 means "no value"."""
 
-from __future__ import annotations
-
 from segstore.wire.schema import Command, Flag, Id, Int64, Text, Token, command
 
 

@@ -1,7 +1,5 @@
 """Failure replies. Their stack traces are empty unless the store is configured to send them."""
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated
 

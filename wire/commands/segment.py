@@ -1,7 +1,5 @@
 """Segment commands: create, read, describe, seal, truncate, merge, delete."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

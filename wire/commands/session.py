@@ -1,7 +1,5 @@
 """Connection commands, such as the handshake and keep-alives."""
 
-from __future__ import annotations
-
 from segstore.wire.schema import Command, Int32, command
 
 

@@ -3,8 +3,6 @@
 Versions: NO_VERSION is unconditional, NOT_EXISTS requires that the key is missing, any other value must match.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Final
 

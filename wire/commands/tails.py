@@ -4,8 +4,6 @@ Two rules exist. Most numeric tails are read only if all their bytes are left; a
 few numbers, are read if any byte is left; a partial one is refused. Source: the `readFrom`s of `WireCommands.java`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from segstore.wire.schema import types

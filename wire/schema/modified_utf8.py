@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import re
 from codecs import charmap_decode
+from functools import cache
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_STRING_BYTES: Final = 0xFFFF
 
@@ -121,16 +125,19 @@ def _short_texts() -> bytes:
     return b"|".join(rb"\x00\x%02x" % size + texts for size, texts in enumerate(sizes))
 
 
-_short: Final = [(count, re.compile(rb"(?:%s){%d}+" % (_short_texts(), count)).match) for count in _AT_ONCE]
+@cache
+def _short() -> tuple[tuple[int, Callable[..., re.Match[bytes] | None]], ...]:
+    """Returns (count, match) for runs of short texts. Compiled on first use: most programs never skip texts."""
+    return tuple((count, re.compile(rb"(?:%s){%d}+" % (_short_texts(), count)).match) for count in _AT_ONCE)
 
 
 def pass_texts(data: bytes | bytearray | memoryview, at: int, end: int, count: int) -> tuple[int, int]:
     """Skips texts with their lengths, starting at `at`. Returns how many of `count` are well formed and end by `end`,
     and the position of the first that does not qualify, or of what follows them all.
     """
-    passed = 0
+    passed, runs = 0, _short()
     while passed < count:
-        for many, short in _short:
+        for many, short in runs:
             while passed + many <= count and (found := short(data, at, end)):
                 passed += many
                 at = found.end()

@@ -118,10 +118,10 @@ def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
 
 def _lazily(elements: tuple[low.Node, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
     """`lazily(view, start, end, count, behind)`: the columns of so many elements, checked to lie before `behind`."""
-    walk = compiler.make_walker(elements)
+    walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
 
     def lazily(view: memoryview, start: int, end: int, count: int, behind: int) -> tuple[Elements[Any], ...]:
-        rows = Elements(functools.partial(walk, view, start, end, count), count, behind)
+        rows = Elements(functools.partial(walker(), view, start, end, count), count, behind)
         return (rows,) if len(elements) == 1 else tuple(map(rows.column, range(len(elements))))
 
     return lazily
