@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from segstore import loops
+
 if TYPE_CHECKING:
     from segstore.client import Client
 
@@ -156,10 +158,10 @@ def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]
     from segstore.client import ClientError
 
     async def main() -> int:
-        loop, task, interruption = asyncio.get_running_loop(), asyncio.current_task(), Interruption()
+        task, interruption = asyncio.current_task(), Interruption()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interruption.come, number, task)
+            loops.on_signal(number, interruption.come, number, task)
         async with client:
             await work(client, interruption)
         return 128 + interruption.number if interruption.number else 0
