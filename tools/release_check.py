@@ -51,9 +51,11 @@ def faults(metadata: Message) -> list[str]:
         found.append("there is no description")
     if not any(each.startswith("Repository, https://") for each in metadata.get_all("Project-URL", [])):
         found.append("there is no URL of the repository")
-    for each in metadata.get_all("Classifier", []):
-        if each.startswith(_VERSION) and each.rpartition(" ")[2] not in make_wheels.VERSIONS:
-            found.append(f"the classifier {each} names a version that is not tested")
+    found += [
+        f"the classifier {each} names a version that is not tested"
+        for each in metadata.get_all("Classifier", [])
+        if each.startswith(_VERSION) and each.rpartition(" ")[2] not in make_wheels.VERSIONS
+    ]
     return found
 
 

@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -88,25 +87,15 @@ def tried(executable: Path, work: Path) -> str:
     copy = root / "segstore"
     copy.write_bytes(executable.read_bytes())
     copy.chmod(0o755)
-    command: list[str | Path] = [copy, "decode", "-"]
-    where, change_root = "in an empty directory, without PATH; this process may not change its root", None
+    command: tuple[str | Path, ...] = (copy, "decode", "-")
+    where, environment = "in an empty directory, without PATH; this process may not change its root", {}
     if os.geteuid() == 0:
-        command, where = ["/segstore", "decode", "-"], "in an empty root directory"
-        change_root = _changing_root(root)
-    done = subprocess.run(
-        command, input=HELLO, capture_output=True, text=True, check=True, cwd=root, env={}, preexec_fn=change_root
-    )
+        command, where = ("chroot", root, "/segstore", "decode", "-"), "in an empty root directory"
+        environment = {"PATH": "/usr/sbin:/usr/bin"}  # where chroot is; nothing of it is in the root directory
+    done = subprocess.run(command, input=HELLO, capture_output=True, text=True, check=True, cwd=root, env=environment)
     if not done.stdout.startswith("HELLO"):
         raise RuntimeError(f"{executable} printed {done.stdout!r}")
     return where
-
-
-def _changing_root(root: Path) -> Callable[[], None]:
-    def change() -> None:
-        os.chroot(root)
-        os.chdir("/")
-
-    return change
 
 
 def main(out: Path) -> None:
