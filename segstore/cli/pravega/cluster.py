@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore import loops
-
 if TYPE_CHECKING:
     from segstore.client import Client
 
@@ -155,6 +153,7 @@ class Interruption:
 
 def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]]) -> int:
     """Runs a command's work with an open client; returns the exit status. Raises ClickException and Abort."""
+    from segstore import loops
     from segstore.client import ClientError
 
     async def main() -> int:
