@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,11 @@ def commit(root: Path, archive: Path) -> None:
 def listening_s(root: Path) -> float:
     """Starts the server in a root directory as the image's user; returns the seconds until it listens."""
     enter = ("chroot", f"--userspec={USER}:{USER}", root, "/segstore/segstore")
+    device = root / "dev" / "urandom"
+    if not device.exists():  # container runtimes provide /dev
+        device.parent.mkdir(exist_ok=True)
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 9))
+        device.chmod(0o666)
     ports = ("--port", "0", "--controller-port", "0", "--announce", "json")
     began = time.monotonic()
     with subprocess.Popen((*enter, *COMMAND, *ports), stdout=subprocess.PIPE, text=True, env=_PATH) as process:
