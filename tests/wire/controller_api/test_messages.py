@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +13,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from segstore.wire.controller_api import METHODS, SERVICE, messages
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROTO = ROOT / "wire" / "controller_api"
 
 
@@ -65,3 +67,19 @@ def test_messages_are_these_bytes_on_the_wire(message: object, hexadecimal: str)
     assert isinstance(message, messages.ScopeInfo.__base__ or object)
     serialized = message.SerializeToString(deterministic=True)  # type: ignore[attr-defined]
     assert serialized.hex() == hexadecimal
+
+
+def test_a_message_that_is_not_of_the_api_is_refused_by_name() -> None:
+    assert messages.ScopeInfo(scope="a").scope == "a"
+    assert messages.ScopeInfo is messages.ScopeInfo
+    with pytest.raises(AttributeError, match=r"'segstore\.wire\.controller_api\.messages' has no attribute 'ScopeInfos'"):
+        _ = messages.ScopeInfos  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_the_classes_and_the_methods_are_loaded_on_first_use() -> None:
+    program = (
+        "import sys, segstore.wire.controller_api as api; assert 'google.protobuf' not in sys.modules; "
+        "assert 'createScope' in api.METHODS; assert 'google.protobuf' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
