@@ -72,7 +72,7 @@ def test_messages_are_these_bytes_on_the_wire(message: object, hexadecimal: str)
 def test_a_message_that_is_not_of_the_api_is_refused_by_name() -> None:
     assert messages.ScopeInfo(scope="a").scope == "a"
     assert messages.ScopeInfo is messages.ScopeInfo
-    with pytest.raises(AttributeError, match=r"'segstore\.wire\.controller_api\.messages' has no attribute 'ScopeInfos'"):
+    with pytest.raises(AttributeError, match=r"controller_api\.messages' has no attribute 'ScopeInfos'"):
         _ = messages.ScopeInfos  # type: ignore[attr-defined]
 
 
