@@ -33,8 +33,8 @@ KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 1024 * 1024
 """As large as blocks must be for their checksums to cover a sample only."""
 _SPARE_BYTES: Final = 64 * 1024
-_BLOCKS: Final = 4
-"""The least number of blocks that can be kept, so that not all is discarded at once."""
+_BLOCKS: Final = 16
+"""The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
 _PART_BYTES: Final = 400
