@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import click
 
+from segstore import loops
 from segstore.cli.pravega.cluster import Cluster
 from segstore.client import Client, ClientError
 
@@ -61,11 +61,10 @@ def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]
     """Runs a command's work with an open client; returns the exit status. Raises ClickException and Abort."""
 
     async def main() -> int:
-        loop, task, interruption = asyncio.get_running_loop(), asyncio.current_task(), Interruption()
+        task, interruption = asyncio.current_task(), Interruption()
         assert task is not None
-        if sys.platform != "win32":  # there, Ctrl-C cancels the task
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, interruption.come, number, task)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loops.on_signal(number, interruption.come, number, task)
         async with client:
             await work(client, interruption)
         return 128 + interruption.number if interruption.number else 0
