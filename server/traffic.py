@@ -14,6 +14,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import deque
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
 KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 1024 * 1024
 """As large as blocks must be for their checksums to cover a sample only."""
-_MEMORY_BYTES: Final = _BLOCK_BYTES + 64 * 1024
+_SPARE_BYTES: Final = 64 * 1024
+_BLOCKS: Final = 16
+"""The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
+_PART_BYTES: Final = 400
+"""What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
 _MOST_WRITERS: Final = 10_000
 _MOST_CLOSED: Final = 1_000
@@ -59,6 +64,7 @@ class _Block:
         self.pending: Pending | None = pending
         self.memory = memory
         self.size = own + _RECORD_BYTES * pending.records + (0 if memory is None else len(memory))
+        self.size += _PART_BYTES * (len(pending.rows) + len(pending.data))
 
 
 _first = attrgetter("first")
@@ -84,14 +90,16 @@ class Traffic(TraceRecorder):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._memory = bytearray(_MEMORY_BYTES)
+        block_bytes = min(_BLOCK_BYTES, max_bytes // _BLOCKS)
+        self._memory_bytes = block_bytes + min(_SPARE_BYTES, block_bytes)
+        self._memory = bytearray(self._memory_bytes)
         self._spare: bytearray | None = None
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
             redact=self._redacted,
             redact_codes=SECRET_CODES,
-            block_bytes=_BLOCK_BYTES,
+            block_bytes=block_bytes,
             flush_after_ns=_NEVER_NS,
             max_frame_bytes=max_frame_bytes,
             memory=self._memory,
@@ -129,8 +137,8 @@ class Traffic(TraceRecorder):
     def take_block(self) -> None:
         """Keeps the pending records; few of them without the memory that they are in, which is then used again."""
         others: bytearray | None = None
-        if not self._writer.has_room(_MEMORY_BYTES // 2):
-            others, self._spare = self._spare or bytearray(_MEMORY_BYTES), None
+        if not self._writer.has_room(self._memory_bytes // 2):
+            others, self._spare = self._spare or bytearray(self._memory_bytes), None
         pending = self._writer.take_pending(others)
         if pending is None:
             return
@@ -202,11 +210,14 @@ class Traffic(TraceRecorder):
             for index in range(max(0, first - block.first), min(len(columns), last + 1 - block.first)):
                 yield block.first + index, columns[index]
 
-    def trace(self) -> list[bytes]:
-        """Returns the pieces of a capture of everything kept."""
+    def trace(self) -> Iterator[bytes]:
+        """Returns the pieces of a capture of everything kept. Each is built when it is reached, so that slow readers
+        take no memory; without records that were discarded by then.
+        """
         self.flush()
-        kept = [each.pending for each in self._blocks if each.pending is not None]
-        return [self.start, *(b"".join(each.block(self.mark)) for each in kept)]
+        blocks = tuple(self._blocks)
+        built = (b"".join(each.pending.block(self.mark)) for each in blocks if each.pending is not None)
+        return chain((self.start,), built)
 
     @property
     def start(self) -> bytes:

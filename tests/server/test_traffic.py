@@ -116,6 +116,45 @@ def test_what_is_kept_takes_no_more_memory_than_was_set_whatever_comes() -> None
         tracemalloc.stop()
 
 
+def test_many_small_runs_of_records_take_no_more_memory_than_was_set() -> None:
+    kept = traffic(4 * MIB)
+    number = kept.opened()
+    frames = (encode(KeepAlive()) + encode(set_up())) * 50  # those with tokens end a run
+    tracemalloc.start()
+    try:
+        for _ in range(250):
+            kept.received(number, frames)
+        kept.flush()
+        assert tracemalloc.get_traced_memory()[0] < 6 * MIB
+    finally:
+        tracemalloc.stop()
+    assert kept.first > 1
+
+
+def test_a_low_limit_keeps_the_newest_records_too() -> None:
+    kept = traffic(400_000)
+    number, frame = kept.opened(), encode(append(1, bytes(1_000)))
+    for _ in range(900):
+        kept.received(number, frame)
+    assert kept.flush() - kept.first > 100
+    for _ in range(100):
+        kept.received(number, encode(KeepAlive()) * 517)
+    assert kept.flush() - kept.first > 1_000
+
+
+def test_a_trace_lacks_what_is_discarded_before_it_is_reached() -> None:
+    kept = traffic()
+    number = kept.opened()
+    kept.received(number, encode(KeepAlive()))
+    kept.flush()
+    kept.received(number, encode(set_up()))
+    pieces = kept.trace()
+    data = next(pieces) + next(pieces)
+    kept.clear()
+    data += b"".join(pieces)
+    assert [each.kind for each in read_records(data) if isinstance(each, Record)] == [RecordKind.OPEN, RecordKind.FRAME]
+
+
 def test_a_block_that_is_larger_than_the_limit_is_not_kept() -> None:
     kept = traffic(1000)
     kept.received(kept.opened(), encode(append(1, bytes(2000))))

@@ -10,6 +10,7 @@ that contradict the state. Follows `ReaderGroupState`, `UpdateOrInitSerializer` 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
@@ -136,6 +137,8 @@ class ReplayedGroup:
         self.unassigned: dict[str, int] = {}
         self.future: dict[str, set[int]] = {}
         self.read: dict[str, int] = {}
+        self._successors: defaultdict[int, set[str]] = defaultdict(set)
+        """The segments of `future` by id of a predecessor; also segments that have left it."""
 
     def positions(self) -> dict[str, dict[str, int]]:
         """Returns the offset of each segment of each online reader, as it has reported last."""
@@ -175,7 +178,8 @@ class ReplayedGroup:
         data.array()  # the checkpoints
         data.map(data.text, data.long)  # distances to the tail
         self._reset()
-        self.future = data.map(data.segment, data.numbers)
+        for segment, before in data.map(data.segment, data.numbers).items():
+            self._await(segment, before)
         self.readers = data.map(data.text, data.offsets)
         self.unassigned = data.offsets()
         self.read = revisions[1].offsets() if len(revisions) > 1 else {}
@@ -211,14 +215,24 @@ class ReplayedGroup:
         following = data.map(data.segment, data.numbers)
         self._take_from(reader, segment)
         self.read.pop(segment, None)
-        done = SegmentName.parse(segment).segment_id
+        done = SegmentName.parse(segment).segment_id or 0
         for successor, before in following.items():
-            self.future.setdefault(successor, before)
-        for successor, before in list(self.future.items()):
-            before.discard(done or 0)
-            if not before:
+            if successor not in self.future:
+                self._await(successor, before)
+        for successor in self._successors.pop(done, set()) | following.keys():
+            left = self.future.get(successor)
+            if left is None:
+                continue
+            left.discard(done)
+            if not left:
                 del self.future[successor]
                 self.unassigned[successor] = 0
+
+    def _await(self, segment: str, before: set[int]) -> None:
+        """A segment can be read once its predecessors are."""
+        self.future[segment] = before
+        for each in before:
+            self._successors[each].add(segment)
 
     def _take_from(self, reader: str, segment: str) -> None:
         if self.readers.get(reader, {}).pop(segment, None) is None:

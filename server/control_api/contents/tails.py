@@ -42,7 +42,7 @@ def router(controlled: Controlled) -> APIRouter:
         stream: Stream,
         limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of events of each segment.")] = 10,
         segment: Annotated[
-            int | None, Query(description="The id of a segment; else the segments of the last epoch.")
+            int | None, Query(ge=0, lt=1 << 63, description="The id of a segment; else the segments of the last epoch.")
         ] = None,
     ) -> m.Tail:
         controller = controller_of(controlled)

@@ -97,7 +97,7 @@ def _info(recording: KeptRecording) -> RecordingInfo:
     )
 
 
-def _trace(traffic: Traffic, form: str, pieces: list[bytes], records: Iterable[Record]) -> Response:
+def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterable[Record]) -> Response:
     """Answers with a trace: the pieces of the capture, or the records as lines."""
     name = {"content-disposition": f'attachment; filename="segstore.{form}"'}
     if form == "jsonl":
@@ -105,7 +105,7 @@ def _trace(traffic: Traffic, form: str, pieces: list[bytes], records: Iterable[R
     return StreamingResponse(_pieces(pieces), media_type="application/octet-stream", headers=name)
 
 
-async def _pieces(pieces: list[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for each in pieces:
         yield each
 

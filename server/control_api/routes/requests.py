@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from starlette.convertors import IntegerConvertor, register_url_convertor
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.detail import detail_of
@@ -17,6 +18,15 @@ from segstore.server.traffic import Traffic
 from segstore.wire.trace import FilterError
 
 _NEIGHBOURS = 10
+
+
+class _Number(IntegerConvertor):
+    """The number of a record in a path. Python refuses to read integers of thousands of digits."""
+
+    regex = "[0-9]{1,4000}"
+
+
+register_url_convertor("number", _Number())
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -47,7 +57,7 @@ def router(controlled: Controlled) -> APIRouter:
         infos = [_info(each, traffic, numbers) for each in requests]
         return LatestRequests(last=traffic.last, forgotten=traffic.first - 1, requests=infos)
 
-    @made.get("/requests/{number:int}", tags=["requests"], summary="A request and its reply in detail")
+    @made.get("/requests/{number:number}", tags=["requests"], summary="A request and its reply in detail")
     async def get_request(number: Annotated[int, Path(ge=1)]) -> RequestDetail:
         found = kept()
         request, beside = await found.about(number, _NEIGHBOURS)
@@ -57,7 +67,7 @@ def router(controlled: Controlled) -> APIRouter:
         return detail_of(info, request, beside, found.traffic)
 
     @made.post(
-        "/requests/{number:int}/send",
+        "/requests/{number:number}/send",
         tags=["requests"],
         summary="Send a request again, as a client of its own",
         include_in_schema=controlled.tap is None,

@@ -66,14 +66,16 @@ class Resending:
             raise ApiProblem(409, f"{_MOST_AT_ONCE} requests are being sent already, as many as may", "path")
         self._sending += 1
         try:
-            reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
+            async with asyncio.timeout(_PATIENCE_S):
+                reader, writer = await asyncio.open_connection(where.host, where.port, ssl=_tls(store))
             try:
                 own = "{}:{}".format(*writer.get_extra_info("sockname")[:2])
                 replies, ended = await _exchange(frames, reader, writer)
             finally:
                 writer.transport.abort()
         except OSError as error:
-            raise ApiProblem(409, f"no connection to store {store.number} at {where}: {error}", "path") from error
+            why = str(error) or f"it was not there within {_PATIENCE_S:g} s"
+            raise ApiProblem(409, f"no connection to store {store.number} at {where}: {why}", "path") from error
         finally:
             self._sending -= 1
         number = next((each for each, facts in traffic.peers.items() if facts.get("peer") == own), None)

@@ -43,6 +43,13 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         assert stored["connection"] == connection["number"]
 
 
+async def test_numbers_of_any_length_are_not_found() -> None:
+    async with asking() as (_, http):
+        for number in ("9" * 19, "9" * 20, "9" * 5_000):
+            assert refusal(await http.get(f"/v1/requests/{number}"))[0] == 404
+            assert refusal(await http.post(f"/v1/requests/{number}/send"))[0] == 404
+
+
 async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create(), create())

@@ -65,6 +65,28 @@ def test_progress_completion_release_and_unknown_updates() -> None:
     assert (group.positions(), group.unassigned) == ({"reader": {}}, {NEXT: 7})
 
 
+def test_a_segment_is_unassigned_once_all_its_predecessors_are_read() -> None:
+    group = ReplayedGroup()
+    read = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+    later = {number: f"scope/stream/{number}.#epoch.1" for number in (3, 4, 5, 6)}
+    waits = a_map(
+        text(later[3]) + a_map(long(0)),
+        text(later[4]) + a_map(long(0), long(1)),
+        text(later[5]) + a_map(long(2), long(99)),
+    )
+    readers = a_map(text("reader") + a_map(*(text(each) + long(0) for each in read)))
+    group.apply(struct.pack(">i", 1) + an_object(1, bytes(3) + waits + readers + a_map()))
+
+    def complete(number: int, *following: bytes) -> set[str]:
+        group.apply(updates(an_object(7, text("reader") + text(read[number]) + a_map(*following))))
+        return set(group.unassigned)
+
+    assert complete(1, text(later[6]) + a_map(long(1))) == {later[6]}
+    assert complete(0) == {later[6], later[3], later[4]}
+    assert complete(2, text(later[5]) + a_map(long(2))) == {later[6], later[3], later[4]}  # it is waited for already
+    assert group.future == {later[5]: {99}}
+
+
 def test_a_compact_state_replaces_all_before_it() -> None:
     group = ReplayedGroup()
     for event in java_events()[:3]:

@@ -59,6 +59,15 @@ async def test_the_last_events_of_a_long_segment_are_found_without_reading_it_al
         assert sum(read) < segment["length"] / 2
 
 
+async def test_ids_that_no_segment_can_have_are_refused() -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", STREAM)
+        for segment in (-1, 1 << 63):
+            status, _, where = refusal(await http.get(f"{STREAM}/tail", params={"segment": segment}))
+            assert (status, where) == (422, "query.segment")
+        assert (await http.get(f"{STREAM}/tail", params={"segment": (1 << 63) - 1})).status_code == 404
+
+
 async def test_after_a_scale_the_last_events_are_those_of_the_epoch_before() -> None:
     async with asking_cluster(stores=2) as (_, http):
         await done(http, "PUT", STREAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo
+from segstore.wire.endpoint import Endpoint
 from tests.server.certificates import trusting, write_certificate
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, Peer, create, set_up, until
@@ -118,3 +120,21 @@ async def test_a_store_with_tls_is_asked_through_tls(tmp_path: Path) -> None:
         await peer.ask(create())
         assert types(await send(http, "type = CREATE_SEGMENT"))[1:] == ["SEGMENT_ALREADY_EXISTS"]
         peer.abort()
+
+
+async def test_a_store_that_does_not_complete_the_handshake_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.server.control_api.routes.resending._PATIENCE_S", 0.2)
+    certificate, key = write_certificate(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with asking(tls_cert=certificate, tls_key=key) as (mock, http):
+            peer = await Peer.connect(mock, ssl=trusting())
+            await peer.ask(create())
+            number = (await newest(http, "type = CREATE_SEGMENT"))["number"]
+            monkeypatch.setattr(mock.server, "address", Endpoint(*silent.getsockname()))
+            status, said, _ = refusal(await http.post(f"/v1/requests/{number}/send"))
+            assert status == 409
+            assert "0.2 s" in said
+            monkeypatch.undo()
+            peer.abort()
