@@ -22,13 +22,7 @@ from typing import Final, NamedTuple, Self
 
 from segstore.client.attempts import Attempts
 from segstore.client.cluster import Cluster
-from segstore.client.errors import (
-    Closed,
-    NoSuchReaderGroup,
-    ReaderOffline,
-    SegmentMissing,
-    SegmentTruncated,
-)
+from segstore.client.errors import Closed, NoSuchReaderGroup, ReaderOffline, SegmentMissing, SegmentTruncated
 from segstore.client.groups.changes import (
     CheckpointTaken,
     GroupChange,

@@ -466,7 +466,11 @@ def show_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
     """Show the status of a transaction."""
 
     async def work(client: Client) -> None:
+        from segstore.client import TransactionStatus
+
         status = await client.controller.transaction_status(*stream, identifier)
+        known = status is not TransactionStatus.UNKNOWN
+        _must(known, f"transaction {identifier} of {'/'.join(stream)} does not exist, or ended long ago")
         admin.show({"id": str(identifier), "status": status.value})
 
     return admin.do(work)

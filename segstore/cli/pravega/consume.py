@@ -126,7 +126,7 @@ def _cut_of(stream: tuple[str, str], text: str) -> Mapping[int, int]:
         cut = StreamCut.from_text(text)
         cut.check(*stream)
     except CutError as error:
-        raise click.UsageError(f"-o takes begin, end or the text of a stream cut: {error}") from error
+        raise click.UsageError(f"-o takes begin, end, {_SINCE}TIME or the text of a stream cut: {error}") from error
     return cut
 
 
