@@ -101,7 +101,7 @@ class GroupReader(OpenedBefore):
         self._ended: list[_End] = []
         self._listener = listener
         self._changes: deque[GroupChange] = deque()
-        """What the listener was not called with yet."""
+        """Changes that the listener has not been called with yet."""
         self._wanted: list[str] = []
         """Checkpoints that wait for this reader."""
         self._taken: dict[str, dict[str, int]] = {}

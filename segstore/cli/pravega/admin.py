@@ -1,4 +1,4 @@
-"""`segstore admin`: lists, shows, creates, changes and deletes what a Pravega cluster has.
+"""`segstore admin`: lists, shows, creates, changes and deletes the scopes, streams and other objects of a cluster.
 
 Exit status as in `segstore.cli.pravega.running`; 1 also if what is to be created exists, or what is to be deleted does
 not.
@@ -86,7 +86,7 @@ def _must(changed: bool, what: str) -> None:
 @cluster_options
 @click.pass_context
 def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
-    """Manage what a Pravega cluster has: scopes, streams, reader groups, key-value tables, transactions.
+    """Manage the scopes, streams, reader groups, key-value tables and transactions of a Pravega cluster.
 
     Names of streams, groups and tables are SCOPE/NAME. `segstore ctl` steers segstore's own server.
     """
