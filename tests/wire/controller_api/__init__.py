@@ -1,0 +1,1 @@
+"""Tests of `wire/controller_api`."""
