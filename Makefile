@@ -38,7 +38,7 @@ OF_SPARK := tests/spark tests/streams tests/pipeline tests/test_pipeline_session
 .DEFAULT_GOAL := help
 .PHONY: help setup sync serve test test-quick test-lowest test-spark audit lint bench bench-all bench-official-client bench-client bench-pipeline bench-pooling \
 	bench-setup-timeout bench-durable bench-capacity bench-lazy-producers bench-large-events bench-large-trace bench-planning bench-matching bench-stream-lag \
-	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels docs page-picture cert proto soak spark-cluster clean
+	bench-ownership bench-tap bench-toxics bench-trace-view conformance fuzz fuzz-native mutants wheels release-check binary image footprint docs page-picture cert proto soak spark-cluster clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -156,6 +156,18 @@ mutants: $(DEV) ## mutation testing: changes to a module that its tests do not d
 
 wheels: $(DEV) ## a wheel for each CPython of this machine and a pure one, each tried in a clean environment; needs PyPI
 	$(PY) tools/make_wheels.py $(ARGS)
+
+footprint: $(CORE) ## what an installation weighs, by package, and the CPU time of imports and of a start; needs PyPI
+	$(PY) tools/footprint.py $(ARGS)
+
+release-check: $(DEV) ## a dry run of a release: sdist and wheels in an empty dist/, twine check --strict, links, version; needs PyPI
+	$(PY) tools/release_check.py $(ARGS)
+
+binary: $(CORE) ## one executable for machines without Python, in dist/, tried in an empty root directory; needs PyPI
+	$(PY) tools/packaging/make_binary.py $(ARGS)
+
+image: $(CORE) ## a container image from scratch, in dist/; needs buildah, root and PyPI
+	$(PY) tools/packaging/make_image.py $(ARGS)
 
 docs: $(DEV) ## write the generated pages of docs/ and build the site in build/site; a broken link fails
 	$(PY) tools/make_docs.py

@@ -1,4 +1,5 @@
-"""Builds the optional extension `segstore._speed`; all else is in pyproject.toml.
+"""Builds the optional extension `segstore._speed`, and makes the links of README.md absolute for package indexes; all
+else is in pyproject.toml.
 
 Where it cannot be built, setuptools says so in a sentence and segstore is installed without it. PURE_PYTHON=1 leaves it
 out, for a wheel that any machine can install.
@@ -6,6 +7,7 @@ out, for a wheel that any machine can install.
 
 import os
 import re
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -22,4 +24,18 @@ extension = Extension(
     optional=True,
 )
 
-setup(ext_modules=[] if os.environ.get("PURE_PYTHON") else [extension])
+repository = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+_RELATIVE = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
+
+
+def readme() -> str:
+    """Returns README.md with links and pictures that start at the repository."""
+    text = Path("README.md").read_text("utf-8")
+    return _RELATIVE.sub(lambda it: f"{it[1]}{it[2]}({repository}/{'raw' if it[1] else 'blob'}/main/{it[3]})", text)
+
+
+setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+    ext_modules=[] if os.environ.get("PURE_PYTHON") else [extension],
+)

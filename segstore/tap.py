@@ -19,9 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO, TypedDict, Unpack
 
-import uvloop
-
-from segstore import __version__
+from segstore import __version__, loops
 from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
@@ -238,4 +236,4 @@ def run_tap(
         out = sys.stderr if options.get("record") == STANDARD_OUTPUT else sys.stdout
         await _run(Tap(controller, store, **options), announce, out)
 
-    uvloop.run(main())
+    loops.run(main())

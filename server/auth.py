@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
-import jwt
 import msgspec
 
 _DECORATION = re.compile(r"prn::|/scope:|stream:")
@@ -98,6 +97,8 @@ class TokenVerifier:
         """
         if self._key is None:
             return None
+        import jwt  # only stores with a key need it, and it loads cryptography if that is installed
+
         facts: dict[str, Any] = {"resource": resource, "needed": needed}
         try:
             with any_key_length():

@@ -6,7 +6,6 @@ however many, never take the descriptors that a data directory needs.
 
 from __future__ import annotations
 
-import resource
 import sys
 from typing import Final, NamedTuple
 
@@ -18,7 +17,8 @@ _BEFORE_PEERS: Final = 48
 _SMALL_SHARE: Final = 8
 """One in this many descriptors is for each of the smaller shares."""
 _MOST_SMALL: Final = 256
-_MOST_CONTROLLER: Final = (1 << 31) - 1
+_MOST_CONTROLLER: Final = (1 << 31) - 2
+"""gRPC aborts the process above this."""
 
 
 class Shares(NamedTuple):
@@ -39,11 +39,19 @@ class Shares(NamedTuple):
 
 def shares(containers: int = 0) -> Shares:
     """Divides this process's current limit. containers: number of containers whose files it may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        soft = sys.maxsize
+    soft = _limit()
     files = min(soft // 2, _OTHER_FILES + _FILES_OF_A_CONTAINER * containers)
     small = max(1, min(soft // _SMALL_SHARE, _MOST_SMALL))
     controller = max(1, min(soft // _SMALL_SHARE, _MOST_CONTROLLER))
     stores = max(1, soft - files - controller - 2 * small)
     return Shares(stores, small, controller, max(1, small // 2), stores + small + min(files // 2, _BEFORE_PEERS))
+
+
+def _limit() -> int:
+    """The maximum number of descriptors of this process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -135,6 +135,15 @@ def test_a_wheel_can_be_built_without_the_extension(built: tuple[Path, Path], tm
         assert not any(name.endswith(".so") for name in opened.namelist())
 
 
+def test_the_archives_can_be_published(built: tuple[Path, Path], tmp_path: Path) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", *built, cwd=tmp_path)
+    with zipfile.ZipFile(built[1]) as wheel:
+        described = wheel.read(f"segstore-{segstore.__version__}.dist-info/METADATA").decode()
+    links = re.findall(r"\]\(([^)\s]+)\)", described)
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
 def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
     assert segstore.__version__ in run(installed / "segstore", "--version", cwd=tmp_path)
 

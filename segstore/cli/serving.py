@@ -13,7 +13,6 @@ import gc
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -21,9 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-import uvloop
-
-from segstore import __version__
+from segstore import __version__, loops
 from segstore.cli.settings import ServeSettings
 from segstore.cli.terminal import log_to_stderr
 from segstore.server.clock import LoopClock
@@ -42,6 +39,8 @@ _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
 _FEW_DESCRIPTORS = 1024
 _CGROUP = Path("/sys/fs/cgroup")
+_UNKNOWN_MACHINE_BYTES = 4 << 30
+"""Memory assumed where the system does not report it."""
 _HTTP = ("http", "rest")
 
 
@@ -87,6 +86,8 @@ def machine_bytes(cgroup: Path = _CGROUP, own: Path = Path("/proc/self/cgroup"))
 
     cgroup: where control groups are mounted. own: the file that lists the control groups of this process.
     """
+    if not hasattr(os, "sysconf"):  # Windows
+        return _UNKNOWN_MACHINE_BYTES
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():
@@ -198,7 +199,7 @@ def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.E
 
     A second signal raises SystemExit with 128 and its number.
     """
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    stop = asyncio.Event()
 
     def received(number: signal.Signals) -> None:
         if stop.is_set():
@@ -208,7 +209,7 @@ def stopped_by_signal(at_first: Callable[[], object] | None = None) -> asyncio.E
             at_first()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, received, number)
+        loops.on_signal(number, received, number)
     return stop
 
 
@@ -267,6 +268,10 @@ async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> No
 
 def allow_many_connections() -> None:
     """Raises the limit of file descriptors to the maximum: the default, often 1,024, limits connections."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -291,4 +296,4 @@ def serve(settings: ServeSettings) -> None:
     if settings.cluster.data is not None:
         # The committing thread should get the interpreter soon after the disk is done.
         sys.setswitchinterval(_SWITCH_S)
-    uvloop.run(_serve(settings))
+    loops.run(_serve(settings))

@@ -22,7 +22,6 @@ folder; one that is corrupt or cannot be used.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -309,6 +308,12 @@ class DataDirectory:
 
     def _take(self) -> set[str]:
         """Locks the directory; returns the names in it."""
+        try:
+            import fcntl
+        except ImportError:
+            raise DataError(
+                self.path, f"{self.path}: a data directory needs POSIX file locks; this system has none"
+            ) from None
         self._folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

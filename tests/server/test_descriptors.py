@@ -31,5 +31,5 @@ def test_no_shares_overlap_and_files_keep_their_reserve(soft: int, containers: i
 def test_without_a_limit_there_is_room_for_all() -> None:
     share = divided(resource.RLIM_INFINITY, 4)
     assert share.stores > 1 << 40
-    assert share.controller == (1 << 31) - 1
+    assert share.controller == (1 << 31) - 2
     assert share.http == 128

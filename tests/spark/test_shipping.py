@@ -1,4 +1,5 @@
-"""An archive brings the package to workers that have nothing installed; without it the error says what to do."""
+"""An archive brings the package to workers that have nothing installed, and `--py-files` to workers that have what it
+requires; without it the error says what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import pytest
 from segstore.pipeline.session import SparkMissing, register
 from tests.spark import SPARK
 from tests.spark.standalone import ROOT, Standalone
-from tests.test_packaging import declared, lend
+from tests.test_packaging import declared, lend, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +37,8 @@ spark = session(master, conf=conf, quick=True)
 found = spark.read.format("segstore.trace").load(traces)
 assert found.count() == sum(1 for _ in trace_rows(traces))
 def where(_):
-    import segstore
-    yield segstore.__file__
+    import os, segstore
+    yield os.path.abspath(segstore.__file__)
 print(*spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect())
 spark.stop()
 """
@@ -55,10 +56,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a virtual environment that has this package and what it requires, and the archive of it."""
     folder = tmp_path_factory.mktemp("driver")
-    venv.create(folder / "environment", symlinks=True)
-    (packages,) = folder.glob("environment/lib/python*/site-packages")
-    for name in declared("segstore").union(("numpy", "pyarrow")):
-        lend(name, packages)
+    packages = _environment(folder)
     shutil.copytree(ROOT / "segstore", packages / "segstore", ignore=shutil.ignore_patterns("__pycache__"))
     with tarfile.open(folder / "environment.tar.gz", "w:gz", compresslevel=0) as archive:
         for path in sorted((folder / "environment").rglob("*")):
@@ -67,6 +65,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             elif not path.is_dir() or path.is_symlink():
                 archive.add(path, path.relative_to(folder / "environment"))
     return folder
+
+
+def _environment(folder: Path) -> Path:
+    """Makes a virtual environment that has what this package requires; returns the folder of its packages."""
+    venv.create(folder / "environment", symlinks=True)
+    (packages,) = folder.glob("environment/lib/python*/site-packages")
+    for name in declared("segstore").union(("numpy", "pyarrow")):
+        lend(name, packages)
+    return packages
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this package without the extension in C."""
+    out, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("checkout") / "segstore"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "segstore", copy / "segstore", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--quiet")
+    run("env", "PURE_PYTHON=1", *pip, "-w", out, copy, cwd=out)
+    (wheel,) = out.glob("*.whl")
+    return wheel
 
 
 def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -85,6 +106,30 @@ def test_workers_that_have_nothing_installed_read_a_trace_through_an_archive(fol
         assert done.returncode == 0, done.stderr[:6_000]
         (where,) = done.stdout.split()
         assert where.startswith(str(folder / "cluster" / "work0"))
+
+
+def test_workers_that_have_only_what_the_package_requires_read_a_trace_through_py_files(
+    wheel: Path, tmp_path: Path
+) -> None:
+    from pyspark import __file__ as spark_file
+
+    _environment(tmp_path)
+    shutil.copy(wheel, tmp_path / "segstore.zip")
+    (tmp_path / "job.py").write_text(DRIVER)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PYSPARK_PYTHON"] = str(tmp_path / "environment" / "bin" / "python")  # of the driver, too
+    environment["SPARK_HOME"] = str(Path(spark_file).parent)
+    with Standalone(tmp_path / "cluster", workers=1, installed=False) as cluster:
+        settings = [part for name, value in cluster.conf.items() for part in ("--conf", f"{name}={value}")]
+        done = subprocess.run(
+            [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", cluster.master, *settings,
+             "--py-files", "segstore.zip", "job.py", cluster.master, "{}", str(RECORDED)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-6_000:]
+        where = Path(done.stdout.split()[-1])
+        assert where.is_relative_to(tmp_path / "cluster" / "work0")
+        assert where.parts[-3:] == ("segstore.zip", "segstore", "__init__.py")
 
 
 def test_a_session_whose_workers_lack_the_package_is_told_before_its_first_job(

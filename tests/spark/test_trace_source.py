@@ -340,10 +340,14 @@ def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -
 
 
 def test_a_folder_on_s3_gives_the_rows_of_the_reference_as_a_whole_and_in_batches(
-    spark: SparkSession, tmp_path: Path, faulty: str, follow: Callable[..., tuple[list[Row], list[int]]]
+    spark: SparkSession,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    faulty: str,
+    follow: Callable[..., tuple[list[Row], list[int]]],
 ) -> None:
     url, names = "s3://traces/run/", ("kind", "block", "ts_ns", "command", "error")
-    with s3_server(tmp_path / "expired") as options, closed_stores():
+    with s3_server(tmp_path_factory.mktemp("s3") / "expired") as options, closed_stores():
         store = fsspec.filesystem("s3", **options)
         store.mkdir("traces")
         store.put(faulty, "traces/run", recursive=True)

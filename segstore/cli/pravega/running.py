@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import click
 
+from segstore import loops
 from segstore.cli.pravega.cluster import Cluster
 from segstore.client import Client, ClientError
 
@@ -62,15 +62,13 @@ class Interruption:
 
 def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]]) -> int:
     """Runs a command's work with an open client; returns the exit status. Raises ClickException."""
-
     interruption = Interruption()
 
     async def main() -> int:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None
-        if sys.platform != "win32":  # there, Ctrl-C cancels the task
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, interruption.come, number, task)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loops.on_signal(number, interruption.come, number, task)
         async with client:
             await work(client, interruption)
         return 128 + interruption.number if interruption.number else 0

@@ -69,7 +69,7 @@ async function lookAtRequest(wanted) {
     if (opened !== wanted) return;
     drawerParts.replaceChildren();
     put(drawerTitle, `Request ${wanted}`);
-    tell(error.message, true);
+    notify(error.message, true);
   }
 }
 
@@ -78,7 +78,7 @@ async function refreshDrawer() {
   if (drawer.open && opened !== null && drawer.dataset.waits) await lookAtRequest(opened);
 }
 
-function tell(text, isProblem = false) {
+function notify(text, isProblem = false) {
   drawerSaid.classList.toggle("problem", isProblem);
   put(drawerSaid, plain(text));
 }
@@ -258,26 +258,26 @@ async function copyLines(lines, area) {
   place.select();
   try {
     await navigator.clipboard.writeText(text);
-    tell(`${many(lines.length, "line")} copied.`);
+    notify(`${many(lines.length, "line")} copied.`);
   } catch {  // a page over plain HTTP from another machine has no clipboard
-    tell("Selected; copy with Ctrl+C.");
+    notify("Selected; copy with Ctrl+C.");
   }
 }
 
 /** Sends a request again, and shows what came. */
 async function sendAgain(it, trigger, area) {
   trigger.disabled = true;
-  tell("Sending …");
+  notify("Sending …");
   try {
     const sent = await ask("POST", "/v1/requests/{number}/send", { parts: it, patience: 15000 });
-    tell(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
+    notify(sent.ended ? `Sent; ${sent.ended}.` : `Sent; the reply is ${sent.replies.at(-1).type}.`);
     const its = sent.connection !== null && element("p", null,
       filterLink(`Its records on connection ${sent.connection}`, `connection = ${sent.connection}`));
     const replies = sent.replies.filter((each) => !["HELLO", "KEEP_ALIVE"].includes(each.type));
     area.replaceChildren(...[its, ...replies.map(frameSection)].filter(Boolean));
   } catch (error) {
     if (!(error instanceof Refused || error instanceof Gone)) throw error;
-    tell(error.message, true);
+    notify(error.message, true);
   } finally {
     trigger.disabled = false;
   }

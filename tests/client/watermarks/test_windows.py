@@ -94,7 +94,7 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
         assert mock.controller is not None
         marks = mock.controller.state.stream("a", "s").writers
         assert not any(mark.alive for mark in marks.values())  # closing the writers removed them
-        assert not await pravega.controller.remove_writer("a", "s", "nobody")
+        assert not await pravega.controller.remove_writer("a", "s", "unknown")
 
 
 @pytest.mark.usefixtures("grpc_runs")

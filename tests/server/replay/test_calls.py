@@ -25,7 +25,7 @@ def ask(rpc: str, request: Any = None, number: int = 1) -> Call:
     return Call(number, rpc, (METHODS[rpc].request() if request is None else request).SerializeToString())
 
 
-def told(rpc: str, answer: Any = None, number: int = 1, status: str = "OK", **more: Any) -> Call:
+def reply(rpc: str, answer: Any = None, number: int = 1, status: str = "OK", **more: Any) -> Call:
     data = b"" if status != "OK" else (METHODS[rpc].response() if answer is None else answer).SerializeToString()
     return Call(number, rpc, data, status=status, **more)
 
@@ -56,7 +56,7 @@ def txn(identifier: UUID) -> m.TxnId:
 
 
 TWO = one_by_one(
-    (ask("createScope", scope("a")), told("createScope")), (ask("createScope", scope("b")), told("createScope"))
+    (ask("createScope", scope("a")), reply("createScope")), (ask("createScope", scope("b")), reply("createScope"))
 )
 
 
@@ -74,7 +74,7 @@ def test_calls_come_in_the_order_of_the_trace_or_in_any_by_mode() -> None:
 
 def test_calls_that_were_in_flight_together_come_in_any_order() -> None:
     first, second, third = (ask("createScope", scope(name), number) for number, name in enumerate("abc", 1))
-    answers = [told("createScope", number=number) for number in (1, 2, 3)]
+    answers = [reply("createScope", number=number) for number in (1, 2, 3)]
     records = trace(first, second, answers[1], answers[0], third, answers[2])
     replay = CallReplay(records)
     assert replay.answer(third) is None, "it was made after the answers to the others"
@@ -87,7 +87,7 @@ def test_equal_calls_are_answered_in_the_order_of_the_trace() -> None:
     request = m.TxnRequest(streamInfo=STREAM, txnId=txn(FIRST))
     states = [state.COMMITTING, state.COMMITTED]
     records = one_by_one(
-        *((ask("checkTransactionState", request), told("checkTransactionState", state(state=each))) for each in states)
+        *((ask("checkTransactionState", request), reply("checkTransactionState", state(state=each))) for each in states)
     )
     replay = CallReplay(records, "match")
     steps = [replay.answer(ask("checkTransactionState", request)) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_equal_calls_are_answered_in_the_order_of_the_trace() -> None:
 @pytest.mark.parametrize("mode", ["strict", "match"])
 def test_what_clients_repeat_is_answered_again_in_match_mode(mode: Any) -> None:
     segment = m.SegmentId(streamInfo=STREAM)
-    records = one_by_one((ask("getURI", segment), told("getURI", m.NodeUri(endpoint="there", port=1))))
+    records = one_by_one((ask("getURI", segment), reply("getURI", m.NodeUri(endpoint="there", port=1))))
     replay = CallReplay(records, mode)
     assert replay.answer(ask("getURI", segment)) is not None
     again = replay.answer(ask("getURI", segment))
@@ -109,7 +109,7 @@ def test_what_clients_repeat_is_answered_again_in_match_mode(mode: Any) -> None:
 def test_pings_come_by_the_clock_and_those_that_the_trace_lacks_succeed(mode: Any) -> None:
     ping = m.PingTxnRequest(streamInfo=STREAM, txnId=txn(FIRST), lease=9)
     aborted = m.PingTxnStatus(status=m.PingTxnStatus.ABORTED)
-    replay = CallReplay([*TWO, *one_by_one((ask("pingTransaction", ping), told("pingTransaction", aborted)))], mode)
+    replay = CallReplay([*TWO, *one_by_one((ask("pingTransaction", ping), reply("pingTransaction", aborted)))], mode)
     for _ in range(2):
         step = replay.answer(ask("pingTransaction", ping))
         assert step is not None
@@ -129,11 +129,11 @@ def test_times_and_ids_of_the_client_are_translated_and_stay_paired() -> None:
 
     made = m.CreateReaderGroupResponse(config=group(theirs, "g"))
     records = one_by_one(
-        (ask("createReaderGroup", group(theirs, "g")), told("createReaderGroup", made)),
-        (ask("updateReaderGroup", group(theirs, "g")), told("updateReaderGroup")),
+        (ask("createReaderGroup", group(theirs, "g")), reply("createReaderGroup", made)),
+        (ask("updateReaderGroup", group(theirs, "g")), reply("updateReaderGroup")),
         (
             ask("noteTimestampFromWriter", m.TimestampFromWriter(writer=theirs, timestamp=5)),
-            told("noteTimestampFromWriter"),
+            reply("noteTimestampFromWriter"),
         ),
     )
     replay = CallReplay(records, "match")
@@ -151,10 +151,10 @@ def test_answers_lead_to_the_replay_and_have_no_tokens() -> None:
     uri = m.NodeUri(endpoint="10.0.0.1", port=1)
     ranges = m.SegmentRanges(delegationToken="***", segmentRanges=[m.SegmentRange(maxKey=1)])
     records = one_by_one(
-        (ask("getURI"), told("getURI", uri)),
-        (ask("getControllerServerList"), told("getControllerServerList", m.ServerResponse(nodeURI=[uri, uri]))),
-        (ask("getCurrentSegments", STREAM), told("getCurrentSegments", ranges)),
-        (ask("getURI"), told("getURI")),
+        (ask("getURI"), reply("getURI", uri)),
+        (ask("getControllerServerList"), reply("getControllerServerList", m.ServerResponse(nodeURI=[uri, uri]))),
+        (ask("getCurrentSegments", STREAM), reply("getCurrentSegments", ranges)),
+        (ask("getURI"), reply("getURI")),
     )
     replay = CallReplay(records)
     answers = []
@@ -183,7 +183,7 @@ def stream_config(name: str, segments: int) -> m.StreamConfig:
 
 
 def test_a_problem_names_the_nearest_calls_and_the_fields_that_differ() -> None:
-    answer = told("createStream")
+    answer = reply("createStream")
     replay = CallReplay(
         one_by_one(*((ask("createStream", stream_config(name, 2)), answer) for name in ("orders", "zebra"))), "match"
     )
@@ -228,10 +228,10 @@ MADE = ask("createScope", scope("a"))
         (trace(Call(1, "no\x1bMethod")), "record 1: the controller has no method 'no\\\\u001bMethod'", 0),
         (trace(Call(1, "createScope", b"\xff")), "record 1: the request of createScope is not a ScopeInfo", 0),
         (trace(Call(1, "createScope", omitted=9)), "record 1: the request of createScope was not recorded", 0),
-        (trace(told("createScope"), MADE), "record 1: an answer to createScope, call 1, which was not made before", 1),
-        (trace(MADE, told("deleteScope")), "record 2: call 1 is createScope, and its answer is one to deleteScope", 0),
+        (trace(reply("createScope"), MADE), "record 1: an answer to createScope, call 1, which was not made before", 1),
+        (trace(MADE, reply("deleteScope")), "record 2: call 1 is createScope, and its answer is one to deleteScope", 0),
         (
-            trace(MADE, told("createScope", status="FINE")),
+            trace(MADE, reply("createScope", status="FINE")),
             "record 2: the answer to createScope has the status 'FINE', which gRPC does not have",
             0,
         ),
@@ -279,5 +279,5 @@ def test_every_answer_is_part_of_a_call_or_left_out_and_each_call_can_be_made(re
 
 def test_metadata_that_grpc_does_not_take_is_left_out() -> None:
     given = {"a": "1", "b-bin": "00ff", "c-bin": "0", "grpc-x": "1", ":path": "1", "D": "1", "é": "1", "f": "\x00"}
-    answer = told("createScope", metadata=given)
+    answer = reply("createScope", metadata=given)
     assert trailing_of_answer(answer) == (("a", "1"), ("b-bin", b"\x00\xff"))

@@ -16,7 +16,7 @@ from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
 from segstore.wire.trace import Call, Record
 from tests.server.controller.calls import Client
-from tests.server.replay.test_calls import MADE, STREAM, TWO, ask, one_by_one, scope, told, trace
+from tests.server.replay.test_calls import MADE, STREAM, TWO, ask, one_by_one, reply, scope, trace
 from tests.server.support import until
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -44,8 +44,8 @@ async def test_calls_are_answered_with_the_replays_addresses() -> None:
     segment = m.SegmentId(streamInfo=STREAM)
     there = m.NodeUri(endpoint="10.1.2.3", port=9)
     records = one_by_one(
-        (ask("getURI", segment), told("getURI", there)),
-        (ask("getControllerServerList"), told("getControllerServerList", m.ServerResponse(nodeURI=[there]))),
+        (ask("getURI", segment), reply("getURI", there)),
+        (ask("getControllerServerList"), reply("getControllerServerList", m.ServerResponse(nodeURI=[there]))),
     )
     async with replaying(records, mode="strict") as (server, client):
         assert await client("getURI", segment) == m.NodeUri(endpoint=server.host, port=server.port)
@@ -63,8 +63,8 @@ async def test_calls_are_answered_with_the_replays_addresses() -> None:
 
 
 async def test_a_failure_has_its_status_details_and_trailing_metadata() -> None:
-    failed = told("createScope", status="UNAVAILABLE", details="é gone", metadata={"segstore-outcome": "unknown"})
-    async with replaying(one_by_one((MADE, failed), (MADE, told("createScope")))) as (_, client):
+    failed = reply("createScope", status="UNAVAILABLE", details="é gone", metadata={"segstore-outcome": "unknown"})
+    async with replaying(one_by_one((MADE, failed), (MADE, reply("createScope")))) as (_, client):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client("createScope", scope("a"))
         assert (caught.value.code(), caught.value.details()) == (CODE.UNAVAILABLE, "é gone")
@@ -72,7 +72,7 @@ async def test_a_failure_has_its_status_details_and_trailing_metadata() -> None:
         assert await client("createScope", scope("a")) == m.CreateScopeStatus()
 
 
-@pytest.mark.parametrize("answer", [None, told("createScope", status="CANCELLED")], ids=["the end", "given up"])
+@pytest.mark.parametrize("answer", [None, reply("createScope", status="CANCELLED")], ids=["the end", "given up"])
 async def test_a_call_without_an_answer_ends_with_the_callers_deadline_or_the_server(answer: Call | None) -> None:
     records = trace(MADE, *((answer,) if answer is not None else ()))
     async with replaying(records) as (server, client):
@@ -118,7 +118,7 @@ async def test_a_deadline_ends_calls_that_wait() -> None:
 
 
 async def test_answers_take_their_time_at_the_recorded_pace() -> None:
-    late = trace(MADE, told("createScope"))
+    late = trace(MADE, reply("createScope"))
     late[1] = late[1]._replace(ts_ns=3_600_000_000_000)
     async with replaying(late, pace=1.0) as (server, client):
         asked = asyncio.create_task(refusal(client, "createScope", scope("a")))

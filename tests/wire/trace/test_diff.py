@@ -216,21 +216,21 @@ def ask(number: int, rpc: str, **fields: Any) -> Record:
     )
 
 
-def told(number: int, rpc: str, status: str = "OK", details: str = "", **fields: Any) -> Record:
+def answer_to(number: int, rpc: str, status: str = "OK", details: str = "", **fields: Any) -> Record:
     message = METHODS[rpc].response(**fields).SerializeToString() if status == "OK" else b""
     call = Call(number, rpc, message, status=status, details=details)
     return record(call.pack(), connection=0, reply=True, kind=RecordKind.CALL)
 
 
 def both(number: int, rpc: str, answer: dict[str, Any] | None = None, **fields: Any) -> list[Record]:
-    return [ask(number, rpc, **fields), told(number, rpc, **(answer or {}))]
+    return [ask(number, rpc, **fields), answer_to(number, rpc, **(answer or {}))]
 
 
 def calls_of(transaction: int, port: int, *, reverse: bool = False) -> list[Record]:
     """A program that asks twice at once, and pings the transaction that it began."""
     identifier = m.TxnId(highBits=transaction, lowBits=7)
     at_once = [ask(1, "createScope", scope="a"), ask(2, "createScope", scope="b")]
-    answers = [told(1, "createScope"), told(2, "createScope")]
+    answers = [answer_to(1, "createScope"), answer_to(2, "createScope")]
     return [
         *(at_once[::-1] if reverse else at_once),
         *answers,
@@ -262,8 +262,8 @@ def test_an_id_of_a_call_that_stands_for_two_is_a_difference() -> None:
 
 def test_answers_differ_by_status_details_and_fields() -> None:
     left = [*both(1, "createScope", scope="a"), *both(2, "createScope", scope="b"), ask(3, "getURI")]
-    gone = told(1, "createScope", status="UNAVAILABLE", details="gone")
-    right = [left[0], gone, left[2], told(2, "createScope", details="x"), ask(3, "getURI"), told(3, "getURI")]
+    gone = answer_to(1, "createScope", status="UNAVAILABLE", details="gone")
+    right = [left[0], gone, left[2], answer_to(2, "createScope", details="x"), ask(3, "getURI"), answer_to(3, "getURI")]
     answer, missing = differences(left, right, translation=Translation())
     assert (answer.number, answer.direction, answer.left_over, answer.right_over) == (1, 1, 1, 1)
     assert [(each.field, each.left, each.right) for each in answer.fields] == [
@@ -291,7 +291,7 @@ def test_tokens_in_calls_are_withheld() -> None:
 
 
 def test_records_that_are_no_calls_and_answers_without_a_request_are_compared() -> None:
-    left = [told(9, "getURI"), record(b"no call", connection=0, kind=RecordKind.CALL)]
+    left = [answer_to(9, "getURI"), record(b"no call", connection=0, kind=RecordKind.CALL)]
     assert list(differences(left, left, translation=Translation())) == []
     (found,) = differences(left, left[:1])
     assert (found.left, found.right) == (left[1], None)

@@ -1,0 +1,107 @@
+"""Servers run on uvloop where it is installed, and without it, as on Windows, where POSIX modules are missing, too.
+
+Windows itself is not here: its missing modules and functions are taken away from a process of this system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segstore import loops
+from segstore.wire import FrameDecoder, Hello, encode
+
+LIKE_WINDOWS = """
+import asyncio, os, sys
+for name in ("uvloop", "fcntl", "resource", "pwd", "grp", "termios", "tty"):
+    sys.modules[name] = None
+def refused(*args):
+    raise NotImplementedError
+asyncio.SelectorEventLoop.add_signal_handler = refused
+del os.sysconf, os.fork
+from segstore.cli.commands import main
+main(prog_name="segstore")
+"""
+
+
+def run_like_windows(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = (sys.executable, "-c", LIKE_WINDOWS, *map(str, arguments))
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+async def hello(port: int) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode(Hello(17, 5)))
+    (reply,) = FrameDecoder().feed(await reader.read(4096))
+    writer.close()
+    await writer.wait_closed()
+    return reply.type_name
+
+
+def test_uvloop_is_used_where_it_is_installed() -> None:
+    uvloop = pytest.importorskip("uvloop")
+    assert loops.loop_factory() is uvloop.new_event_loop
+
+
+def test_asyncio_is_used_where_uvloop_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def module() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert loops.run(module()).startswith("asyncio.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["segstore.wire", "segstore.client", "segstore.server", "segstore.client.sync"])
+def test_a_package_is_imported_without_posix_modules(module: str) -> None:
+    program = LIKE_WINDOWS.partition("from segstore")[0] + f"import {module}"
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("http", [(), ("--http-port", "0")], ids=["plain", "http"])
+def test_a_store_serves_and_stops_without_uvloop_and_posix_modules(http: tuple[str, ...]) -> None:
+    with run_like_windows("serve", "--port", "0", "--controller-port", "0", "--announce", "json", *http) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        try:
+            assert line, process.stderr.read()
+            port = int(json.loads(line)["segment_store"].rpartition(":")[2])
+            assert asyncio.run(hello(port)) == "HELLO"
+        finally:
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_data_directory_without_file_locks_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with run_like_windows("serve", "--port", "0", "--data", tmp_path / "data") as process:
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert said.strip().endswith("a data directory needs POSIX file locks; this system has none")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "not_loaded"),
+    [
+        ("segstore.wire", {"asyncio", "grpc", "google.protobuf", "jwt", "pydantic", "fastapi", "uvicorn"}),
+        ("segstore.client", {"grpc", "google.protobuf", "jwt", "cryptography", "fastapi", "starlette", "uvicorn"}),
+        ("segstore.cli.serving", {"fastapi", "starlette", "uvicorn", "h11", "cryptography"}),
+    ],
+)
+def test_an_import_loads_only_what_its_first_use_needs(package: str, not_loaded: set[str]) -> None:
+    program = f"import sys, {package}; print(*sorted({not_loaded!r} & sys.modules.keys()))"
+    done = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
