@@ -41,10 +41,10 @@ class Serializer(Protocol[T]):
 
 
 class JsonSerializer:
-    """JSON in UTF-8 without whitespace, of what the module `json` can write: lists, dicts, text, numbers, None."""
+    """JSON in UTF-8 without whitespace, for values that `json` can write: lists, dicts, text, numbers, None."""
 
     def serialize(self, value: Any) -> bytes:
-        """Raises TypeError and ValueError for values that JSON has not."""
+        """Raises TypeError or ValueError for values that JSON cannot represent."""
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
     def deserialize(self, data: bytes) -> Any:
@@ -66,7 +66,7 @@ class _Decodes(Protocol[Out_co]):
 class MsgspecSerializer(Generic[T]):
     """JSON or MessagePack of typed values, checked against their type, by an encoder and a decoder of msgspec.
 
-    They are the caller's, because msgspec learns a type at its first use: make them when a module is imported.
+    The caller creates both, best when a module is imported, because msgspec inspects a type at its first use.
     """
 
     def __init__(self, encoder: _Encodes[T], decoder: _Decodes[T]) -> None:

@@ -1,13 +1,13 @@
 """OpenTelemetry spans and metrics of a client, through its API package.
 
-They are made if the program has set up a provider of traces or metrics before the client is opened; else the package is
-not used. Names are those of OpenTelemetry's semantic conventions for messaging and RPC.
+They are recorded if the program has set up a provider of traces or metrics before the client is opened; otherwise the
+package is not used. Names are those of OpenTelemetry's semantic conventions for messaging and RPC.
 
 Spans: `send` for each `write` and `flush` of an event writer, `receive` for each read that a reader hands to its user,
 and each call to a controller. Metrics: durations of these operations, numbers of events, and the numbers of the pool
 (`segstore.client.metrics`), summed over clients of one URI.
 
-Invariants: which provider there is, is looked up once for each client; without one, no operation is observed. Payloads,
+Invariants: the provider is looked up once for each client; without one, no operation is observed. Payloads,
 routing keys and tokens are not recorded. Events have no headers, so the context of a trace does not travel with them.
 """
 

@@ -109,6 +109,12 @@ export const writeOrder = async (...given) => execFileSync('{sys.executable}', [
     assert re.search(r"\bpass 2\b", printed), printed
     missing = "import { Segstore } from './segstore.mjs'; await Segstore.start({ command: 'no-such-command' });"
     assert "spawn no-such-command ENOENT" in ended(folder, "node", "--input-type=module", "-e", missing).stderr
+    twice = """import { Segstore } from './segstore.mjs';
+const segstore = await Segstore.start();
+await segstore.stop();
+await segstore.stop();
+console.log('stopped');"""
+    assert run(folder, "node", "--input-type=module", "-e", twice) == "stopped\n"
 
 
 @pytest.mark.needs("JUnit 5 and a Java compiler")

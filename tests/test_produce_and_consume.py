@@ -162,6 +162,26 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_a_signal_ends_a_command_that_waits_for_a_controller(command: str, number: signal.Signals) -> None:
+    with process("tcp://127.0.0.1:1", command, "a/s", "-X", "refused_timeout_ms=600000") as waiting:
+        assert waiting.stderr is not None
+        assert b"retrying while calls wait" in waiting.stderr.readline()
+        waiting.send_signal(number)
+        assert waiting.wait(PATIENCE_S) == 128 + number
+        assert waiting.stderr.read() == b""
+
+
+@pytest.mark.slow
+def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *SEGSTORE, "produce", stream, "-b", uri]
+    refused = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    said = b"segstore: standard input is closed: there are no events to write\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (1, b"", said)
+
+
+@pytest.mark.slow
 def test_a_closed_pipe_ends_consume_silently(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"line\n" * 100_000)
     with process(uri, "consume", stream) as consumer:
@@ -223,6 +243,10 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         {"id": first, "status": "COMMITTED"},
         {"id": second, "status": "ABORTED"},
     ]
+    none = "00000000-0000-0000-0000-000000000001"
+    missing = run("admin", "transactions", "show", stream, none)
+    said = f"segstore: transaction {none} of {stream} does not exist, or ended long ago\n"
+    assert (missing.returncode, missing.stdout, missing.stderr) == (1, b"", said.encode())
     again = run("admin", "transactions", "abort", stream, first)
     assert (again.returncode, again.stderr.count(b"\n")) == (1, 1)
 
@@ -235,12 +259,12 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         (("consume", "a/s", "-f", "%z"), "is none of %s, %S"),
         (("consume", "a/s", "-J", "-f", "%s"), "give one of -f, -D and -J"),
         (("consume", "a/s", "-G", "g", "-e"), "give -G or -e"),
-        (("consume", "a/s", "-o", "yesterday"), "-o takes begin, end or the text of a stream cut"),
+        (("consume", "a/s", "-o", "yesterday"), "-o takes begin, end, s@TIME or the text of a stream cut"),
         (("consume", "a/s", "-o", "s@noon"), "'s@noon' is not s@TIME"),
         (("produce", "a/s", "-D", ""), "a delimiter has at least one byte"),
         (("produce", "a/s", "-D", r"\q"), r"\q in '\\q' is none of"),
         (("produce", "a/s", "-X", "password=secret"), "give password as SEGSTORE_CLIENT_PASSWORD"),
-        (("produce", "a/s", "-X", "nothing=1"), "client setting nothing: there is none of this name"),
+        (("produce", "a/s", "-X", "nothing=1"), "client setting nothing: unknown setting"),
         (("produce", "a/s", "-X", "call_timeout_ms=soon"), "client setting call_timeout_ms: input should be"),
         (("produce", "a/s", "-X", "nothing"), "is not NAME=VALUE"),
         (("produce", "a/s", "-b", "http://x"), "the scheme must be tcp or tls"),

@@ -1,4 +1,4 @@
-"""What a group reader's listener is called with: segments that came and went, and checkpoints.
+"""The changes reported to a group reader's listener: acquired, released and finished segments, and checkpoints.
 
     match change:
         case SegmentsAcquired(positions): ...
@@ -35,7 +35,7 @@ class SegmentEnded(NamedTuple):
 
 
 class CheckpointTaken(NamedTuple):
-    """The reader has taken part in a checkpoint, which the group has when all have. positions: segment → offset."""
+    """The reader has taken a checkpoint, which is complete when all readers have. positions: segment → offset."""
 
     name: str
     positions: Mapping[str, int]

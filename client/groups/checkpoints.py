@@ -45,14 +45,17 @@ async def checkpointed(cluster: Cluster, table: GroupTable, name: str, timeout_m
         state.begin_checkpoint(name)
         return {segment: set(waiting) for segment, waiting in state.future.items()}
 
+    def end(state: GroupState) -> None:
+        state.end_checkpoint(name)
+
     await table.fetch()
-    future = await table.change(begin)
+    future = await table.change_or_undo(begin, end, f"the checkpoint {name}")
     try:
         positions = await finished_positions(cluster, future)
         async with within(timeout_ms, lambda: _late(table, name), segment=table.segment, checkpoint=name):
             positions |= await _complete(cluster, table, name)
     finally:
-        await table.change(lambda state: state.end_checkpoint(name))
+        await table.change(end)
     return Checkpoint(name, cuts_of(positions))
 
 

@@ -14,22 +14,15 @@ skipped bytes; the official client goes to the successors.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from segstore.client.attempts import Attempts
 from segstore.client.cluster import Cluster
-from segstore.client.errors import (
-    ClientError,
-    Closed,
-    NoSuchReaderGroup,
-    ReaderOffline,
-    SegmentMissing,
-    SegmentTruncated,
-)
+from segstore.client.errors import Closed, NoSuchReaderGroup, ReaderOffline, SegmentMissing, SegmentTruncated
 from segstore.client.groups.changes import (
     CheckpointTaken,
     GroupChange,
@@ -43,8 +36,6 @@ from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import OpenedBefore, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
-
-log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 200
 """Maximum number of segments acquired or released by one change."""
@@ -110,7 +101,7 @@ class GroupReader(OpenedBefore):
         self._ended: list[_End] = []
         self._listener = listener
         self._changes: deque[GroupChange] = deque()
-        """What the listener was not called with yet."""
+        """Changes that the listener has not been called with yet."""
         self._wanted: list[str] = []
         """Checkpoints that wait for this reader."""
         self._taken: dict[str, dict[str, int]] = {}
@@ -147,12 +138,8 @@ class GroupReader(OpenedBefore):
 
         try:
             await self._table.fetch()
-            joining = asyncio.get_running_loop().create_task(self._table.change(join), name=f"joining as {self.name}")
-            try:
-                refresh_ms = await asyncio.shield(joining)
-            except BaseException:
-                await self._take_back(joining)
-                raise
+            leave = partial(GroupState.quit, reader=self.name, positions={})
+            refresh_ms = await self._table.change_or_undo(join, leave, f"joining as {self.name}")
         except BaseException:
             self._table.close()
             raise
@@ -160,20 +147,6 @@ class GroupReader(OpenedBefore):
         self._keeper = asyncio.get_running_loop().create_task(
             self._sync_until_read(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
-
-    async def _take_back(self, joining: asyncio.Task[float]) -> None:
-        """Undoes a cancelled `open`: waits for the join to end, and goes offline if it succeeded."""
-        try:
-            async with asyncio.timeout(self._pool.settings.close_timeout_ms / 1000):
-                await asyncio.wait([joining])
-                if not joining.cancelled() and joining.exception() is None:
-                    await self._table.change(lambda state: state.quit(self.name, {}))
-        except (ClientError, TimeoutError) as problem:
-            said = "the reader %s, cancelled while joining, may be online in its group: %r"
-            log.warning(said, self.name, problem, extra={"reader": self.name, "segment": self._table.segment})
-        finally:
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
 
     # --- segments ---------------------------------------------------------------------------------------------------
 

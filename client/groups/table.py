@@ -12,11 +12,13 @@ Refused: entries that do not belong to a reader group (ProtocolViolation). Follo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
 from segstore.client.errors import (
+    ClientError,
     ConditionFailed,
     NoSuchReaderGroup,
     PeerRefused,
@@ -30,6 +32,8 @@ from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import VERSION_VALUE, decode_key, encode_key
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -61,6 +65,7 @@ class GroupTable:
         self._requests = SegmentRequests(pool, locations, recovers=recovers)
         self._table = TableSegment(self._requests, table_name(scope, group))
         self._backoff = pool.settings.reconnect_backoff
+        self._close_s = pool.settings.close_timeout_ms / 1000
         self._lock = asyncio.Lock()
         self._forget()
 
@@ -174,6 +179,33 @@ class GroupTable:
             segment=self._table.name,
             actual=_ATTEMPTS,
         )
+
+    async def change_or_undo(
+        self, decide: Callable[[GroupState], T], undo: Callable[[GroupState], object], what: str
+    ) -> T:
+        """As `change`. If cancelled, waits until the change has ended and applies `undo` if it succeeded.
+
+        Both take at most `close_timeout_ms`. what: names the change in a warning if it could not be undone.
+        """
+        changing = asyncio.get_running_loop().create_task(self.change(decide), name=f"{what} of {self.group}")
+        try:
+            return await asyncio.shield(changing)
+        except asyncio.CancelledError:
+            await self._undo(changing, undo, what)
+            raise
+
+    async def _undo(self, changing: asyncio.Task[T], undo: Callable[[GroupState], object], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._close_s):
+                await asyncio.wait([changing])
+                if not changing.cancelled() and changing.exception() is None:
+                    await self.change(undo)
+        except (ClientError, TimeoutError) as problem:
+            said = "%s of %s was cancelled, but may have been applied: %r"
+            log.warning(said, what, self.group, problem, extra={"segment": self._table.name})
+        finally:
+            changing.cancel()
+            await asyncio.gather(changing, return_exceptions=True)
 
     async def _write(self, values: dict[_Key, bytes]) -> bool:
         """Writes entries if none has changed meanwhile; else reads the new entries and returns False."""

@@ -95,6 +95,20 @@ async def test_a_scope_ends_any_use_at_any_time(
         await writer.write(b"works")
 
 
+async def test_a_reader_that_is_closed_in_a_shielded_scope_goes_offline(pravega: Client) -> None:
+    async with pravega.reader_group("a", "shielded", streams=["s"]) as group:
+        reader = group.reader("r")
+        await reader.open()
+        with anyio.move_on_after(0.01) as scope:
+            try:
+                await reader.read()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await reader.aclose()
+        assert scope.cancelled_caught
+        assert await group.readers() == []
+
+
 async def test_a_task_group_cancels_its_tasks_and_gives_its_own_error(pravega: Client) -> None:
     async def fail() -> None:
         await anyio.sleep(0.01)

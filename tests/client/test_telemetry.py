@@ -131,16 +131,23 @@ async def test_an_error_is_in_the_span(telemetry: Telemetry, pravega: Client) ->
     failed = [each for each in telemetry.spans("") if "error.type" in (each.attributes or {})]
     assert {(each.attributes or {})["error.type"] for each in failed} == {"NoSuchStream"}
     assert all(each.status.status_code.name == "ERROR" for each in failed)
-    write = asyncio.create_task(held(pravega))
-    await asyncio.sleep(0)
-    write.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await write
 
 
-async def held(pravega: Client) -> None:
-    async with pravega.event_writer("a", "s") as writer:
-        await writer.write(b"event")
+@pytest.mark.needs("opentelemetry-sdk")
+async def test_a_cancelled_write_is_named_in_its_span(telemetry: Telemetry, grpc_runs: None) -> None:
+    async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
+        await client.controller.create_scope("a")
+        await client.controller.create_stream("a", "s")
+        rule = mock.faults.add("type = APPEND_BLOCK_END", do="hold")
+        async with client.event_writer("a", "s") as writer:
+            write = asyncio.create_task(writer.write(b"event"))
+            await mock.faults.wait_held(rule)
+            write.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await write
+            mock.faults.release(rule)
+    (span,) = telemetry.spans("send a/s")
+    assert (span.attributes or {})["error.type"] == "CancelledError"
 
 
 @pytest.mark.needs("opentelemetry-sdk")

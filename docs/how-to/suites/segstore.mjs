@@ -67,6 +67,7 @@ export class Segstore {
   }
 
   async stop() {
+    if (this.#process.exitCode !== null || this.#process.signalCode !== null) return; // it has ended already
     const ended = once(this.#process, 'close');
     this.#process.kill();
     await ended;

@@ -1,4 +1,4 @@
-"""`segstore admin`: lists, shows, creates, changes and deletes what a Pravega cluster has.
+"""`segstore admin`: lists, shows, creates, changes and deletes the scopes, streams and other objects of a cluster.
 
 Exit status as in `segstore.cli.pravega.running`; 1 also if what is to be created exists, or what is to be deleted does
 not.
@@ -86,7 +86,7 @@ def _must(changed: bool, what: str) -> None:
 @cluster_options
 @click.pass_context
 def admin(context: click.Context, as_json: bool, cluster: Cluster) -> None:
-    """Manage what a Pravega cluster has: scopes, streams, reader groups, key-value tables, transactions.
+    """Manage the scopes, streams, reader groups, key-value tables and transactions of a Pravega cluster.
 
     Names of streams, groups and tables are SCOPE/NAME. `segstore ctl` steers segstore's own server.
     """
@@ -466,7 +466,11 @@ def show_transaction(admin: Admin, stream: Name, identifier: UUID) -> int:
     """Show the status of a transaction."""
 
     async def work(client: Client) -> None:
+        from segstore.client import TransactionStatus
+
         status = await client.controller.transaction_status(*stream, identifier)
+        known = status is not TransactionStatus.UNKNOWN
+        _must(known, f"transaction {identifier} of {'/'.join(stream)} does not exist, or ended long ago")
         admin.show({"id": str(identifier), "status": status.value})
 
     return admin.do(work)

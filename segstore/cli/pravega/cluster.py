@@ -1,4 +1,4 @@
-"""What the commands for a cluster share: the options that name it, and names of streams."""
+"""Options shared by the commands for a cluster: its address and settings, and names of streams."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Cluster(NamedTuple):
             name = ".".join(map(str, first["loc"]))
             said = first["msg"].removeprefix("Value error, ")
             if first["type"] == "extra_forbidden":
-                said = "there is none of this name"
+                said = "unknown setting"
             raise click.UsageError(f"client setting {name}: {said}" if name else said) from error
         except ValueError as error:
             raise click.UsageError(str(error)) from error
@@ -71,7 +71,7 @@ def cluster_options(command: F) -> F:
         is_eager=True,
         default=lambda: os.environ.get("SEGSTORE_CONTROLLER", _URI),
         show_default=_URI,
-        help="Controllers, tcp://HOST:PORT,… or tls://…; the variable SEGSTORE_CONTROLLER gives them, too.",
+        help="Controllers, tcp://HOST:PORT,… or tls://…; also read from SEGSTORE_CONTROLLER.",
     )(
         click.option(
             "--ca",
@@ -86,7 +86,7 @@ def cluster_options(command: F) -> F:
                 metavar="NAME=VALUE",
                 multiple=True,
                 callback=made,
-                help="A setting of the client; SEGSTORE_CLIENT_NAME in the environment gives it, too.",
+                help="A client setting; also read from SEGSTORE_CLIENT_NAME in the environment.",
             )(command)
         )
     )

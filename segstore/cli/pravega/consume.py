@@ -77,7 +77,7 @@ def consume(
     rate: float | None,
     cluster: Cluster,
 ) -> int:
-    """Print the events of the stream SCOPE/NAME, until it is sealed, or Ctrl-C.
+    """Print the events of the stream SCOPE/NAME, until it is sealed or Ctrl-C is pressed.
 
     A CUT is the text of a stream cut, as `segstore admin streams show` and Java's StreamCut.asText give it. s@TIME is
     the last watermark of that time or before, or the head if there is none. Pravega stores no routing keys, headers or
@@ -126,7 +126,7 @@ def _cut_of(stream: tuple[str, str], text: str) -> Mapping[int, int]:
         cut = StreamCut.from_text(text)
         cut.check(*stream)
     except CutError as error:
-        raise click.UsageError(f"-o takes begin, end or the text of a stream cut: {error}") from error
+        raise click.UsageError(f"-o takes begin, end, {_SINCE}TIME or the text of a stream cut: {error}") from error
     return cut
 
 

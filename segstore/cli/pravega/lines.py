@@ -25,7 +25,9 @@ class Lines:
         self._number = 0
 
     async def __aiter__(self) -> AsyncIterator[tuple[bytes, str | None]]:
-        """Raises ClickException for a line above the limit, and for a key that is not UTF-8."""
+        """Raises ClickException for closed standard input, a line above the limit, and a key that is not UTF-8."""
+        if sys.stdin is None:
+            raise click.ClickException("standard input is closed: there are no events to write")
         held = bytearray()
         searched = 0
         async for chunk in chunks(sys.stdin.fileno()):

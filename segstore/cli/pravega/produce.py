@@ -54,7 +54,7 @@ def produce(
 ) -> int:
     """Write lines of standard input as events of the stream SCOPE/NAME.
 
-    Every line is an event, also an empty one. The command ends when all events are stored. Ctrl-C ends reading.
+    Every line is an event, including empty lines. The command ends when all events are stored. Ctrl-C ends reading.
     """
     from segstore.cli.pravega.lines import Lines
     from segstore.cli.pravega.running import Pace, run

@@ -1,7 +1,8 @@
 """Runs the commands for a cluster, and ends them.
 
 Exit status: 0; 1 for an error of the cluster or of the input; 2 for wrong options; 128 and the signal's number if
-SIGINT or SIGTERM ended it. The first signal ends reading, and what was read is finished; a second ends the command.
+SIGINT or SIGTERM ended it. The first signal ends reading, and events that were submitted are stored; before reading has
+started, and as a second signal, it ends the command.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ class Interruption:
 
     def __init__(self) -> None:
         self.number = 0
+        self._started = False
         self._scope: asyncio.Timeout | None = None
 
     def come(self, number: int, task: asyncio.Task[Any]) -> None:
-        """A signal came; the second one cancels the task."""
-        if self.number:
+        """Handles a signal: ends the block. Cancels the task if the block has not started, or at the second signal."""
+        if self.number or not self._started:
             task.cancel()
         self.number = number
         self.end_block()
@@ -45,7 +47,8 @@ class Interruption:
     @asynccontextmanager
     async def ends(self) -> AsyncIterator[None]:
         """Runs the block until it ends or `end_block` is called, which is no error."""
-        scope = asyncio.timeout(0 if self.number else None)
+        self._started = True
+        scope = asyncio.timeout(None)
         try:
             async with scope:
                 self._scope = scope
@@ -58,10 +61,11 @@ class Interruption:
 
 
 def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]]) -> int:
-    """Runs a command's work with an open client; returns the exit status. Raises ClickException and Abort."""
+    """Runs a command's work with an open client; returns the exit status. Raises ClickException."""
+    interruption = Interruption()
 
     async def main() -> int:
-        task, interruption = asyncio.current_task(), Interruption()
+        task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             loops.on_signal(number, interruption.come, number, task)
@@ -77,7 +81,7 @@ def run(cluster: Cluster, work: Callable[[Client, Interruption], Awaitable[None]
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     except asyncio.CancelledError:
-        raise click.Abort from None
+        return 128 + interruption.number
 
 
 class Pace:

@@ -150,3 +150,18 @@ async def test_a_checkpoint_that_is_cancelled_or_whose_group_is_deleted_leaves_n
         await shared.delete()
         with pytest.raises(NoSuchReaderGroup):
             await again
+
+
+async def test_a_checkpoint_that_is_cancelled_while_it_begins_leaves_nothing() -> None:
+    async with MockCluster() as mock, client(mock) as pravega:
+        await fill(pravega, 10, segments=1)
+        async with group(pravega) as shared:
+            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            asked = asyncio.ensure_future(shared.checkpoint("c"))
+            await mock.faults.wait_held(rule)
+            asked.cancel()
+            await asyncio.sleep(0)
+            mock.faults.release(rule)
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert (await shared._state()).checkpoints == {}
