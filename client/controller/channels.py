@@ -345,9 +345,10 @@ async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
     task = asyncio.get_running_loop().create_task(response(), name="waiting for the controller")
     try:
         await asyncio.wait([task])
+        return task.result()
     finally:
         task.cancel()
-    return task.result()
+        del task  # an error that it raises would keep it, and so the channel with its socket, until a garbage collection
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
