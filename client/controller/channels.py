@@ -348,7 +348,7 @@ async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
         return task.result()
     finally:
         task.cancel()
-        del task  # an error that it raises would keep it, and so the channel with its socket, until a garbage collection
+        del task  # its error would keep it, and so the channel and a socket, until a garbage collection
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:
