@@ -169,6 +169,9 @@ class Group:
         await asyncio.sleep(0)
         return decide(self.state)
 
+    async def change_or_undo(self, decide: Callable[[GroupState], Any], *_: object) -> Any:
+        return await self.change(decide)
+
     def close(self) -> None: ...
 
 
