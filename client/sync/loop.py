@@ -26,6 +26,7 @@ from segstore.client.lifecycle import not_open
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_STEP_S: Final = 1.0
 _EXIT_S: Final = 5.0
 """How long the exit of the interpreter waits for a loop that was not closed."""
 
@@ -86,7 +87,7 @@ class LoopThread:
             except RuntimeError as closed:
                 coroutine.close()
                 raise not_open("the client", closed=True) from closed
-            return done.result()
+            return _result(done)
         except Closed:
             done.cancel()
             raise
@@ -110,6 +111,16 @@ def copy_result(target: Future[T], source: asyncio.Future[T]) -> None:
         target.set_exception(error)
     else:
         target.set_result(source.result())
+
+
+def _result(done: Future[T]) -> T:
+    """Waits for a result, in steps: a signal that comes just before a wait begins is noticed when it ends."""
+    while True:
+        try:
+            return done.result(_STEP_S)
+        except TimeoutError:
+            if done.done():
+                return done.result()
 
 
 def _ended() -> Closed:
