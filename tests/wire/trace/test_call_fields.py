@@ -76,6 +76,8 @@ def test_any_message_has_fields_and_translates(rpc: str, message: bytes, status:
     fields = fields_of(given)
     key, ids = key_of_call(rpc, fields)
     assert (key, ids) == key_of_call(rpc, fields_of(given))
+    if not status:
+        return  # only answers are translated
     again = Call(1, rpc, translated_answer(given, {}, STORE, HERE), status=status)
     kept = {path: each for path, each in fields.items() if not each.secret and "endpoint" not in path}
     assert {path: each for path, each in fields_of(again).items() if path in kept} == kept or rpc in (
