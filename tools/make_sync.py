@@ -237,7 +237,6 @@ class Writer:
         self.room = room
         self.classes = classes
         self.imports = Imports()
-        self.imports.by_module[HAND_MADE].add("Proxy")
 
     def text(self) -> str:
         own = [cls for cls in self.classes.values() if room_of(cls) == self.room]
@@ -270,18 +269,19 @@ class Writer:
         self.use(module, *variables)
         inner = f"Async{cls.__name__}" + (f"[{', '.join(variables)}]" if variables else "")
         is_client = cls is Client
-        base = "OpenedClient" if is_client else f"Proxy[{inner}]"
+        held = members(cls)
+        is_entered = "__aenter__" in held and not is_client
+        base = "OpenedClient" if is_client else f"{'EnteredProxy' if is_entered else 'Proxy'}[{inner}]"
+        self.imports.by_module[HAND_MADE].add(base.partition("[")[0])
         if variables:
             self.imports.by_module["typing"].add("Generic")
             base += f", Generic[{', '.join(variables)}]"
-        if is_client:
-            self.imports.by_module[HAND_MADE] = {"OpenedClient"}
         parts = [f"class {cls.__name__}({base}):", docstring(without_left_out(cls))]
         parts += self.constructor(cls) if cls in MADE_BY_USERS else []
         for each in attributes(cls):
             parts += self.of_attribute(cls, each)
-        hand_made = {"open", "aclose", "__aenter__", "__aexit__"} if is_client else set()
-        for member in members(cls).values():
+        hand_made = {"__aenter__", "__aexit__", *(("open", "aclose") if is_client else ())}
+        for member in held.values():
             if member.name not in hand_made:
                 parts += self.of_member(cls, member)
         return f"{parts[0]}\n{textwrap.indent(chr(10).join(parts[1:]), '    ')}\n"
@@ -314,17 +314,7 @@ class Writer:
 
     def of_member(self, cls: type, member: Member) -> Iterator[str]:
         name, node = member.name, member.node
-        if name == "__aenter__":
-            self.imports.by_module["typing"].add("Self")
-            yield "def __enter__(self) -> Self:"
-            yield "    self._lease.run(self._inner.__aenter__)"
-            yield "    return self"
-        elif name == "__aexit__":
-            self.imports.by_module["types"].add("TracebackType")
-            yield "def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,"
-            yield "             trace: TracebackType | None) -> None:"
-            yield "    self._lease.run(self._inner.__aexit__, kind, error, trace)"
-        elif name == "__aiter__":
+        if name == "__aiter__":
             if member.yields or isinstance(node, ast.AsyncFunctionDef):
                 raise Unfit(f"{cls.__name__} has an __aiter__ that yields; move that to a method")
             self.imports.by_module["typing"].add("Self")

@@ -371,7 +371,7 @@ class Controller:
             )
 
     async def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
-        """Makes watermarks wait for a writer no longer; returns False if it noted no time."""
+        """Removes a writer from the computation of watermarks; returns False if it has reported no time."""
         answer = await self._ask("removeWriter", m.RemoveWriterRequest(writer=writer, stream=_info(scope, stream)))
         return bool(answer.message.result == m.RemoveWriterResponse.SUCCESS)
 

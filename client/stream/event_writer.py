@@ -12,7 +12,7 @@ Invariants: an event accepted by `submit` is stored, or its future has the error
 flushing, closing and inspecting start no segment writer; rerouting ends in successors or, after its retries, in a
 failure; after `aclose`, which can be called twice, no task is left. Follows `EventStreamWriterImpl`, `SegmentSelector`
 (Pravega's client) and `PartitionedProducerImpl` (Pulsar's). Deliberate differences: `note_time` flushes first, and a
-writer that noted times is removed from watermarks when it is closed.
+writer that reported times is removed from watermarks when it is closed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._last_sequence = -1
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
-        self._noted = False
+        self._reports_times = False
         self._error: ClientError | None = None
         self._untold = False
         """Whether events were accepted whose failure the caller may not know of: neither `write` nor `flush` raised
@@ -321,13 +321,13 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             raise not_open(f"the writer of {self._name}", closed=self._closed)
         await self.flush()
         position = {number: writer.segment_length for number, writer in self._writers.items() if writer.set_ups}
-        self._noted = True
+        self._reports_times = True
         await self._controller.note_time(self.scope, self.stream, self.name, timestamp, position)
 
     async def _forget_times(self) -> None:
         """Makes watermarks wait for this writer no longer. If the controller cannot be reached, they wait longer."""
-        if self._noted:
-            self._noted = False
+        if self._reports_times:
+            self._reports_times = False
             try:
                 async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
                     await self._controller.remove_writer(self.scope, self.stream, self.name)

@@ -6,16 +6,15 @@ Written by tools/make_sync.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from segstore.client import EventRangeReader as AsyncEventRangeReader
 from segstore.client.batch import EventRange
 from segstore.client.stream import StreamEvent
-from segstore.client.sync.proxies import Iteration, Proxy, step
+from segstore.client.sync.proxies import EnteredProxy, Iteration, step
 
 
-class EventRangeReader(Proxy[AsyncEventRangeReader]):
+class EventRangeReader(EnteredProxy[AsyncEventRangeReader]):
     """A reader of one range. Use with `with` and `for`, or call `close`.
 
     Attributes:
@@ -47,12 +46,3 @@ class EventRangeReader(Proxy[AsyncEventRangeReader]):
     def close(self) -> None:
         """Releases the flow. Can be called twice."""
         self._lease.run(self._inner.aclose)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self

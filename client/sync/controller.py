@@ -146,7 +146,7 @@ class Controller(Proxy[AsyncController]):
         self._lease.run(self._inner.note_time, scope, stream, writer, timestamp, position)
 
     def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
-        """Makes watermarks wait for a writer no longer; returns False if it noted no time."""
+        """Removes a writer from the computation of watermarks; returns False if it has reported no time."""
         return self._lease.run(self._inner.remove_writer, scope, stream, writer)
 
     def create_table(self, scope: str, table: str, config: TableConfig) -> bool:

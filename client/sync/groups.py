@@ -6,17 +6,16 @@ Written by tools/make_sync.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Self
 
 from segstore.client import GroupReader as AsyncGroupReader
 from segstore.client import ReaderGroup as AsyncReaderGroup
 from segstore.client.controller import StreamCut
 from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics
-from segstore.client.sync.proxies import Iteration, Proxy, step
+from segstore.client.sync.proxies import EnteredProxy, Iteration, step
 
 
-class ReaderGroup(Proxy[AsyncReaderGroup]):
+class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
     """A reader group. Use with `with`, or `open` and `close`.
 
     Attributes:
@@ -99,17 +98,8 @@ class ReaderGroup(Proxy[AsyncReaderGroup]):
         """Releases this object's resources; the group and its readers continue. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-
-class GroupReader(Proxy[AsyncGroupReader]):
+class GroupReader(EnteredProxy[AsyncGroupReader]):
     """A reader of a group. Use with `with` and `for`, or `open`, `read` and `close`.
 
     Attributes:
@@ -176,12 +166,3 @@ class GroupReader(Proxy[AsyncGroupReader]):
         Its segments become available to others after `ReaderGroup.reader_offline`.
         """
         return self._lease.run(self._inner.abort)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self

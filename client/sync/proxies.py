@@ -6,6 +6,7 @@ Invariant: the object is used in the thread of the loop only.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from segstore.client.client import Client
@@ -26,6 +27,21 @@ class Proxy(Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__module__}.{type(self).__name__} of {self._inner!r}>"
+
+
+class EnteredProxy(Proxy[T_co]):
+    """An object that `with` opens and closes."""
+
+    def __enter__(self) -> Self:
+        inner: Any = self._inner
+        self._lease.run(inner.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        inner: Any = self._inner
+        self._lease.run(inner.__aexit__, kind, error, trace)
 
 
 def parts_of(proxy: Proxy[T_co]) -> tuple[T_co, Lease]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 from uuid import UUID
 
@@ -22,13 +21,13 @@ from segstore.client import TransactionWriter as AsyncTransactionWriter
 from segstore.client.controller import StreamCut, TransactionStatus
 from segstore.client.segment import WriterStats
 from segstore.client.stream import Entry, Revision, StateRules, StreamEvent
-from segstore.client.sync.proxies import Iteration, Proxy, parts_of, step
+from segstore.client.sync.proxies import EnteredProxy, Iteration, parts_of, step
 from segstore.wire import Buffer
 
 S = TypeVar("S")
 
 
-class ByteWriter(Proxy[AsyncByteWriter]):
+class ByteWriter(EnteredProxy[AsyncByteWriter]):
     """Appends bytes to a byte stream. Use with `with`, or `open` and `close`."""
 
     @property
@@ -81,15 +80,6 @@ class ByteWriter(Proxy[AsyncByteWriter]):
         """Closes immediately; unacknowledged bytes may or may not be stored."""
         self._lease.run(self._inner.abort)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
     @property
     def segment(self) -> str:
         """The name of the stream's segment. Raises Closed unless open."""
@@ -104,7 +94,7 @@ class ByteWriter(Proxy[AsyncByteWriter]):
         return self._lease.run(self._inner.tail)
 
 
-class ByteReader(Proxy[AsyncByteReader]):
+class ByteReader(EnteredProxy[AsyncByteReader]):
     """Reads bytes from a byte stream. Use with `with` and `for`, or `open`, `read` and `close`.
 
     Attributes:
@@ -163,15 +153,6 @@ class ByteReader(Proxy[AsyncByteReader]):
         """Closes the reader; a pending read raises Closed. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
     @property
     def segment(self) -> str:
         """The name of the stream's segment. Raises Closed unless open."""
@@ -186,7 +167,7 @@ class ByteReader(Proxy[AsyncByteReader]):
         return self._lease.run(self._inner.tail)
 
 
-class EventReader(Proxy[AsyncEventReader]):
+class EventReader(EnteredProxy[AsyncEventReader]):
     """A reader of one stream. Use with `with` and `for`, or `open`, `read` and `close`."""
 
     @property
@@ -234,17 +215,8 @@ class EventReader(Proxy[AsyncEventReader]):
         """Stops reading; a pending read raises Closed. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-
-class EventWriter(Proxy[AsyncEventWriter]):
+class EventWriter(EnteredProxy[AsyncEventWriter]):
     """A writer of one stream. Use with `with`, or `open` and `close`.
 
     Attributes:
@@ -329,17 +301,8 @@ class EventWriter(Proxy[AsyncEventWriter]):
         """Closes immediately; unacknowledged events may or may not be stored."""
         self._lease.run(self._inner.abort)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-
-class RevisionedStream(Proxy[AsyncRevisionedStream]):
+class RevisionedStream(EnteredProxy[AsyncRevisionedStream]):
     """A revisioned stream. Use with `with`, or call `close`; it connects on first use.
 
     Attributes:
@@ -398,17 +361,8 @@ class RevisionedStream(Proxy[AsyncRevisionedStream]):
         """Waits for a pending write, then closes. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-
-class StateSynchronizer(Proxy[AsyncStateSynchronizer[S]], Generic[S]):
+class StateSynchronizer(EnteredProxy[AsyncStateSynchronizer[S]], Generic[S]):
     """A shared state. Use with `with`, or call `close`, which closes its revisioned stream.
 
     Attributes:
@@ -458,17 +412,8 @@ class StateSynchronizer(Proxy[AsyncStateSynchronizer[S]], Generic[S]):
     def close(self) -> None:
         self._lease.run(self._inner.aclose)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-
-class TransactionWriter(Proxy[AsyncTransactionWriter]):
+class TransactionWriter(EnteredProxy[AsyncTransactionWriter]):
     """Begins transactions of one stream. Use with `with`, or call `close`.
 
     Attributes:
@@ -503,17 +448,8 @@ class TransactionWriter(Proxy[AsyncTransactionWriter]):
         """Aborts open transactions; leases end those that the controller could not abort. Can be called twice."""
         self._lease.run(self._inner.aclose)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
 
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-
-class Transaction(Proxy[AsyncTransaction]):
+class Transaction(EnteredProxy[AsyncTransaction]):
     """A transaction, created by `TransactionWriter`. Use with `with`, or `open` and `commit` or `abort`.
 
     Attributes:
@@ -578,12 +514,3 @@ class Transaction(Proxy[AsyncTransaction]):
     def abort(self) -> None:
         """Aborts the transaction; a no-op if it has ended here. Raises TransactionOver if it is committed."""
         self._lease.run(self._inner.abort)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self

@@ -6,12 +6,11 @@ Written by tools/make_sync.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack
 
 from segstore.client import KeyValueTable as AsyncKeyValueTable
 from segstore.client.controller import TableConfig
-from segstore.client.sync.proxies import Proxy, step
+from segstore.client.sync.proxies import EnteredProxy, Proxy, step
 from segstore.client.tables import IterationOptions, Key, TableEntry, TableKey, Version
 from segstore.client.tables import TableIterator as AsyncTableIterator
 
@@ -36,7 +35,7 @@ class TableIterator(Proxy[AsyncTableIterator[T]], Generic[T]):
         return step(self._inner, self._lease)
 
 
-class KeyValueTable(Proxy[AsyncKeyValueTable]):
+class KeyValueTable(EnteredProxy[AsyncKeyValueTable]):
     """A key-value table. Use with `with`, or `open` and `close`.
 
     Attributes:
@@ -111,12 +110,3 @@ class KeyValueTable(Proxy[AsyncKeyValueTable]):
     def close(self) -> None:
         """Closes the table; pending requests fail. Can be called twice."""
         self._lease.call(self._inner.close)
-
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)

@@ -6,16 +6,14 @@ Written by tools/make_sync.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from segstore.client import TimeWindows as AsyncTimeWindows
 from segstore.client.controller import StreamCut
-from segstore.client.sync.proxies import Proxy
+from segstore.client.sync.proxies import EnteredProxy
 from segstore.client.watermarks import TimeWindow
 
 
-class TimeWindows(Proxy[AsyncTimeWindows]):
+class TimeWindows(EnteredProxy[AsyncTimeWindows]):
     """The time windows of one stream. Use with `with`, or call `close`."""
 
     @property
@@ -45,12 +43,3 @@ class TimeWindows(Proxy[AsyncTimeWindows]):
     def close(self) -> None:
         """Releases the flows. Can be called twice."""
         self._lease.run(self._inner.aclose)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lease.run(self._inner.__aexit__, kind, error, trace)
-
-    def __enter__(self) -> Self:
-        self._lease.run(self._inner.__aenter__)
-        return self

@@ -29,7 +29,7 @@ _MOST_EPOCHS: Final = 64
 
 
 class TimeWindow(NamedTuple):
-    """The range of the times that writers noted around a position.
+    """The range of the times that writers reported around a position.
 
     lower: at most the time of everything that follows; None near the head. upper: at least the time of everything
     before; None near the tail.

@@ -210,14 +210,14 @@ def test_the_command_says_where_the_page_is_and_what_was_skipped(made: Made) -> 
     (torn,) = made.plain.skipped
     assert made.said.exit_code == 1
     assert made.said.stdout == f"{made.folder / 'report.html'}\n"
-    *told, engine = made.said.stderr.splitlines()
+    *printed, engine = made.said.stderr.splitlines()
     assert engine == f"made with {made.facts['engine']}"
-    assert told[: len(STEPS)] == list(STEPS)
-    del told[: len(STEPS)]
-    assert told[0] == f"{torn[0]}: at byte {torn[1]}: {torn[2]} bytes skipped: {torn[3]}"
+    assert printed[: len(STEPS)] == list(STEPS)
+    del printed[: len(STEPS)]
+    assert printed[0] == f"{torn[0]}: at byte {torn[1]}: {torn[2]} bytes skipped: {torn[3]}"
     lost = made.facts["skipped"]["all"]
-    assert len(told) == (lost if lost <= 20 else 21)
-    assert any("bytes skipped: record" in line for line in told)
+    assert len(printed) == (lost if lost <= 20 else 21)
+    assert any("bytes skipped: record" in line for line in printed)
 
 
 def test_errors_are_counted_by_kind(made: Made) -> None:
@@ -363,10 +363,10 @@ class Counting:
 
     def __call__(self, part: int, records: list[Record]) -> Outcome:
         if part == 1:
-            raise ConnectionRefusedError("nobody listens")
+            raise ConnectionRefusedError("refused")
         frames = [each for each in records if each.kind is RecordKind.FRAME]
-        told = sorted({str(each.connection) for each in records})
-        return Outcome(part, len(records), len(frames), 0, told)
+        connections = sorted({str(each.connection) for each in records})
+        return Outcome(part, len(records), len(frames), 0, connections)
 
 
 @pytest.mark.needs("PySpark 4.1 or newer")
@@ -378,14 +378,14 @@ def test_each_part_of_a_plan_is_replayed_whole_and_in_order(spark: SparkSession,
     assert found == plan(links_of(traces), 3)
     outcomes = replay(rows, found, Counting())
     assert [each.part for each in outcomes] == [0, 1, 2]
-    assert outcomes[1].error == "ConnectionRefusedError: nobody listens"
+    assert outcomes[1].error == "ConnectionRefusedError: refused"
     for part in (0, 2):
         assert outcomes[part].requests == found.parts[part].records
         assert len(outcomes[part].differences) == len(found.parts[part].connections)
 
 
 @pytest.mark.needs("PySpark 4.1 or newer")
-def test_a_trace_is_replayed_by_tasks_and_what_differs_is_told(spark: SparkSession) -> None:
+def test_a_trace_is_replayed_by_tasks_and_what_differs_is_reported(spark: SparkSession) -> None:
     command = CommandLine(spark)
     with ServerThread() as servers:
         server = servers.serve()

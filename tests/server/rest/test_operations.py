@@ -356,7 +356,7 @@ USERS = [
     "lister:p:prn::/,READ;prn::/scope:b,READ",
     "reader:p:prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/reader-group:g,READ",
     "maker:p:prn::/scope:a,READ_UPDATE",
-    "nobody:p:;",
+    "guest:p:;",
 ]
 STREAM = "/v1/scopes/a/streams/s"
 STATE = f"{STREAM}/state"
@@ -402,7 +402,7 @@ async def guarded() -> AsyncIterator[MockCluster]:
 async def test_permissions_are_those_of_the_reference(
     guarded: MockCluster, verb: str, path: str, body: Any, allowed: str
 ) -> None:
-    for user in ("lister", "reader", "maker", "nobody"):
+    for user in ("lister", "reader", "maker", "guest"):
         async with client_of(guarded, user) as http:
             answer = await http.request(verb, path, json=body)
         if user in allowed.split():
