@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import grpc
 
 from segstore.server.replay.near import NearMiss, in_words, likeness, nearest
+from segstore.server.replay.script import first_unused
 from segstore.wire.controller_api import METHODS
 from segstore.wire.printable import printable
 from segstore.wire.trace import (
@@ -175,20 +176,13 @@ class CallReplay:
     def answer(self, call: Call) -> CallStep | None:
         """The call of the trace that has the answer to one; None if there is none, or it comes elsewhere."""
         key, ids = key_of_call(call.rpc, fields_of(call))
-        step = again = None
-        for each in self._by_key.get(key, ()):
-            if self._fits(each, ids):
-                if not each.used:
-                    step = each
-                    break
-                again = each
-        step = step or again
+        step = first_unused(each for each in self._by_key.get(key, ()) if self._fits(each, ids))
         if step is None:
             return _pinged(call) if call.rpc == _PING and call.content is not None else None
         if self.mode == "strict" and call.rpc != _PING and step.made > self._earliest():
             return None
         step.used += 1
-        if step is not again and not self._repeats(step, ids):
+        if step.used == 1 and not self._repeats(step, ids):
             self._by_key[key].remove(step)
         for pair in zip(step.ids, ids, strict=True):
             self._ids.pair(*pair)

@@ -22,7 +22,7 @@ import msgspec
 
 from segstore.server.replay.batches import Batches, as_acknowledged
 from segstore.server.replay.near import NearMiss, described, near_misses
-from segstore.server.replay.script import ScriptedReply, Step, key_of, read_script, type_of
+from segstore.server.replay.script import ScriptedReply, Step, first_unused, key_of, read_script, type_of
 from segstore.wire import Command, CreateTransientSegment, Hello, KeepAlive, SegmentCreated, WireError, decode, encode
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import HELLO
@@ -149,14 +149,11 @@ class Replay:
         key = key_of(item, self.ids.names)
         live = getattr(item, "writer_id", None)
         candidates = self._by_key.get(key, []) if self.mode == "match" else islice(expected, 1)
-        step = again = None
-        for each in candidates:
-            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live):
-                if not each.used:
-                    step = each
-                    break
-                again = each
-        step = step or again
+        step = first_unused(
+            each
+            for each in candidates
+            if each.key == key and self.ids.fits(getattr(each.item, "writer_id", None), live)
+        )
         if step is None:
             return self._batched(item) if self.mode == "match" and isinstance(item, Append) else None
         if self.mode == "match" and not isinstance(item, _REPEATABLE):

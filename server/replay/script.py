@@ -7,7 +7,7 @@ the last request that it answers; one that answers none, or does not decode, bel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, AppendBlockDecoder
@@ -43,6 +43,22 @@ class Step:
     @property
     def type_name(self) -> str:
         return type_of(self.item)
+
+
+class _Used(Protocol):
+    used: int
+
+
+S = TypeVar("S", bound=_Used)
+
+
+def first_unused(steps: Iterable[S]) -> S | None:
+    """Returns the first step that was not matched yet, else the last one; None if there are none."""
+    last = None
+    for last in steps:
+        if not last.used:
+            break
+    return last
 
 
 def type_of(item: Command | Append) -> str:
