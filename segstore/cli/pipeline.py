@@ -63,6 +63,8 @@ def _spark(master: str | None, files: list[str]) -> Iterator[SparkSession]:
     size = sum(sizes_of(files).values())
     master = master or "local[*]"
     running: SparkSession | None = None
+    root = logging.getLogger()
+    root.addFilter(_not_of_py4j)
     try:
         running = session(master, app="segstore pipeline", quick=size < _QUICK_BYTES)
         context = running.sparkContext
@@ -79,6 +81,12 @@ def _spark(master: str | None, files: list[str]) -> Iterator[SparkSession]:
     finally:
         if running is not None:
             _stop(running)
+        root.removeFilter(_not_of_py4j)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J logs a lost connection to Java, with a traceback, in the root logger, and raises it as well."""
+    return record.module != "java_gateway"
 
 
 def _stop(running: SparkSession) -> None:
