@@ -43,7 +43,7 @@ from segstore.wire.trace import (
     differing_fields,
     fields_of,
     key_of_call,
-    translated_answer,
+    translated_call,
 )
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class CallReplay:
     def message(self, step: CallStep, store: Endpoint, controller: Endpoint) -> bytes:
         """The answer to a call for the client. store, controller: the addresses of this replay."""
         assert step.answer is not None
-        return translated_answer(step.answer, self._ids.right, store, controller)
+        return translated_call(step.answer, self._ids.right, store, controller)
 
     def differing(self, call: Call, step: CallStep) -> tuple[FieldDifference, ...]:
         """The fields in which a call differs from one of the trace; ids that are paired are left out."""
