@@ -10,8 +10,11 @@ from segstore.server.controller.api.in_flight import Handler, InFlight, trailing
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
+from segstore.server.controller.api.upstream import MOST_MESSAGE, RAW, UpstreamController, channel_to, was_sent
 
 __all__ = [
+    "MOST_MESSAGE",
+    "RAW",
     "SCOPES",
     "Accounts",
     "Authority",
@@ -24,8 +27,10 @@ __all__ = [
     "InFlight",
     "NotForwarded",
     "Permission",
+    "UpstreamController",
     "answer",
     "bounds",
+    "channel_to",
     "listen",
     "new_server",
     "scope_resource",
@@ -33,5 +38,6 @@ __all__ = [
     "stream_resource",
     "trailing_of",
     "user_resource",
+    "was_sent",
     "with_status",
 ]

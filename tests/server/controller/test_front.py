@@ -226,8 +226,10 @@ async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_co
 
 async def test_a_message_that_is_too_large_is_refused_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = ("grpc.max_receive_message_length", 1_000)
-    monkeypatch.setattr("segstore.server.tap.controller_front._MOST_MESSAGE", limit)
-    monkeypatch.setattr("segstore.server.tap.controller_front._CHANNEL", (("grpc.max_receive_message_length", 1_000),))
+    monkeypatch.setattr("segstore.server.tap.controller_front.MOST_MESSAGE", limit)
+    monkeypatch.setattr(
+        "segstore.server.controller.api.upstream._CHANNEL", (("grpc.max_receive_message_length", 1_000),)
+    )
     async with fronted(answers(bytes(1_001))) as (_, channel):
         for message in (bytes(1_001), b""):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
