@@ -226,7 +226,7 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
     calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
     if calls and options["to_controller"] is None:
         echo(f"controller calls left out: {calls}; --to-controller HOST:PORT makes them", err=True)
-    return _compared(found, "in the trace", "the store's")
+    return _compared(found, "in the trace", "the server's")
 
 
 def _compared(found: Drive, left: str, right: str) -> int:

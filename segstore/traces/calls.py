@@ -94,7 +94,8 @@ class TracedCalls:
             return None
         asking = self._open.pop(step.number, None)
         if asking is None:
-            return Answered(step.request, step.answer, None, (), f"more than {_MOST_OPEN} calls were in flight")
+            why = f"it was given up, because more than {_MOST_OPEN} calls were in flight"
+            return Answered(step.request, step.answer, None, (), why)
         if not step.is_answered:
             await _ended(asking)
             return None
