@@ -285,6 +285,10 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
         (["--pace", "0"], "'0' is neither max nor recorded nor a factor such as 2.5"),
         (["--missing", "pass", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
         (["--upstream", "127.0.0.1:1", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
+        (
+            ["--upstream-controller", "127.0.0.1:1", "--port", "0", "--controller-port", "0"],
+            "--upstream-controller goes with --missing pass and --controller-port",
+        ),
         (["--to", "127.0.0.1:1", "--mode", "match"], "--mode goes with answering clients, not with --to"),
         (["--all", "--port", "0"], "--all goes with --to"),
         (["--to-controller", "127.0.0.1:1"], "--to-controller goes with --to"),

@@ -236,3 +236,28 @@ async def test_a_controller_that_is_not_there_is_named() -> None:
     async with fresh() as cluster:
         with pytest.raises(ConnectionError, match=r"no connection to the controller at 127\.0\.0\.1:1: Connection ref"):
             await drive(records, *cluster.stores[0].address, controller=("127.0.0.1", 1))
+
+
+async def test_a_client_that_does_more_than_the_trace_has_reaches_the_cluster_behind_it(tmp_path: Path) -> None:
+    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        await program(tap.controller_uri)
+    async with fresh() as cluster:
+        (store,), controller = cluster.stores, Endpoint.parse(cluster.controller_uri)
+        records = read_all(tmp_path / "run.wtrace")
+        async with TraceServer(
+            records, mode="match", missing="pass", upstream=store.address, upstream_controller=controller
+        ) as server:
+            uri = str(await server.start_controller(records))
+            await program(uri)
+            assert server.problems == []
+            async with connect(uri) as pravega:
+                await pravega.controller.create_scope("more")
+                await pravega.controller.create_stream("more", "orders", segments=1)
+                async with pravega.transaction_writer("more", "orders") as writer, writer.begin() as transaction:
+                    await transaction.write(b"milk", routing_key="table 1")
+            assert [each for each in server.problems if each.refusal] == []
+        async with (
+            connect(cluster.controller_uri) as pravega,
+            pravega.event_reader("more", "orders", from_="head") as events,
+        ):
+            assert (await anext(events)).data == b"milk"

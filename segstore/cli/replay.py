@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
+_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream", "upstream_controller")
+_OF_TRACE_SERVERS: Final = (*(each for each in _OF_SERVERS if each != "controller_port"), "pace")
 _OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -174,6 +175,11 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     "forward them to --upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
 @click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option(
+    "--upstream-controller",
+    type=Address(),
+    help="With --controller-port: controller to which --missing pass forwards calls.",
+)
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
 @click.option(
     "--pace",
@@ -202,6 +208,8 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
             raise click.UsageError(f"{name} {goes}", context)
     if (options["missing"] == "pass") != (options["upstream"] is not None):
         raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
+    if options["upstream_controller"] is not None and None in (options["upstream"], options["controller_port"]):
+        raise click.UsageError("--upstream-controller goes with --missing pass and --controller-port", context)
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
@@ -258,7 +266,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     server = TraceServer(
         of_clients(records) if with_controller else records,
         tell=tell,
-        **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
+        **{name: options[name] for name in _OF_TRACE_SERVERS},
     )
     _report_left_out(server.replay.left_out)
     async with server:

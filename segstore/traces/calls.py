@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.server.controller.api import UpstreamController, was_sent
+from segstore.server.controller.api import UpstreamController, unreached
 from segstore.server.replay import LeftOut, read_calls
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, FieldDifference, Translation, translated_call
@@ -102,8 +102,7 @@ class TracedCalls:
         actual = await self._actual(step, step.answer, asking)
         if actual is None:
             return Answered(step.request, step.answer, None, (), f"none came within {self._timeout_s:g} s")
-        if not was_sent(actual) and was_sent(step.answer):
-            why = actual.details.rpartition(": ")[2]
+        if (why := unreached(actual)) and not unreached(step.answer):
             raise ConnectionError(f"no connection to the controller at {self._controller.address}: {why}")
         return Answered(step.request, step.answer, actual, self._fields(step.answer, actual))
 

@@ -148,9 +148,11 @@ def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[
     return key, tuple(name for each in shown.values() for name in each.ids)
 
 
-def translated_call(call: Call, ids: Mapping[str, str], store: Endpoint, controller: Endpoint) -> bytes:
+def translated_call(
+    call: Call, ids: Mapping[str, str], store: Endpoint, controller: Endpoint, *, keep_tokens: bool = False
+) -> bytes:
     """The message of a request or an answer for the other side of a replay, with other ids and addresses, and without
-    tokens.
+    tokens unless they are kept.
 
     ids: those of the other side, by those of the trace. store, controller: the addresses of the replay.
     """
@@ -159,14 +161,14 @@ def translated_call(call: Call, ids: Mapping[str, str], store: Endpoint, control
     shown: Any = type(call.content)()
     shown.CopyFrom(call.content)
     is_of_controllers = call.rpc == _CONTROLLERS and bool(call.status)
-    _translate(shown, ids, controller if is_of_controllers else store)
+    _translate(shown, ids, controller if is_of_controllers else store, keep_tokens)
     if is_of_controllers:
         del shown.nodeURI[1:]
     message: bytes = shown.SerializeToString(deterministic=True)
     return call.message if shown == call.content else message
 
 
-def _translate(message: Any, ids: Mapping[str, str], node: Endpoint) -> None:
+def _translate(message: Any, ids: Mapping[str, str], node: Endpoint, keep_tokens: bool) -> None:
     kind = message.DESCRIPTOR.name
     if kind == "NodeUri":
         if message.endpoint:
@@ -179,10 +181,11 @@ def _translate(message: Any, ids: Mapping[str, str], node: Endpoint) -> None:
         return
     for field, value in message.ListFields():
         if field.name == TOKEN:
-            message.ClearField(TOKEN)
+            if not keep_tokens:
+                message.ClearField(TOKEN)
         elif isinstance(value, str):
             setattr(message, field.name, put_ids(value, ids))
         elif field.type == field.TYPE_STRING:
             value[:] = [put_ids(each, ids) for each in value]
         for each in messages_in(field, value):
-            _translate(each, ids, node)
+            _translate(each, ids, node, keep_tokens)

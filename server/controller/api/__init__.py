@@ -10,7 +10,7 @@ from segstore.server.controller.api.in_flight import Handler, InFlight, trailing
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
-from segstore.server.controller.api.upstream import MOST_MESSAGE, RAW, UpstreamController, channel_to, was_sent
+from segstore.server.controller.api.upstream import MOST_MESSAGE, RAW, UpstreamController, channel_to, unreached
 
 __all__ = [
     "MOST_MESSAGE",
@@ -37,7 +37,7 @@ __all__ = [
     "sent_metadata",
     "stream_resource",
     "trailing_of",
+    "unreached",
     "user_resource",
-    "was_sent",
     "with_status",
 ]

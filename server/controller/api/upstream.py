@@ -51,7 +51,7 @@ class UpstreamController:
     ) -> Call:
         """Makes a call, and returns its answer with the number of the request.
 
-        A call that fails has an answer, too, with gRPC's status and details; `was_sent` says whether it was sent.
+        A call that fails has an answer, too, with gRPC's status and details (see `unreached`).
         """
         unary: Any = self._channel.unary_unary(f"/{SERVICE}/{call.rpc}", **RAW)
         made = unary(call.message, metadata=tuple(metadata), timeout=timeout_s)
@@ -70,6 +70,8 @@ class UpstreamController:
         await self._channel.close(None)
 
 
-def was_sent(answer: Call) -> bool:
-    """Whether a call was sent; it was not if no connection could be made."""
-    return answer.status != "UNAVAILABLE" or NOT_SENT not in answer.details
+def unreached(answer: Call) -> str:
+    """Why a call was not sent: why no connection could be made; "" if it was sent."""
+    if answer.status != "UNAVAILABLE" or NOT_SENT not in answer.details:
+        return ""
+    return answer.details.rpartition(": ")[2]

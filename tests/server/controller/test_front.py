@@ -67,17 +67,23 @@ async def before(host: str, port: int, through: Through = elsewhere) -> AsyncIte
 
 
 @asynccontextmanager
-async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncIterator[tuple[Upstream, grpc.aio.Channel]]:
+async def standing(behave: Behaviour) -> AsyncIterator[tuple[Upstream, int]]:
+    """A controller that does as a test says, and its port."""
     upstream = Upstream(behave)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((upstream,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with before("127.0.0.1", port, through) as channel:
-            yield upstream, channel
+        yield upstream, port
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncIterator[tuple[Upstream, grpc.aio.Channel]]:
+    async with standing(behave) as (upstream, port), before("127.0.0.1", port, through) as channel:
+        yield upstream, channel
 
 
 def answers(*messages: bytes) -> Behaviour:
