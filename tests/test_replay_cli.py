@@ -292,7 +292,10 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
         (["--to", "127.0.0.1:1", "--mode", "match"], "--mode goes with answering clients, not with --to"),
         (["--all", "--port", "0"], "--all goes with --to"),
         (["--to-controller", "127.0.0.1:1"], "--to-controller goes with --to"),
-        (["--to", "127.0.0.1:1", "--ignore", "last_modifed"], "no command has a field 'last_modifed' (last_modified?)"),
+        (
+            ["--to", "127.0.0.1:1", "--ignore", "last_modifed"],
+            "no command or call has a field 'last_modifed' (last_modified?)",
+        ),
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:

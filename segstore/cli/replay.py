@@ -190,7 +190,7 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="Speed: max, recorded, or a multiple of the recorded speed such as 2.5.",
 )
 @timeout_option("With --to: time to wait for a reply.")
-@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.")
+@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
     """Answer clients from a trace or, with --to, send its requests to a store and compare the replies. With
     --to-controller, its controller calls are made, too.
