@@ -82,6 +82,7 @@ class TracedCalls:
             await _ended(self._open.pop(next(iter(self._open))))
         asking = self._controller.ask(request)
         self._open[step.number] = asyncio.create_task(asking, name=f"segstore replay calls {request.rpc}")
+        await asyncio.sleep(0)  # it starts before the next request
         return request
 
     async def answer(self, place: int) -> Answered | None:

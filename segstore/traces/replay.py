@@ -221,10 +221,10 @@ class _Driver:
 
     async def run(self, records: Iterable[Record]) -> None:
         self._start = asyncio.get_running_loop().time()
-        takes_part = (lambda _: True) if self.calls is None else OfClients()
+        is_of_clients = None if self.calls is None else OfClients()
         try:
             for self._number, record in enumerate(records, 1):
-                if not takes_part(record):
+                if is_of_clients is not None and not is_of_clients(record):
                     continue  # a controller's request to its store, which a call causes again
                 seen = self._exchanges.see(record)
                 await self._record(record, seen)
