@@ -18,17 +18,18 @@ from click.core import ParameterSource
 from segstore.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from segstore.explore import Exploration, Finding
-    from segstore.server.replay import Problem, TraceServer
+    from segstore.server.replay import LeftOut, Problem
     from segstore.traces import Drive
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
-_OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
+_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream", "upstream_controller")
+_OF_TRACE_SERVERS: Final = (*(each for each in _OF_SERVERS if each != "controller_port"), "pace")
+_OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -77,9 +78,8 @@ def _report_left_out(records: list[Record]) -> None:
         )
 
 
-def _report_left_out_calls(server: TraceServer) -> None:
-    """Reports what of the controller calls of a trace cannot be answered."""
-    left_out = server.left_out_calls
+def _report_left_out_calls(left_out: Sequence[LeftOut]) -> None:
+    """Reports what of the controller calls of a trace can neither be answered nor made."""
     if left_out:
         echo(f"records of controller calls left out: {len(left_out)}; {left_out[0]}", err=True)
 
@@ -138,6 +138,11 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 @_TRACE
 @click.option("--to", "target", type=Address(), help="Send the requests to this store, and compare its replies.")
 @click.option(
+    "--to-controller",
+    type=Address(),
+    help="With --to: make the controller calls of the trace to this controller, and compare its answers.",
+)
+@click.option(
     "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="As a server: address to listen on."
 )
 @click.option(
@@ -170,6 +175,11 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     "forward them to --upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
 @click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option(
+    "--upstream-controller",
+    type=Address(),
+    help="With --controller-port: controller to which --missing pass forwards calls.",
+)
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
 @click.option(
     "--pace",
@@ -180,9 +190,10 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="Speed: max, recorded, or a multiple of the recorded speed such as 2.5.",
 )
 @timeout_option("With --to: time to wait for a reply.")
-@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.")
+@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
-    """Answer clients from a trace or, with --to, send its requests to a store and compare the replies.
+    """Answer clients from a trace or, with --to, send its requests to a store and compare the replies. With
+    --to-controller, its controller calls are made, too.
 
     As a server, it prints a line when it is listening and one for each request that the trace cannot answer. At the end
     it lists the requests that no client has sent.
@@ -197,6 +208,8 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
             raise click.UsageError(f"{name} {goes}", context)
     if (options["missing"] == "pass") != (options["upstream"] is not None):
         raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
+    if options["upstream_controller"] is not None and None in (options["upstream"], options["controller_port"]):
+        raise click.UsageError("--upstream-controller goes with --missing pass and --controller-port", context)
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
@@ -211,15 +224,17 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
     found = await drive(
         records,
         *target,
+        controller=options["to_controller"],
         timeout_s=options["timeout_s"],
         pace=options["pace"],
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
+    _report_left_out_calls(found.left_out)
     calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
-    if calls:
-        echo(f"controller calls that were not made, because --to is a store: {calls}", err=True)
-    return _compared(found, "in the trace", "the store's")
+    if calls and options["to_controller"] is None:
+        echo(f"controller calls left out: {calls}; --to-controller HOST:PORT makes them", err=True)
+    return _compared(found, "in the trace", "the server's")
 
 
 def _compared(found: Drive, left: str, right: str) -> int:
@@ -229,7 +244,8 @@ def _compared(found: Drive, left: str, right: str) -> int:
     for difference in found.differences:
         for line in report(difference, left=left, right=right):
             echo(line)
-    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    calls = f" {found.calls} controller calls," if found.calls else ""
+    echo(f"{found.requests} requests, {found.replies} replies,{calls} {len(found.differences)} differ", err=True)
     return 1 if found.differences else 0
 
 
@@ -250,7 +266,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     server = TraceServer(
         of_clients(records) if with_controller else records,
         tell=tell,
-        **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
+        **{name: options[name] for name in _OF_TRACE_SERVERS},
     )
     _report_left_out(server.replay.left_out)
     async with server:
@@ -258,7 +274,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
             said += f", controller: {controller}"
-            _report_left_out_calls(server)
+            _report_left_out_calls(server.left_out_calls)
         echo(said)
         sys.stdout.flush()
         await stop.wait()

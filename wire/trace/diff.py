@@ -27,7 +27,7 @@ from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
-from segstore.wire.trace.call_fields import CallField, fields_of, key_of_call, text_field
+from segstore.wire.trace.call_fields import CallField, facts_of, fields_of, key_of_call
 from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import segments_of
 from segstore.wire.trace.pairing import Pairing, take_ids
@@ -43,7 +43,6 @@ VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 
 _KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
 _HELLO: Final = struct.pack(">i", Hello.code)
-_EVERYWHERE: Final = 0
 _RECORD_BYTES: Final = 256
 """Approximate overhead of a record."""
 _DERIVED: Final = ("length", "count", "total")
@@ -96,11 +95,13 @@ class Translation:
 
     Request ids are paired within a connection, other ids in the whole trace (see `segstore.wire.trace.pairing`).
     KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
+    ids: the pairs of ids that are not request ids.
     """
 
     def __init__(self, ignore: frozenset[str] = VARYING_FIELDS) -> None:
+        self.ids: Pairing[str] = Pairing()
         self._ignore = ignore
-        self._ids: Pairing[tuple[int, str]] = Pairing()
+        self._request_ids: Pairing[tuple[int, str]] = Pairing()
 
     @staticmethod
     def compares(record: Record) -> bool:
@@ -127,16 +128,28 @@ class Translation:
 
     def fit(self, left: str, right: str) -> bool:
         """Whether two ids may stand for each other."""
-        return self._ids.fits((_EVERYWHERE, left), (_EVERYWHERE, right))
+        return self.ids.fits(left, right)
 
     def pair(self, left: str, right: str) -> None:
         """Pairs two ids if they fit."""
         if self.fit(left, right):
-            self._ids.pair((_EVERYWHERE, left), (_EVERYWHERE, right))
+            self.ids.pair(left, right)
+
+    def call_fields(self, left: Call, right: Call) -> tuple[FieldDifference, ...]:
+        """The fields of two calls that differ beyond ids and times. The ids in all others are paired."""
+        one, other = (
+            {name: each for name, each in facts_of(call).items() if self.counts(name)} for call in (left, right)
+        )
+        found = differing_fields(one, other, self.fit)
+        differ = {each.field for each in found}
+        for name in one:
+            for pair in () if name in differ else zip(one[name].ids, other[name].ids, strict=True):
+                self.pair(*pair)
+        return found
 
     def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids. If none does, the ids are paired."""
-        pairs: list[tuple[tuple[int, str], tuple[int, str]]] = []
+        pairs: list[tuple[Pairing[Any], Any, Any]] = []
         quickly = _top_fields(left, right)
         if not quickly or not all(self._same(connection, each, pairs) for each in quickly):
             pairs.clear()
@@ -144,8 +157,8 @@ class Translation:
             found = tuple(each for each in found if not self._same(connection, each, pairs))
             if found:
                 return found
-        for pair in pairs:
-            self._ids.pair(*pair)
+        for pairing, one, other in pairs:
+            pairing.pair(one, other)
         return ()
 
     def equal(self, frame: bytes) -> None:
@@ -156,16 +169,17 @@ class Translation:
             return
         for text in (str(getattr(command, "writer_id", "")), *segments_of(command)):
             for each in take_ids(text)[1]:
-                if self._ids.fits((_EVERYWHERE, each), (_EVERYWHERE, each)):
-                    self._ids.pair((_EVERYWHERE, each), (_EVERYWHERE, each))
+                self.pair(each, each)
 
-    def _same(self, connection: int, field: FieldDifference, pairs: list[Any]) -> bool:
+    def _same(self, connection: int, field: FieldDifference, pairs: list[tuple[Pairing[Any], Any, Any]]) -> bool:
         if field.field.partition(".")[0] in self._ignore:
             return True
         if field.secret or field.left is None or field.right is None:
             return False
         if field.field == "request_id":
-            new = [((connection, str(field.left)), (connection, str(field.right)))]
+            new: list[tuple[Pairing[Any], Any, Any]] = [
+                (self._request_ids, (connection, str(field.left)), (connection, str(field.right)))
+            ]
         elif isinstance(field.left, str) and isinstance(field.right, str):
             texts = (field.left, field.right)
             if field.is_data:
@@ -173,11 +187,11 @@ class Translation:
             (rest, mine), (other, its) = map(take_ids, texts)
             if rest != other or len(mine) != len(its):  # a name may contain what stands for an id
                 return False
-            new = [((_EVERYWHERE, one), (_EVERYWHERE, another)) for one, another in zip(mine, its, strict=True)]
+            new = [(self.ids, *pair) for pair in zip(mine, its, strict=True)]
         else:
             return False
         pairs += new
-        return all(self._ids.fits(*pair) for pair in new)
+        return all(pairing.fits(one, other) for pairing, one, other in new)
 
 
 def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
@@ -455,18 +469,10 @@ class _Calls:
         """The fields that differ beyond ids, whose pairs are then known."""
         if one is None or other is None:
             return ()
-        translation, left, right = self._translation, _fields_of_record(one), _fields_of_record(other)
-        if translation is None:
-            return differing_fields(left, right, None)
-        left, right = (
-            {name: each for name, each in side.items() if translation.counts(name)} for side in (left, right)
-        )
-        found = differing_fields(left, right, translation.fit)
-        if not found:
-            for name in left:
-                for pair in zip(left[name].ids, right[name].ids, strict=True):
-                    translation.pair(*pair)
-        return found
+        left, right = Call.unpack(one.data), Call.unpack(other.data)
+        if self._translation is not None and left is not None and right is not None:
+            return self._translation.call_fields(left, right)
+        return differing_fields(_facts(one, left), _facts(other, right), None)
 
     def _differ(self, rpc: str, found: Difference) -> None:
         first = self._found.setdefault((rpc, found.direction), found)
@@ -492,16 +498,8 @@ class _Calls:
         return sorted(self._found.values(), key=lambda each: (each.number, each.direction))
 
 
-def _fields_of_record(record: Record) -> dict[str, CallField]:
-    """What is compared of a call: method, status and details as gRPC names them, and the fields of its message."""
-    call = Call.unpack(record.data)
-    if call is None:
-        return {"": CallField(record.data.hex(), (), record.data)}
-    facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
-    found = {name: text_field(text) for name, text in facts.items() if text}
-    if call.omitted:
-        found["omitted"] = CallField(call.omitted, (), call.omitted)
-    return found | fields_of(call)
+def _facts(record: Record, call: Call | None) -> dict[str, CallField]:
+    return {"": CallField(record.data.hex(), (), record.data)} if call is None else facts_of(call)
 
 
 def _size(record: Record) -> int:

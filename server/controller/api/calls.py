@@ -55,7 +55,7 @@ class Calls:
                 return await behaviour(request, context)
             self._number += 1
             number, message = self._number, b""
-            given = _texts(sent_metadata(context))
+            given = as_texts(sent_metadata(context))
             recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
             status = "UNKNOWN"
             try:
@@ -70,7 +70,7 @@ class Calls:
                 raise
             finally:
                 details = context.details()
-                trailing = _texts(context.trailing_metadata() or ())
+                trailing = as_texts(context.trailing_metadata() or ())
                 said = details.decode() if isinstance(details, bytes) else details or ""
                 recorder.called(Direction.REPLY, Call(number, rpc, message, trailing, "", status, said))
 
@@ -185,7 +185,7 @@ class _Ruled:
         )
 
 
-def _texts(metadata: Any) -> dict[str, str]:
+def as_texts(metadata: Any) -> dict[str, str]:
     """Metadata as texts: binary values in hex, values of a repeated key joined."""
     found: dict[str, str] = {}
     for key, value in metadata:
