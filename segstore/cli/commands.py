@@ -24,7 +24,7 @@ from segstore.cli.pravega import admin, consume, produce
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
-from segstore.cli.terminal import Renamed, echo, error_text, log_plainly
+from segstore.cli.terminal import Renamed, check_texts, echo, error_text, log_plainly, naming
 from segstore.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class _OneSentence(click.Group):
                 sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
-            sys.stdout.flush()
+            with naming("standard output"):
+                sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
                 click.echo(error.format_message())
@@ -105,7 +106,16 @@ for _each in (serve, ctl, produce, consume, admin, trace, replay, diff_stores, e
 _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
 
 
-class _Frames(click.File):
+class _Input(click.File):
+    """A file, or standard input."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-" and sys.stdin is None:
+            raise click.ClickException("standard input is closed: there is no input")
+        return super().convert(value, param, ctx)
+
+
+class _Frames(_Input):
     """A file of frames, or frames in hex. A file with such a name takes precedence."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -183,7 +193,7 @@ def explain(source: Any, show_tokens: bool, full: bool) -> int:
 
 
 @main.command(short_help="Write the frames of commands in JSON.")
-@click.argument("source", metavar="FILE|-", default="-", type=click.File("r", encoding="utf-8"))
+@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8"))
 @click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
 def encode(source: Any, form: Form) -> int:
     """Write the frames of commands: JSON lines as `decode --json` prints them."""
@@ -248,3 +258,6 @@ def verify(folder: Path) -> int:
     for fault in faults:
         echo(fault, err=True)
     return 1 if faults else 0
+
+
+check_texts(main)

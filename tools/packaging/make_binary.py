@@ -20,7 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 HELLO: Final = "ffffff81000000080000001100000005\n"
 RUNS: Final = 5
-ENTRY: Final = "from segstore.cli.commands import main\n\nmain(prog_name='segstore')\n"
+ENTRY: Final = "from segstore.__main__ import run\n\nrun()\n"
 LIBRARIES: Final = (
     *("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"),
     *("libc.so.6", "libdl.so.2", "libpthread.so.0", "libz.so.1", "libm.so.6", "librt.so.1", "libutil.so.1"),

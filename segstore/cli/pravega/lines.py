@@ -11,6 +11,8 @@ from typing import Final
 
 import click
 
+from segstore.cli.terminal import naming
+
 _READ_BYTES: Final = 256 * 1024
 
 
@@ -73,7 +75,8 @@ async def chunks(descriptor: int) -> AsyncIterator[bytes]:
                 await ready
             finally:
                 loop.remove_reader(descriptor)
-        data = os.read(descriptor, _READ_BYTES)
+        with naming("standard input"):
+            data = os.read(descriptor, _READ_BYTES)
         if not data:
             return
         yield data
