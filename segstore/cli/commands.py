@@ -24,7 +24,7 @@ from segstore.cli.pravega import admin, consume, produce
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
-from segstore.cli.terminal import Renamed, check_texts, echo, error_text, log_plainly, naming
+from segstore.cli.terminal import Renamed, check_texts, echo, echo_raw, error_text, log_plainly, writing_output
 from segstore.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _OneSentence(click.Group):
                 sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
-            with naming("standard output"):
+            with writing_output():
                 sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -64,13 +64,20 @@ class _OneSentence(click.Group):
             _fail(f"segstore: {error.format_message()}", error.exit_code)
         except click.Abort:
             sys.exit(130)
-        except BrokenPipeError:
-            # The reader of the output has gone; buffered output has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
         except OSError as error:
+            _flush_or_drop()
+            if isinstance(error, BrokenPipeError):  # the reader of the output has gone
+                sys.exit(1)
             _fail(f"segstore: {error_text(error)}", 1)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _flush_or_drop() -> None:
+    """Writes buffered output, or drops it if that fails."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
@@ -209,7 +216,7 @@ def encode(source: Any, form: Form) -> int:
                     frame = encode_command(from_line(line))
                 except WireError as error:
                     raise click.ClickException(f"{_name(source)}: line {number}: {error}") from error
-                click.echo(to_text(frame, form), nl=False)
+                echo_raw(to_text(frame, form))
                 written += 1
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{_name(source)}: not UTF-8 at byte {error.start}") from error
@@ -227,7 +234,7 @@ def dissector(port: int) -> None:
     """
     from segstore.wire.inspect import dissector as source
 
-    click.echo(source(port=port), nl=False)
+    echo_raw(source(port=port))
 
 
 @main.command(short_help="Check every byte of a data directory.")

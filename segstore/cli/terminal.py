@@ -13,12 +13,14 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
 
 _LONGEST_LOGGED = 1_000
+MAX_WAIT_S = 1e6
+"""The longest wait that an option sets: 11 days, which every timer of the system takes."""
 
 
 class Finite(click.FloatRange):
@@ -53,12 +55,12 @@ def check_texts(command: click.Command) -> None:
 
 
 @contextmanager
-def naming(stream: str) -> Iterator[None]:
-    """Names a standard stream in the errors of its reads and writes."""
+def writing_output() -> Iterator[None]:
+    """Names standard output in the errors of its writes."""
     try:
         yield
     except OSError as error:
-        error.filename = stream
+        error.filename = "standard output"
         raise
 
 
@@ -67,8 +69,15 @@ def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
     from segstore.wire.printable import printable
 
     text = printable(str(line))
-    with naming("standard error" if err else "standard output"):
-        click.echo(click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text, err=err)
+    shown = click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text
+    with nullcontext() if err else writing_output():
+        click.echo(shown, err=err)
+
+
+def echo_raw(text: str) -> None:
+    """Prints text that this program made, as it is."""
+    with writing_output():
+        click.echo(text, nl=False)
 
 
 def error_text(error: OSError) -> str:

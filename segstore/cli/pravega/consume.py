@@ -17,7 +17,7 @@ import click
 
 from segstore.cli.pravega.cluster import NAME, RATE, STREAM, Cluster, cluster_options, cut_of
 from segstore.cli.pravega.formats import Place, as_json, formatter
-from segstore.cli.terminal import naming
+from segstore.cli.terminal import writing_output
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -139,13 +139,13 @@ class Output:
             lines = data.decode("utf-8", "backslashreplace").split("\n")
             sys.stdout.write("\n".join(map(printable, lines)))
         else:
-            with naming("standard output"):
+            with writing_output():
                 sys.stdout.buffer.write(data)
         if flush:
             self.flush()
 
     def flush(self) -> None:
-        with naming("standard output"):
+        with writing_output():
             sys.stdout.flush()
 
 

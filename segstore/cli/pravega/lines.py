@@ -11,8 +11,6 @@ from typing import Final
 
 import click
 
-from segstore.cli.terminal import naming
-
 _READ_BYTES: Final = 256 * 1024
 
 
@@ -75,8 +73,10 @@ async def chunks(descriptor: int) -> AsyncIterator[bytes]:
                 await ready
             finally:
                 loop.remove_reader(descriptor)
-        with naming("standard input"):
+        try:
             data = os.read(descriptor, _READ_BYTES)
+        except OSError as error:
+            raise click.ClickException(f"standard input: {error.strerror}") from error
         if not data:
             return
         yield data
