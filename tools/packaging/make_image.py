@@ -76,8 +76,8 @@ def listening_s(root: Path) -> float:
 def main(out: Path) -> int:
     if shutil.which("buildah") is None or os.geteuid():
         print(
-            "an image takes buildah and root: apt install buildah; `make binary` needs neither, and its executable runs in "
-            "any image with the same C library",
+            "an image takes buildah and root: apt install buildah; `make binary` needs neither, and its executable "
+            "runs in any image with the same C library",
             file=sys.stderr,
         )
         return 2
