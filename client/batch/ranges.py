@@ -16,7 +16,7 @@ from typing import NamedTuple
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, checked_cut, name_of
-from segstore.client.stream import From, tail_of
+from segstore.client.stream import From, check_cut, tail_of
 
 
 class EventRange(NamedTuple):
@@ -65,9 +65,11 @@ async def event_ranges(cluster: Cluster, scope: str, stream: str, from_: From, t
 
 
 async def _offsets(cluster: Cluster, scope: str, stream: str, place: From) -> dict[int, int]:
-    """Returns a position's offsets; {} for the tail of a sealed stream."""
+    """Returns a position's offsets; {} for the tail of a sealed stream. Raises CutError."""
     if isinstance(place, Mapping):
-        return checked_cut(scope, stream, place)
+        cut = checked_cut(scope, stream, place)
+        await check_cut(cluster, scope, stream, cut)
+        return cut
     if place == "head":
         return await cluster.controller.head(scope, stream)
     if place == "tail":
