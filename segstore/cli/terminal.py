@@ -74,7 +74,7 @@ def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
         click.echo(shown, err=err)
 
 
-def echo_raw(text: str) -> None:
+def echo_raw(text: str | bytes) -> None:
     """Prints text that this program made, as it is."""
     with writing_output():
         click.echo(text, nl=False)

@@ -96,9 +96,8 @@ def consume(
         printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    given: Start | int = start
-    if isinstance(start, str) and start not in ("head", "tail"):
-        given = cut_of(stream, start, f"-o takes begin, end, {_SINCE}TIME")
+    takes = f"-o takes begin, end, {_SINCE}TIME"
+    given = cut_of(stream, start, takes) if isinstance(start, str) and start not in ("head", "tail") else start
 
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
