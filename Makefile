@@ -236,6 +236,8 @@ $(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
 $(PY):
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer and found none;" \
 		"name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "segstore needs Python 3.11 or newer;" \
+		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 2; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) could not create $(VENV);" \
 		"on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }

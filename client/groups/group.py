@@ -30,7 +30,7 @@ from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
-from segstore.client.stream import tail_of
+from segstore.client.stream import check_cut, tail_of
 from segstore.wire.reader_groups import GroupConfig
 
 GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
@@ -61,6 +61,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         of a new group record their positions. table_locations: used for the group's table; those of the cluster are
         used for the stream segments.
         """
+        for part in (scope, name):
+            if not part or "/" in part:
+                raise ValueError(f"{scope}/{name} is not a reader group: {part!r} is empty or has a slash")
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
         for each in from_.values() if isinstance(from_, Mapping) else [from_]:
@@ -93,8 +96,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """Opens the group; creates it if it does not exist and streams were given.
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
-        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; EntryRefused for too many
-        segments; and the errors of controller calls and requests.
+        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start behind the
+        end of a segment; EntryRefused for too many segments; and the errors of controller calls and requests.
         """
         try:
             made = await self._table.create() if self._starts else True
@@ -130,6 +133,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def _cut(self, scope: str, stream: str, start: str | Mapping[int, int]) -> Mapping[int, int]:
         if isinstance(start, Mapping):
+            await check_cut(self._cluster, scope, stream, start)
             return start
         if start == "head":
             return await self._cluster.controller.head(scope, stream)

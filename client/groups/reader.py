@@ -33,7 +33,7 @@ from segstore.client.groups.changes import (
 )
 from segstore.client.groups.state import GroupState
 from segstore.client.groups.table import GroupTable
-from segstore.client.lifecycle import OpenedBefore, within
+from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
 
@@ -344,12 +344,16 @@ class GroupReader(OpenedBefore):
         """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
 
         handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
-        errors of requests; the group then still counts the reader as online.
+        errors of requests; the group then still counts the reader as online. Cancelling does not stop it.
         """
         if self._closed:
             return
         if handled:
             self._handled()
+        self._closed = True
+        await finish(self._leave(), f"taking the reader {self.name} offline")
+
+    async def _leave(self) -> None:
         positions = await self.abort()
         limit_ms = self._pool.settings.close_timeout_ms
         facts = {"segment": self._table.segment, "reader": self.name}

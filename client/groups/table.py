@@ -28,6 +28,7 @@ from segstore.client.errors import (
     SegmentMissing,
 )
 from segstore.client.groups.state import GroupState
+from segstore.client.lifecycle import finish
 from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
@@ -191,7 +192,7 @@ class GroupTable:
         try:
             return await asyncio.shield(changing)
         except asyncio.CancelledError:
-            await self._undo(changing, undo, what)
+            await finish(self._undo(changing, undo, what), f"undoing {what} of {self.group}")
             raise
 
     async def _undo(self, changing: asyncio.Task[T], undo: Callable[[GroupState], object], what: str) -> None:

@@ -34,8 +34,8 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         """Opens the group; creates it if it does not exist and streams were given.
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
-        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; EntryRefused for too many
-        segments; and the errors of controller calls and requests.
+        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start behind the
+        end of a segment; EntryRefused for too many segments; and the errors of controller calls and requests.
         """
         self._lease.run(self._inner.open)
 
@@ -152,7 +152,7 @@ class GroupReader(EnteredProxy[AsyncGroupReader]):
         """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
 
         handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
-        errors of requests; the group then still counts the reader as online.
+        errors of requests; the group then still counts the reader as online. Cancelling does not stop it.
         """
         self._lease.run(self._inner.reader_offline, handled=handled)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import MAX_WAIT_S, Finite, echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ _PORT = click.IntRange(0, 65535)
 
 def timeout_option(help_text: str) -> Callable[[F], F]:
     """`--timeout-s`: how long a command waits for a reply."""
-    positive = click.FloatRange(0, min_open=True)
+    positive = Finite(0, MAX_WAIT_S, min_open=True)
     return click.option("--timeout-s", type=positive, default=5.0, show_default=True, help=help_text)
 
 
@@ -315,7 +315,7 @@ def diff_stores(
     "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
 )
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
