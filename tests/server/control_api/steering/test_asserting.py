@@ -98,6 +98,23 @@ async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         assert refusal(await http.get("/v1/requests/wait"))[:2] == (409, "0 requests wait already, as many as may")
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/requests/wait?timeout_s=50"), ("POST", "/v1/faults/reads/wait?timeout_s=50")]
+)
+async def test_a_wait_ends_when_its_client_disconnects(method: str, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with asking() as (mock, http):
+        assert mock.observer is not None
+        mock.faults.add("type = READ_SEGMENT", do="hold", name="reads")
+        waiting, rules = mock.observer._waiters, mock.faults._holding
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await until(lambda: bool(waiting or rules))
+        writer.close()
+        await until(lambda: not waiting and not rules)
+    assert [each for each in caplog.messages if "matched nothing" not in each] == []
+
+
 async def test_a_wait_for_what_a_rule_holds() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create())
