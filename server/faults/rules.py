@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
@@ -430,12 +430,16 @@ class Rule(BaseModel):
         """The parsed `match`; None if it matches everything."""
         return parse_filter(self.match) if self.match.strip() else None
 
+    @property
+    def terms(self) -> int:
+        """The number of terms of its filter."""
+        return 0 if self.filter is None else self.filter.terms
 
-def check_size(rules: Collection[Rule]) -> None:
-    """Raises ValueError if there are more rules or filter terms than may be evaluated for each request."""
-    if len(rules) > _MOST_RULES:
-        raise ValueError(f"{len(rules)} rules exceed the limit of {_MOST_RULES}")
-    terms = sum(each.filter.terms for each in rules if each.filter is not None)
+
+def check_size(rules: int, terms: int) -> None:
+    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
+    if rules > _MOST_RULES:
+        raise ValueError(f"{rules} rules exceed the limit of {_MOST_RULES}")
     if terms > _MOST_TERMS:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
@@ -467,7 +471,7 @@ class FaultSettings(BaseModel):
     @field_validator("rules")
     @classmethod
     def _consistent(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        check_size(given)
+        check_size(len(given), sum(each.terms for each in given))
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
