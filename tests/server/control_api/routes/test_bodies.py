@@ -66,6 +66,12 @@ async def test_a_rule_in_yaml_is_added() -> None:
         ("!!python/object/apply:os.system [ls]", 400, "body", "line 1, column 1: body: this is not YAML: tags are not"),
         (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
         ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: "),
+        (
+            f"rules:\n- do: ok\n  nth: [1, 1{'0' * 5000}]",
+            400,
+            "body.rules[0].nth[1]",
+            "line 3, column 12: body.rules[0].nth[1]: an integer has at most 4300 digits",
+        ),
         ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
     ],
 )
