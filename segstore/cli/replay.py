@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from segstore.explore import Exploration, Finding
     from segstore.server.replay import Problem, TraceServer
     from segstore.traces import Drive
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
+_OF_SERVERS: Final = (
+    *("host", "port", "controller_port", "http_port", "http_token_file"),
+    *("mode", "missing", "upstream"),
+)
 _OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -155,6 +160,18 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
+    "--http-port",
+    metavar="PORT",
+    type=_PORT,
+    help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
+)
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File with the token that requests to the HTTP port must carry.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
     default="strict",
@@ -195,6 +212,8 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
             name = "--all" if option == "all_differences" else f"--{option.replace('_', '-')}"
             goes = "goes with answering clients, not with --to" if target is not None else "goes with --to"
             raise click.UsageError(f"{name} {goes}", context)
+    if options["http_token_file"] is not None and options["http_port"] is None:
+        raise click.UsageError("--http-token-file goes with --http-port", context)
     if (options["missing"] == "pass") != (options["upstream"] is not None):
         raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
     records = _records(trace)
@@ -253,12 +272,15 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
     )
     _report_left_out(server.replay.left_out)
-    async with server:
-        said = f"segstore replays: {server.host}:{server.port}"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        said, controller = f"segstore replays: {server.host}:{server.port}", None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
             said += f", controller: {controller}"
             _report_left_out_calls(server)
+        if options["http_port"] is not None:
+            said += f", http: http://{await _start_http(stack, server, controller, options)}/"
         echo(said)
         sys.stdout.flush()
         await stop.wait()
@@ -267,6 +289,19 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     for line in server.missed():
         echo(f"  {line}", err=True)
     return 1 if server.problems else 0
+
+
+async def _start_http(
+    stack: AsyncExitStack, server: TraceServer, controller: Endpoint | None, options: dict[str, Any]
+) -> Endpoint | None:
+    """Serves the HTTP API of a replay until the stack is closed; returns its address."""
+    from segstore.server.control_api import ControlApi, Controlled
+
+    controlled = Controlled(replay=server, controller_address=lambda: controller)
+    api = ControlApi(controlled, server.host, options["http_port"], token_file=options["http_token_file"])
+    await api.start()
+    stack.push_async_callback(api.stop)
+    return api.address
 
 
 @click.command("diff-stores", short_help="Send a trace to two stores and compare the replies.")

@@ -434,3 +434,21 @@ class RecordingList(BaseModel):
     """The recordings, in the order in which they were started."""
 
     recordings: list[RecordingInfo]
+
+
+class ReplayProblem(BaseModel):
+    """A request that the trace of a replay does not answer."""
+
+    number: int = Field(description="From 1, in the order of occurrence.")
+    connection: int | None = Field(description="The number of the client's connection; null for a controller call.")
+    request: str = Field(description="The command, such as READ_SEGMENT, or the method of a call.")
+    expected: str | None = Field(description="What comes next in the trace; null if requests may come in any order.")
+    detail: str = Field(description="A sentence with the fields that differ; further lines are the nearest requests.")
+
+
+class ReplayProblems(BaseModel):
+    """A page of the problems of a replay, oldest first."""
+
+    total: int = Field(description="Number of problems so far.")
+    problems: list[ReplayProblem]
+    next: int | None = Field(description="`after` for the next page; null on the last one.")

@@ -42,9 +42,7 @@ class SharedState(NamedTuple):
     future: set[str]
 
 
-async def shared_state(
-    segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock
-) -> SharedState | None:
+async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
     """Reads the state of a group; None if there is no such group. decoding: held while a part is decoded.
 
     Raises `IllegalState` for what no group has written, and `SegmentStoreFailed`.
