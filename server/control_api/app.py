@@ -10,8 +10,6 @@ the name of its handler, and clients are generated from it: it is part of the AP
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from types import ModuleType
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, params
@@ -47,7 +45,7 @@ _WITH_TRAFFIC: Final = (
     page,
 )
 _OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
-_RESOURCES: Final[tuple[tuple[tuple[ModuleType, ...], Collection[Kind]], ...]] = (
+_RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (
     ((about,), ("stores", "tap", "replay")),
     (_WITH_TRAFFIC, ("stores", "tap")),
     (_OF_STORES, ("stores",)),
@@ -74,7 +72,7 @@ _REFUSALS: Final = {
     "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
-    "503": "The server cannot store data any more.",
+    "503": "The server cannot store data any more, or too many requests are in progress.",
 }
 """What each status means that is no success. Routes add those of their own."""
 _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

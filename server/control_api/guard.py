@@ -10,7 +10,7 @@ sites can lead only to that page.
 
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
 content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. A request that may
-be abandoned does not outlive its connection; others are completed.
+be abandoned does not outlive its connection; others are completed, and there are at most `_MOST_COMPLETED` of them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "tex
 """Types of YAML, the registered one first. As with JSON, forms of other pages cannot send them."""
 _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
+_MOST_COMPLETED: Final = 1_000
+"""More than the connections of a port: clients that disconnect leave requests behind."""
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -131,6 +133,7 @@ class Guard:
         self._refusal = refusal
         self._yaml_paths = yaml_paths
         self._may_abandon = may_abandon
+        self._completing = 0
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -165,8 +168,15 @@ class Guard:
 
         if self._may_abandon(scope):
             await _until_gone(self._app(scope, receiving, sending), receive)
+        elif self._completing >= _MOST_COMPLETED:
+            why = f"{_MOST_COMPLETED} requests are in progress, as many as may be"
+            await self._refusal(ApiProblem(503, why, "path"))(scope, receive, sending)
         else:
-            await self._app(scope, receiving, sending)
+            self._completing += 1
+            try:
+                await self._app(scope, receiving, sending)
+            finally:
+                self._completing -= 1
 
     # --- headers ----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import ssl
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -53,6 +55,9 @@ _BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_UNSENT_BYTES: Final = 64 * 1024
+"""What the system takes ahead of a slow reader, where this can be set; elsewhere megabytes, which hide its progress."""
 _TOKEN: Final = re.compile(r"[!-~]{16,4096}")
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
@@ -96,6 +101,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
         self._outgoing = _Outgoing(transport)
+        if _UNSENT is not None:
+            with suppress(OSError):  # the peer may have gone already
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _UNSENT, _UNSENT_BYTES)
         super().connection_made(cast("asyncio.Transport", self._outgoing))
         self._begin_step(_FIRST_HEAD_S)
         if len(self.connections) > (shares().http // 2 if self.scheme == "https" else shares().http):
@@ -127,15 +135,21 @@ class _Connection(H11Protocol):
         super().on_response_complete()
         self._look_for_step()
 
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
+
     def _look_for_step(self) -> None:
-        asking = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
+        asking = self._is_answering()
         if asking is not self._asking:
             self._asking = asking
             self._begin_step(_STEP_S)
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""
-        problem = body(400, "this is not an HTTP request, or its head is too long", "header")
+        if self._is_answering():
+            problem = body(400, "the body does not have the form of its transfer-encoding, which is chunked", "body")
+        else:
+            problem = body(400, "this is not an HTTP request, or its head is too long", "header")
         headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
         parts = (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

@@ -174,8 +174,9 @@ class TraceWriter:
     and finally `finish()`.
 
     A frame is recorded with the arrival time of its last byte. At most a block, the latest bytes and incomplete frames
-    are held in memory, however small the pieces; a crash of the process loses these. If incomplete frames take more than `most_held_bytes` (by
-    default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES from then on.
+    are held in memory, however small the pieces; a crash of the process loses these. If incomplete frames take more
+    than `most_held_bytes` (by default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES
+    from then on.
 
     redact: `redact(frame, whole)` returns the frame to store instead, of the same length. It is called for frames with
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for

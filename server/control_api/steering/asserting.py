@@ -66,9 +66,7 @@ def router(controlled: Controlled) -> APIRouter:
             asked_for = there.observer = Observer()
         return Kept(last=there.observer.mark())
 
-    @made.delete(
-        "/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204
-    )
+    @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
     async def stop_keeping_requests() -> Response:
         nonlocal asked_for
         there = faults()

@@ -230,7 +230,7 @@ async def test_a_download_goes_on_while_its_reader_makes_progress(monkeypatch: p
         await done(http, "POST", "/v1/recordings", {"name": "one"})
         await peer.ask(create(), set_up(), *(append(each, bytes(1_000_000)) for each in range(12)))
         whole = len((await http.get(path)).content)
-        monkeypatch.setattr(listening, "_STEP_S", 0.3)
+        monkeypatch.setattr(listening, "_STEP_S", 0.5)
         host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
         with socket.create_connection((host, int(port))) as narrow:
             narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
@@ -238,7 +238,7 @@ async def test_a_download_goes_on_while_its_reader_makes_progress(monkeypatch: p
             writer.write(f"GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n".encode())
             await reader.readuntil(b"\r\n\r\n")
             size, loop = 0, asyncio.get_running_loop()
-            ends = loop.time() + 0.7  # after two deadlines
+            ends = loop.time() + 1.2  # after two deadlines
             while size < whole and (some := await reader.read(whole // 200)):
                 size += len(some)
                 if loop.time() < ends:

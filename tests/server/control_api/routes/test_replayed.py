@@ -20,9 +20,7 @@ from tests.server.support import HELLO, SEGMENT, WRITER, create
 
 TRACE = [
     Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
-    for at, (direction, command) in enumerate(
-        [(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))]
-    )
+    for at, (direction, command) in enumerate([(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))])
 ]
 
 

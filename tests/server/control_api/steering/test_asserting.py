@@ -130,7 +130,7 @@ async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_wait_ends_when_its_client_disconnects(
     method: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with asking() as (mock, http):
+    async with asking() as (mock, _):
         assert mock.observer is not None
         mock.faults.add("type = READ_SEGMENT", do="hold", name="reads")
         waiting, rules = mock.observer._waiters, mock.faults._holding
