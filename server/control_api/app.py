@@ -15,7 +15,7 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI, params
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import contents, page
+from segstore.server.control_api import contents, page, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
 from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install
 from segstore.server.control_api.routes import (
@@ -26,7 +26,6 @@ from segstore.server.control_api.routes import (
     decisions,
     faults,
     recordings,
-    replayed,
     requests,
     segments,
     streams,
