@@ -147,6 +147,7 @@ def test_requests_are_waited_for_and_verified(run: Run) -> None:
     assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")
     assert run("wait", "--timeout-s", "0.01").exit_code == 1
     assert run("keep").output == "last: 0\n"
+    assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 
 

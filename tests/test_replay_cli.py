@@ -195,6 +195,43 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
     ]
 
 
+def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
+    options = ["--port", "0", "--http-port", "0", "--mode", "match", "--missing", "close"]
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            where, url = process.stdout.readline().removeprefix("segstore replays: ").strip().split(", http: ")
+            host, _, port = where.partition(":")
+            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO) + encode(set_up()))
+                assert heard.read() == encode(HELLO)
+            listed = run("ctl", "--url", url, "problems")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
+    assert listed.output.splitlines() == [
+        "number  connection  request       expected  detail",
+        "1       1           SETUP_APPEND            connection 1: SETUP_APPEND is not in the trace",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--http-token-file", "TRACE"], "--http-token-file goes with --http-port"),
+        (["--http-port", "0", "--to", "127.0.0.1:1"], "--http-port goes with answering clients, not with --to"),
+        (["--http-port", "0", "--host", "0.0.0.0", "--port", "0"], "so a token is required: --http-token-file"),
+    ],
+)
+def test_an_http_port_that_cannot_be_is_refused(trace: Path, options: list[str], said: str) -> None:
+    result = run("replay", trace, *(str(trace) if each == "TRACE" else each for each in options))
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
     command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

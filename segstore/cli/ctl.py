@@ -317,10 +317,11 @@ def reset(api: Api) -> None:
 
 
 @ctl.command()
+@click.option("--end", is_flag=True, help="Keep requests no longer, and forget them.")
 @pass_api
-def keep(api: Api) -> None:
-    """Keep requests from now on, for wait and verify."""
-    api.show(api.ask("POST", "requests/keep"))
+def keep(api: Api, end: bool) -> None:
+    """Keep requests from now on, for wait and verify; appends are slower meanwhile."""
+    api.show(api.ask("DELETE" if end else "POST", "requests/keep"))
 
 
 _STAGES: Final = click.Choice(["received", "applied", "refused", "replied"])
@@ -349,6 +350,15 @@ def wait(api: Api, match: str, **given: Any) -> None:
 def verify(api: Api, match: str, **given: Any) -> None:
     """Verify the number of requests that match a filter."""
     api.show(api.ask("GET", "requests/verify", match=match, **given))
+
+
+@ctl.command()
+@click.option("--after", type=click.IntRange(0), default=0, help="Only problems with a greater number.")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number.")
+@pass_api
+def problems(api: Api, **given: Any) -> None:
+    """List the requests that the trace of a replay does not answer, oldest first."""
+    api.show(api.ask("GET", "problems", **given), ("number", "connection", "request", "expected", "detail"), "problems")
 
 
 for _each in CONTENTS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from segstore.explore import Exploration, Finding
-    from segstore.server.replay import LeftOut, Problem
+    from segstore.server.replay import LeftOut, Problem, TraceServer
     from segstore.traces import Drive
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream", "upstream_controller")
-_OF_TRACE_SERVERS: Final = (*(each for each in _OF_SERVERS if each != "controller_port"), "pace")
+_OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
+_OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
 _OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -160,6 +162,18 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
+    "--http-port",
+    metavar="PORT",
+    type=_PORT,
+    help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
+)
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File with the token that requests to the HTTP port must carry.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
     default="strict",
@@ -206,6 +220,8 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
             name = "--all" if option == "all_differences" else f"--{option.replace('_', '-')}"
             goes = "goes with answering clients, not with --to" if target is not None else "goes with --to"
             raise click.UsageError(f"{name} {goes}", context)
+    if options["http_token_file"] is not None and options["http_port"] is None:
+        raise click.UsageError("--http-token-file goes with --http-port", context)
     if (options["missing"] == "pass") != (options["upstream"] is not None):
         raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
     if options["upstream_controller"] is not None and None in (options["upstream"], options["controller_port"]):
@@ -269,12 +285,15 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         **{name: options[name] for name in _OF_TRACE_SERVERS},
     )
     _report_left_out(server.replay.left_out)
-    async with server:
-        said = f"segstore replays: {server.host}:{server.port}"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        said, controller = f"segstore replays: {server.host}:{server.port}", None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
             said += f", controller: {controller}"
             _report_left_out_calls(server.left_out_calls)
+        if options["http_port"] is not None:
+            said += f", http: http://{await _start_http(stack, server, controller, options)}/"
         echo(said)
         sys.stdout.flush()
         await stop.wait()
@@ -283,6 +302,19 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     for line in server.missed():
         echo(f"  {line}", err=True)
     return 1 if server.problems else 0
+
+
+async def _start_http(
+    stack: AsyncExitStack, server: TraceServer, controller: Endpoint | None, options: dict[str, Any]
+) -> Endpoint | None:
+    """Serves the HTTP API of a replay until the stack is closed; returns its address."""
+    from segstore.server.control_api import ControlApi, Controlled
+
+    controlled = Controlled(replay=server, controller_address=lambda: controller)
+    api = ControlApi(controlled, server.host, options["http_port"], token_file=options["http_token_file"])
+    await api.start()
+    stack.push_async_callback(api.stop)
+    return api.address
 
 
 @click.command("diff-stores", short_help="Send a trace to two stores and compare the replies.")
