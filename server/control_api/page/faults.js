@@ -43,7 +43,7 @@ class RuleForm {
     this.list = element("ol", { className: "actions" });
     this.submit = element("button", { className: "main" });
     this.root = element("form", { className: "editor", hidden: true, noValidate: true },
-      this.heading, this.conditions, element("h4", null, "Action; of several, one each time the rule fires"), this.list,
+      this.heading, this.conditions, element("h4", null, "Actions: one each time the rule fires, in this order"), this.list,
       element("div", { className: "buttons" }, button("Another action", () => this.addAction())), this.rest,
       element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     this.root.addEventListener("submit", (event) => {
