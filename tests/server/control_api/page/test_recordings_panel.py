@@ -1,4 +1,4 @@
-"""The panel of recordings, in a browser: on a server and on a tap it starts, stops, downloads and deletes recordings."""
+"""The panel of recordings in a browser, of a server and of a tap: start, stop, download, delete."""
 
 from __future__ import annotations
 
