@@ -189,7 +189,7 @@ function deed(action) {
   const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
   const isTime = key.endsWith("_ms"), name = isTime ? key.slice(0, -3) : key.replaceAll("_", " ");
-  const main = `${name} ${said(value)}${isTime ? " ms" : ""}`;
+  const main = value === true ? name : `${name} ${said(value)}${isTime ? " ms" : ""}`;
   return [main, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
 }
 
