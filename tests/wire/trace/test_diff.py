@@ -195,7 +195,7 @@ def test_connections_are_matched_by_their_first_requests() -> None:
 
 def test_records_that_differ_are_found_in_both_traces_by_their_places() -> None:
     alive, other = record(KeepAlive(), connection=2), run_of(3, segment="s/t/1")
-    left, right = run_of(1) + other, other + [alive] + run_of(2, event=b"other")
+    left, right = run_of(1) + other, [*other, alive, *run_of(2, event=b"other")]
     (found,) = compared(left, right)
     assert found.places == (5, 12)
     assert (left[4], right[11]) == (found.left, found.right)
