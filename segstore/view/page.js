@@ -221,7 +221,9 @@ class Page {
     if (found) for (const [number, view] of this.views.entries()) view.timeline.marked = new Set(this.places.map((each) => each[number]).filter((at) => at >= 0));
     this.current = this.views[0];
     document.title = `segstore: ${traces.map((each) => visible(each.tables.file)).join(" and ")}`;
-    byId("problem-count").textContent = many(traces.reduce((sum, each) => sum + each.problemsBefore[each.count], 0), "problem");
+    const problems = traces.reduce((sum, each) => sum + each.problemsBefore[each.count], 0);
+    byId("problem-count").textContent = many(problems, "problem");
+    for (const name of ["previous", "next"]) tools.elements[name].disabled = problems === 0;
     byId("together").hidden = letters.length < 2;
     byId("views").setAttribute("aria-busy", "false");
     this.listen();
