@@ -269,7 +269,7 @@ def _unanswered(facts: Facts, figures: str) -> str:
                "command": "request", "reply_command": "reply", "request_id": "request id", "segment": "segment",
                "first_event": "first event", "last_event": "last event"}  # fmt: skip
     return (
-        f"<p>{_count(facts['unpaired'], 'request')} had no reply with their own request id. An ack covers all events "
+        f"<p>{_count(facts['unpaired'], 'request')} had no reply with the same request id. An ack covers all events "
         f"of its writer up to its number, so an append without an ack of its own is not lost: "
         f"{_count(facts['lost_events'], 'event')} are, in {_count(facts['status'][Status.LOST], 'append')}.</p>"
         + _table("How requests ended", ("end", "how often", "what it is"), ends)
