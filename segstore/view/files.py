@@ -51,7 +51,9 @@ def write_page(
 
     against: a trace that the only source is compared with, as two runs of one program. share: the wanted size of the
     page relative to the traces; payloads are shortened for it. advance: called with the number of bytes of a trace that
-    were read, which is twice. Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
+    were read, which is twice.
+
+    Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
     """
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
