@@ -292,6 +292,17 @@ async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path) -> No
         assert selected == [4, 4]
 
 
+@pytest.mark.needs("chromium", "npm's package axe-core")
+async def test_axe_finds_nothing_on_the_page_of_two_traces(tmp_path: Path) -> None:
+    one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "controller_calls.jsonl"
+    async with shown(tmp_path, one, against=other) as browser:
+        await browser.get("document.querySelector('.differences button').click()")
+        await browser.until("!drawer.hidden && !!document.querySelector('#drawer-title')")
+        for width, dark in ((1280, False), (400, True)):
+            await browser.look(width, dark=dark)
+            assert await browser.violations() == []
+
+
 @needs_chromium
 async def test_damage_is_listed_and_the_rest_is_shown(tmp_path: Path) -> None:
     whole = saved(tmp_path, [each for _ in range(40) for each in dialogue()]).read_bytes()

@@ -158,7 +158,7 @@ const faultsPanel = addPanel({
       ["Matched", (each) => number(each.matched), "n"],
       ["Fired", (each) => number(each.fired), "n"],
       ["Holds", (each) => number(each.held), "n"],
-      ["", showButtons, "buttons",
+      ["Actions", showButtons, "buttons",
         [["Release", release], ["Disable", turn], ["Edit", edit], ["Remove", remove]].map((each) => rowButton(...each))],
     ], it.rules, (each) => each.name, { isOff: (each) => !each.enabled });
   },

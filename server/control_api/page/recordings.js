@@ -33,7 +33,7 @@ const recordingsPanel = addPanel({
       ["Stopped", (each) => each.stopped_ms === null ? "" : clock(each.stopped_ms)],
       ["Records", (each) => number(each.records), "n"],
       ["Bytes", (each) => number(each.size), "n"],
-      ["", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons",
+      ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons",
         [rowButton("Stop", stopRecording), rowButton("Download", downloadRecording), rowButton("Delete", deleteRecording)]],
     ], recordings, (each) => each.name, { isBad: (each) => each.problem });
   },

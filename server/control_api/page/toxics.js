@@ -42,7 +42,7 @@ const toxicsPanel = addPanel({
       ["Direction", (each) => each.toxic.stream ?? "both"],
       ["Attributes", (each) => attributes(each.toxic), "w"],
       ["Connections", (each) => number(each.connections), "n"],
-      ["", null, "buttons", [rowButton("Remove", removeToxic)]],
+      ["Actions", null, "buttons", [rowButton("Remove", removeToxic)]],
     ], it.toxics, (each) => each.name);
   },
 });
