@@ -58,11 +58,18 @@ function draw(){
     for(const axis of [layout.xaxis,layout.yaxis]){
       axis.gridcolor=colour("--faint");axis.zerolinecolor=colour("--line");
     }
-    Plotly.newPlot("plot-"+each.name,each.data,layout,{responsive:true,displayModeBar:false});
+    Plotly.newPlot("plot-"+each.name,each.data,layout,{displayModeBar:false});
   }
 }
 draw();
 dark.addEventListener("change",draw);
+let width=innerWidth,resizing=0;
+addEventListener("resize",()=>{
+  if(innerWidth===width)return;
+  width=innerWidth;
+  clearTimeout(resizing);
+  resizing=setTimeout(draw,150);
+});
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
