@@ -270,8 +270,8 @@ def differences(
             found = pair.difference()
             if found is not None:
                 at, one, other, fields = found
-                over = [max(0, count - at + 1) for count in pair.counts]
-                yield _difference(number, direction, at, one, other, fields, over)
+                in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
+                yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
 
 
 class _Placed(NamedTuple):
@@ -288,7 +288,7 @@ def _difference(
     left: _Placed | None,
     right: _Placed | None,
     fields: tuple[FieldDifference, ...] = (),
-    over: Iterable[int] = (0, 0),
+    over: tuple[int, int] = (0, 0),
 ) -> Difference:
     one, other = (None if each is None else each.record for each in (left, right))
     places = (left.place if left else 0, right.place if right else 0)
