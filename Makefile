@@ -176,7 +176,7 @@ docs: $(DEV) ## write the generated pages of docs/ and build the site in build/s
 
 page-picture: $(CORE) ## take the pictures of the live page and of the page of a trace, with chromium
 	@VENV=$(VENV) tools/system_packages.sh chromium "the pictures of pages"
-	$(PY) tools/make_page_picture.py $(ARGS)
+	$(PY) -m tools.make_page_picture $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'

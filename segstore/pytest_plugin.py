@@ -139,7 +139,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         folder = terminalreporter.config.getoption("segstore_record")
         failed = sum(path.endswith(".failed.jsonl") for path in kept)
         terminalreporter.section("segstore recorded")
-        terminalreporter.line(f"{len(kept)} traces in {folder}" + (f", {failed} of failed tests" if failed else ""))
+        traces = "1 trace" if len(kept) == 1 else f"{len(kept)} traces"
+        terminalreporter.line(f"{traces} in {folder}" + (f", {failed} of failed tests" if failed else ""))
 
 
 class _Recordings:

@@ -19,7 +19,7 @@ def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytes
     suite.makepyfile(WRITES)
     result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
     passed(result, 1)
-    result.stdout.fnmatch_lines([f"1 traces in {suite.path / 'traces'}"])
+    result.stdout.fnmatch_lines([f"1 trace in {suite.path / 'traces'}"])
     assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
     with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
         kinds = [each.kind for each in trace.records()]
@@ -310,7 +310,7 @@ def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytes
     suite.makepyfile(WRITES + "        raise ValueError\n")
     result = suite.runpytest_inprocess("-q", "--segstore-record=kept")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["1 traces in *kept, 1 of failed tests"])
+    result.stdout.fnmatch_lines(["1 trace in *kept, 1 of failed tests"])
     assert recorded(suite.path / "kept") == ["test_writes.failed.jsonl", "test_writes.jsonl"]
     assert (suite.path / "kept" / "test_writes.jsonl").read_bytes() == good
     suite.makepyfile(WRITES)

@@ -104,4 +104,4 @@ def test_values_that_differ_are_texts_of_bounded_length(tmp_path: Path) -> None:
     assert left.endswith("… (10000 characters)")
     assert left[:4] == "6161"
     assert right[:4] == "6262"
-    assert (found["connection"], found["number"]) == (1, 4)
+    assert (found["is_call"], found["places"]) == (False, [8, 8])

@@ -189,7 +189,7 @@ def _shown(config: StreamConfig) -> dict[str, Any]:
     scaling, retention = config.scaling, config.retention
     unit = {ScaleType.FIXED: "fixed", ScaleType.EVENT_RATE: "events/s", ScaleType.DATA_RATE: "KB/s"}[scaling.kind]
     rate = "fixed" if scaling.kind is ScaleType.FIXED else f"{scaling.target_rate} {unit}, factor {scaling.factor}"
-    kept = None
+    kept = "unlimited"
     if retention is not None:
         unit = "ms" if retention.kind is RetentionType.TIME else "bytes"
         most = "" if retention.maximum is None else f", at most {retention.maximum}"
