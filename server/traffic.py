@@ -35,8 +35,6 @@ _BLOCK_BYTES: Final = 1024 * 1024
 _SPARE_BYTES: Final = 64 * 1024
 _BLOCKS: Final = 16
 """The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
-_RECORD_BYTES: Final = 26
-"""What a record takes beside its data: its columns."""
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -63,7 +61,7 @@ class _Block:
         self.first = first
         self.pending: Pending | None = pending
         self.memory = memory
-        self.size = own + _RECORD_BYTES * pending.records + (0 if memory is None else len(memory))
+        self.size = own + sum(each.size for each in pending.rows) + (0 if memory is None else len(memory))
         self.size += _PART_BYTES * (len(pending.rows) + len(pending.data))
 
 
@@ -129,15 +127,10 @@ class Traffic(TraceRecorder):
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
 
-    def received(self, connection: int, data: Buffer) -> None:
-        if not self._writer.has_room(len(data)):
-            self.take_block()
-        super().received(connection, data)
-
     def take_block(self) -> None:
         """Keeps the pending records; few of them without the memory that they are in, which is then used again."""
         others: bytearray | None = None
-        if not self._writer.has_room(self._memory_bytes // 2):
+        if self._writer.room < self._writer.block_bytes // 2:
             others, self._spare = self._spare or bytearray(self._memory_bytes), None
         pending = self._writer.take_pending(others)
         if pending is None:

@@ -37,9 +37,12 @@ import struct
 import sys
 import zlib
 from array import array
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.errors import WireError
+from segstore.wire.trace.framing import columns_of_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -243,6 +246,32 @@ class Rows(NamedTuple):
     directions: bytes
     kinds: bytes
 
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return len(self.kinds)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the columns take."""
+        return _COLUMN_BYTES * len(self.kinds)
+
+
+class Frames(NamedTuple):
+    """Consecutive records that are frames, one behind the other in one piece of the data, whose columns are not made.
+
+    start: where they begin in the data. records: their number. runs: see `segstore.wire.trace.framing.numbers`.
+    """
+
+    start: int
+    records: int
+    runs: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that the runs take."""
+        return len(self.runs)
+
 
 class Pending(NamedTuple):
     """The records of a block that is not built yet.
@@ -251,7 +280,7 @@ class Pending(NamedTuple):
     requires data in one piece, and no compression.
     """
 
-    rows: list[Rows]
+    rows: list[Rows | Frames]
     data: list[Buffer]
     first_ts_ns: int
     last_ts_ns: int
@@ -260,11 +289,25 @@ class Pending(NamedTuple):
     @property
     def records(self) -> int:
         """Their number."""
-        return sum(len(each.kinds) for each in self.rows)
+        return sum([each.records for each in self.rows])
+
+    def _rows(self) -> list[Rows]:
+        """The rows, with the columns of frames."""
+        starts = list(accumulate(map(len, self.data), initial=0))
+        rows = []
+        for each in self.rows:
+            if isinstance(each, Frames):
+                piece = bisect_right(starts, each.start) - 1
+                shift = starts[piece]
+                columns = columns_of_frames(self.data[piece], each.start - shift, shift, each.runs)
+                rows.append(Rows(*columns, bytes(each.records)))
+            else:
+                rows.append(each)
+        return rows
 
     def _columns(self) -> list[Buffer]:
         """The columns as they are in a block, in pieces."""
-        ts_ns, connections, ends, *others = zip(*self.rows, strict=True)
+        ts_ns, connections, ends, *others = zip(*self._rows(), strict=True)
         size = _COLUMN_BYTES * self.records
         numbers = [_little(each) for column in (ts_ns, connections, ends) for each in column]
         return [*numbers, *(each for column in others for each in column), bytes(padded(size) - size)]

@@ -1,7 +1,8 @@
 """Finds the frames in the bytes of recorded connections, without decoding them.
 
 A header has the type code and the length of what follows, so frames are found by hopping from header to header. Where a
-stream does not go on with a plain whole frame, the caller takes over.
+stream does not go on with a plain whole frame, the caller takes over. Frames that were found are counted only: their
+columns are made when somebody reads them.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
 
 _read_header = struct.Struct(">ii").unpack_from
 _CODES: Final = 256
+_NUMBERS: Final = struct.Struct("=qqq")
+NUMBERS_BYTES: Final = _NUMBERS.size
 
+numbers = _NUMBERS.pack
+"""Returns three int64 of this machine: a time in ns, a stream (`connection << 1 | direction`), and a third number.
 
-Piece = tuple[int, int, int, "Buffer", int, int]
-"""Bytes that arrived together: time in ns, connection, direction, and where they are, from one position to another."""
+In pieces, which lie one behind the other in a buffer, it is the position where a piece ends. In runs it is how many
+frames of the stream were completed at this time.
+"""
+numbers_at = _NUMBERS.unpack_from
 
 
 def marked(codes: Collection[int]) -> bytes:
@@ -33,53 +40,55 @@ def marked(codes: Collection[int]) -> bytes:
 
 @or_in_c()
 def whole_frames(
-    data: Buffer,
-    pieces: list[Piece],
-    index: int,
-    at: int,
-    shift: int,
-    max_body: int,
-    looked_at: bytes,
-    held: dict[int, Any],
-) -> tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]:
-    """Finds whole frames, in the pieces from `index` on, in the first one from position `at` of `data` on.
+    data: Buffer, pieces: Buffer, index: int, at: int, max_body: int, looked_at: bytes, held: dict[int, Any]
+) -> tuple[int, int, int, int, int, bytes]:
+    """Finds whole frames in the pieces from `index` on, in the first one from position `at` of `data` on.
 
-    It stops at a piece that is not behind the one before in `data`, or whose
-    direction (`connection << 1 | direction`) is in `held`; and at a frame that is incomplete, has a length outside of
+    It stops at a piece whose stream is in `held`, and at a frame that is incomplete, has a length outside of
     0 … `max_body`, or a type code whose lowest byte is marked in `looked_at`.
 
-    Returns the index of the piece and the position in it where it stopped; the size of the frames; the earliest and the
-    latest time; and columns, as bytes: times, connections, ends plus `shift` (each int64 of this machine), directions
-    (a byte each).
+    Returns the index of the piece and the position where it stopped, the number of frames, the earliest and the latest
+    time, and runs: pieces and runs are as `numbers` makes them.
     """
-    begin, size = at, 0
-    first_ns = last_ns = 0
-    times, connections, ends, directions = array("q"), array("q"), array("q"), bytearray()
-    for number in range(index, len(pieces)):
-        ts_ns, connection, direction, source, start, stop = pieces[number]
-        if source is not data or (number != index and start != at):
-            index, at = number, start
+    count = first_ns = last_ns = 0
+    runs = bytearray()
+    while index < len(pieces) // NUMBERS_BYTES:
+        ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
+        if stream in held:
             break
-        if held and connection << 1 | direction in held:
-            index = number
-            break
-        already = len(ends)
+        found = 0
         while stop - at >= HEADER_BYTES:
             code, length = _read_header(data, at)
             if not 0 <= length <= min(max_body, stop - at - HEADER_BYTES) or looked_at[code % _CODES]:
                 break
             at += HEADER_BYTES + length
-            ends.append(at + shift)
-            size = at - begin
-        if count := len(ends) - already:
-            first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if already else (ts_ns, ts_ns)
-            times.extend([ts_ns] * count)
-            connections.extend([connection] * count)
-            directions += bytes((direction,)) * count
+            found += 1
+        if found:
+            runs += numbers(ts_ns, stream, found)
+            first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if count else (ts_ns, ts_ns)
+            count += found
         if at < stop:
-            index = number
             break
-    else:
-        index = len(pieces)
-    columns = times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
-    return index, at, size, first_ns, last_ns, *columns
+        index += 1
+    return index, at, count, first_ns, last_ns, bytes(runs)
+
+
+@or_in_c()
+def columns_of_frames(data: Buffer, at: int, shift: int, runs: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """Returns columns of the frames of runs, which lie one behind the other from position `at` of `data` on.
+
+    These are times, connections, ends plus `shift` (int64 of this machine), and directions (a byte each). Raises
+    ValueError if there are fewer frames.
+    """
+    times, connections, ends, directions = array("q"), array("q"), array("q"), bytearray()
+    for ts_ns, stream, count in _NUMBERS.iter_unpack(runs):
+        for _ in range(count):
+            length = _read_header(data, at)[1] if len(data) - at >= HEADER_BYTES else -1
+            if not 0 <= length <= len(data) - at - HEADER_BYTES:
+                raise ValueError(f"no whole frame is at {at} of {len(data)} bytes")
+            at += HEADER_BYTES + length
+            ends.append(at + shift)
+        times.extend([ts_ns] * count)
+        connections.extend([stream >> 1] * count)
+        directions += bytes((stream & 1,)) * count
+    return times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)

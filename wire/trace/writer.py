@@ -21,6 +21,7 @@ from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
     Direction,
+    Frames,
     Metadata,
     Pending,
     Record,
@@ -29,14 +30,13 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import marked, whole_frames
+from segstore.wire.trace.framing import NUMBERS_BYTES, marked, numbers, numbers_at, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from segstore.wire.schema import Buffer
     from segstore.wire.trace.calls import Call
-    from segstore.wire.trace.framing import Piece
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
@@ -78,7 +78,7 @@ class RecordWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[Rows] = []
+        self._rows: list[Rows | Frames] = []
         self._clear_columns()
         self._data: list[Buffer] = []
         self._size = 0
@@ -130,11 +130,11 @@ class RecordWriter:
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, first_ns: int, last_ns: int, size: int, rows: Rows) -> None:
-        """Takes frames without their data, whose size is given."""
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, count: int, runs: bytes) -> None:
+        """Takes so many frames without their data, whose size is given."""
         self._time(first_ns, last_ns)
         self._end_columns()
-        self._rows.append(rows)
+        self._rows.append(Frames(self._size, count, runs))
         self._size += size
 
     def _pending(self) -> Pending | None:
@@ -204,7 +204,8 @@ class TraceWriter:
         self._part_start = self._part_stop = 0
         self.data_start: int | None = None
         self._size = 0
-        self._waiting: list[Piece] = []
+        self._waiting = bytearray()
+        self._waiting_from = 0
         self._waits = False
         self._due_ns = 0
         self._held: dict[int, _Half | None] = {}
@@ -239,24 +240,23 @@ class TraceWriter:
         """
         size = len(data)
         self._size += size
-        if size >= _SMALL_BYTES:  # its headers are in the processor's cache now
-            self._drain()
-            self._frame_pieces([(ts_ns, connection, direction, data, 0, size)])
-            return self._added(ts_ns) or self._size >= self.block_bytes
-        start = self._used
-        stop = start + size
-        source: Buffer = self._view
-        if stop <= len(source):
+        start, stop = self._used, self._used + size
+        stream = connection << 1 | direction
+        if size < _SMALL_BYTES and stop <= len(self._view):
+            if not self._waiting:
+                self._waiting_from = start
             self._view[start:stop] = data
             self._used = stop
-        else:
-            source, start, stop = bytes(data), 0, size
-        self._waiting.append((ts_ns, connection, direction, source, start, stop))
+            self._waiting += numbers(ts_ns, stream, stop)
+        else:  # its headers are in the processor's cache now
+            self._drain()
+            self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
         return self._added(ts_ns) or self._size >= self.block_bytes
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many more bytes find room in the writer's memory."""
-        return self._used + size <= len(self._view)
+    @property
+    def room(self) -> int:
+        """How many more bytes find room in the writer's memory."""
+        return len(self._view) - self._used
 
     def _added(self, ts_ns: int) -> bool:
         """Records that data is pending; returns whether it is due by age."""
@@ -337,24 +337,22 @@ class TraceWriter:
     def _drain(self) -> None:
         """Frames the small pieces that were collected."""
         if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._frame_pieces(waiting)
+            waiting, self._waiting = self._waiting, bytearray()
+            self._frame_pieces(self._view, self._waiting_from, waiting)
 
-    def _frame_pieces(self, pieces: list[Piece]) -> None:
-        """Splits pieces into frames and adds them to the columns."""
-        records, index, at, count = self._records, 0, pieces[0][4], len(pieces)
-        while index < count:
-            source, start = pieces[index][3], at
-            rules = (records._size - at, self._max_body, self._looked_at, self._held)
-            index, at, size, first, last, times, numbers, ends, ways = whole_frames(source, pieces, index, at, *rules)
-            if size:
-                records._put_frames(first, last, size, Rows(times, numbers, ends, ways, bytes(len(ways))))
-                self._keep(source, start, start + size)
-            if index < count:
-                at = self._take_other(pieces[index], at)
-                if at == pieces[index][5]:
-                    index += 1
-                    at = pieces[index][4] if index < count else 0
+    def _frame_pieces(self, source: Buffer, at: int, pieces: Buffer) -> None:
+        """Splits pieces, of which the first begins at `at`, into frames and counts these."""
+        records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
+        while index < len(pieces) // NUMBERS_BYTES:
+            start = at
+            index, at, count, first_ns, last_ns, runs = whole_frames(source, pieces, index, at, *rules)
+            if count:
+                records._put_frames(first_ns, last_ns, at - start, count, runs)
+                self._keep(source, start, at)
+            if index < len(pieces) // NUMBERS_BYTES:
+                ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
+                at = self._take_other(ts_ns, stream, source, at, stop)
+                index += at == stop
 
     def _keep(self, source: Buffer, start: int, stop: int) -> None:
         """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
@@ -379,21 +377,19 @@ class TraceWriter:
         self._records._put_columns(ts_ns, connection, direction, kind, len(data))
         self._keep(data, 0, len(data))
 
-    def _take_other(self, piece: Piece, at: int) -> int:
-        """Takes what `whole_frames` has stopped at; returns the position behind it.
+    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
+        """Takes what `whole_frames` has stopped at, in a piece that ends at `stop`; returns the position behind it.
 
-        There are five cases: 1. no bytes; 2. the direction is not framed any more; 3. the rest of a frame; 4. a whole
-        frame, which may have to be redacted; 5. a frame that is incomplete, or has an impossible length.
+        There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
+        may have to be redacted; 4. a frame that is incomplete, or has an impossible length.
         """
-        ts_ns, connection, direction, source, _, stop = piece
-        key = connection << 1 | direction
         if at == stop:
             return at
-        if key in self._held:
-            half = self._held[key]
+        if stream in self._held:
+            half = self._held[stream]
             if half is not None:
-                return self._continue(half, piece, at)
-            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+                return self._continue(half, ts_ns, stream, source, at, stop)
+            self._bytes(ts_ns, stream, bytes(source[at:stop]))
             return stop
         need = _HEADER_BYTES
         if stop - at >= _HEADER_BYTES:
@@ -401,32 +397,30 @@ class TraceWriter:
             code, length = header
             need += length
             if not 0 <= length <= self._max_body:
-                self._held[key] = None
-                self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+                self._held[stream] = None
+                self._bytes(ts_ns, stream, bytes(source[at:stop]))
                 return stop
             if need <= stop - at:
-                self._take_marked(piece, at, at + need, is_secret=code in self._redact_codes)
+                self._take_marked(ts_ns, stream, source, at, at + need, is_secret=code in self._redact_codes)
                 return at + need
-        self._held[key] = _Half(bytearray(source[at:stop]), need)
+        self._held[stream] = _Half(bytearray(source[at:stop]), need)
         if source is self._view and stop == self._used:
             self._used = at  # the partial frame was copied: the next bytes follow the whole frames
         return stop
 
-    def _take_marked(self, piece: Piece, start: int, stop: int, *, is_secret: bool) -> None:
+    def _take_marked(self, ts_ns: int, stream: int, source: Buffer, start: int, stop: int, *, is_secret: bool) -> None:
         """Takes a whole frame that may carry a token."""
-        ts_ns, connection, direction, source, _, _ = piece
         if source is not self._view:
-            self._frame(ts_ns, connection, direction, bytes(source[start:stop]))
+            self._frame(ts_ns, stream, bytes(source[start:stop]))
             return
         if is_secret and self._redact is not None:
             self._view[start:stop] = self._redact(bytes(source[start:stop]), True)
-        self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+        self._records._put_columns(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, stop - start)
         self._keep(source, start, stop)
 
-    def _continue(self, half: _Half, piece: Piece, at: int) -> int:
+    def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
         """Adds bytes of a piece to an incomplete frame; returns the position behind them."""
-        ts_ns, connection, direction, source, _, stop = piece
-        frame, key = half.data, connection << 1 | direction
+        frame = half.data
         while True:
             taken = min(stop, at + half.need - len(frame))
             frame += source[at:taken]
@@ -438,11 +432,11 @@ class TraceWriter:
                 half.need += length
                 continue
             if 0 <= length <= self._max_body:
-                del self._held[key]
-                self._frame(ts_ns, connection, direction, frame)
+                del self._held[stream]
+                self._frame(ts_ns, stream, frame)
                 return at
-            self._held[key] = None
-            self._bytes(ts_ns, connection, direction, frame + bytes(source[at:stop]))
+            self._held[stream] = None
+            self._bytes(ts_ns, stream, frame + bytes(source[at:stop]))
             return stop
 
     def _bound_halves(self) -> None:
@@ -457,17 +451,17 @@ class TraceWriter:
                 return
             held -= size
             self._held[key] = None
-            self._bytes(now, key >> 1, key & 1, data)
+            self._bytes(now, key, data)
 
-    def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
+    def _frame(self, ts_ns: int, stream: int, frame: Buffer) -> None:
         if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
+        self._put(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, frame)
 
-    def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+    def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
             kept = data if self._redact is None else self._redact(bytes(data), False)
-            self._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
+            self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
         """Ends a connection: partial frames become BYTES, and its number may be reused."""
@@ -475,4 +469,4 @@ class TraceWriter:
             key = connection << 1 | direction
             half = self._held.pop(key, None)
             if half is not None:
-                self._bytes(ts_ns, connection, direction, half.data)
+                self._bytes(ts_ns, key, half.data)

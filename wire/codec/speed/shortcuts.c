@@ -382,9 +382,15 @@ encode_parts(const Shortcut *self, PyObject *const *args)
 }
 
 static PyObject *
-whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+find_whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
-    return frames_of_pieces(args);
+    return whole_frames(args);
+}
+
+static PyObject *
+make_columns_of_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return columns_of_frames(args);
 }
 
 /*  name, function, arguments, types, slots, positions, method, template */
@@ -397,7 +403,8 @@ static const What whats[] = {
     {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
-    {"whole_frames", whole_frames, 8, 0, 0, 0, NULL, -1},
+    {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
+    {"columns_of_frames", make_columns_of_frames, 4, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

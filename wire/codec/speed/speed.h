@@ -192,9 +192,10 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* whole_frames(data, pieces, index, at, shift, max_body, looked_at, held). NULL: an exception, or declined if none is
-   set. */
-PyObject *frames_of_pieces(PyObject *const *args);
+/* whole_frames(data, pieces, index, at, max_body, looked_at, held) and columns_of_frames(data, at, shift, runs). NULL: an
+   exception, or declined if none is set. */
+PyObject *whole_frames(PyObject *const *args);
+PyObject *columns_of_frames(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
