@@ -87,7 +87,7 @@ class TraceRecorder(ABC):
     def _add(self, connection: int, direction: int, data: Buffer) -> None:
         """Records bytes; those for which this block has no room begin the next one."""
         writer, now = self._writer, self._clock()
-        if len(data) > (room := writer.room):
+        if len(data) > (room := writer.room(connection, direction)):
             writer.add(now, connection, direction, memoryview(data)[:room])
             self.take_block()
             data = memoryview(data)[room:]

@@ -92,3 +92,9 @@ def columns_of_frames(data: Buffer, at: int, shift: int, runs: bytes) -> tuple[b
         connections.extend([stream >> 1] * count)
         directions += bytes((stream & 1,)) * count
     return times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
+
+
+@or_in_c()
+def copy_into(memory: memoryview, at: int, data: Buffer) -> None:
+    """Copies bytes that are not read soon into memory, to position `at`. C writes them past the processor's cache."""
+    memory[at : at + len(data)] = data

@@ -30,7 +30,7 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import NUMBERS_BYTES, marked, numbers, numbers_at, whole_frames
+from segstore.wire.trace.framing import NUMBERS_BYTES, copy_into, marked, numbers, numbers_at, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -253,10 +253,10 @@ class TraceWriter:
             self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
         return self._added(ts_ns) or self._size >= self.block_bytes
 
-    @property
-    def room(self) -> int:
-        """How many more bytes find room in the writer's memory."""
-        return len(self._view) - self._used
+    def room(self, connection: int = 0, direction: int = 0) -> int:
+        """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
+        half = self._held.get(connection << 1 | direction)
+        return max(0, len(self._view) - self._used - (0 if half is None else len(half.data)))
 
     def _added(self, ts_ns: int) -> bool:
         """Records that data is pending; returns whether it is due by age."""
@@ -362,7 +362,7 @@ class TraceWriter:
             if stop > len(view):
                 data.append(bytes(piece))
                 return
-            view[start:stop] = piece
+            copy_into(view, start, piece)
             self._used = stop
         if data and data[-1] is self._part and self._part_stop == start:
             self._part = data[-1] = view[self._part_start : stop]

@@ -1,7 +1,13 @@
-/* Whole frames in the bytes of recorded connections, and the columns of their records: see
+/* What a recorder does with all bytes: finds whole frames, makes columns of their records, and keeps copies; see
    segstore.wire.trace.framing. */
 
 #include "speed.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define LINE_BYTES 64 /* what a processor reads and writes at once */
 
 /* Three numbers of pieces and of runs. They are copied, because they may lie anywhere. */
 typedef struct {
@@ -195,6 +201,51 @@ columns_of_frames(PyObject *const *args)
             made = PyTuple_Pack(4, columns[0], columns[1], columns[2], columns[3]);
         drop(columns, 4);
     }
+    PyBuffer_Release(&data);
+    return made;
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------ */
+
+/* Copies bytes that are not read soon, to memory that does not overlap: past the cache, where others are of more use. */
+static void
+copy_past_cache(char *to, const char *from, Py_ssize_t size)
+{
+#ifdef __SSE2__
+    Py_ssize_t first = (Py_ssize_t)(-(uintptr_t)to % LINE_BYTES);
+    if (size >= first + LINE_BYTES) {
+        memcpy(to, from, first);
+        for (to += first, from += first, size -= first; size >= LINE_BYTES;
+             to += LINE_BYTES, from += LINE_BYTES, size -= LINE_BYTES) {
+            __m128i line[4];
+            memcpy(line, from, LINE_BYTES);
+            for (int i = 0; i < 4; i++)
+                _mm_stream_si128((__m128i *)to + i, line[i]);
+        }
+        _mm_sfence();
+    }
+#endif
+    memcpy(to, from, size);
+}
+
+PyObject *
+copy_into(PyObject *const *args)
+{
+    Py_buffer memory, data;
+    int64_t at;
+    if (!PyMemoryView_Check(args[0]) || hold(args[2], &data) < 0)
+        return NULL;
+    PyObject *made = NULL;
+    if (PyObject_GetBuffer(args[0], &memory, PyBUF_WRITABLE) == 0) {
+        const char *from = data.buf, *start = memory.buf;
+        if (number_in(args[1], 0, memory.len, &at) && data.len <= memory.len - at &&
+            (from + data.len <= start || start + memory.len <= from)) {
+            copy_past_cache((char *)memory.buf + at, from, data.len);
+            made = Py_NewRef(Py_None);
+        }
+        PyBuffer_Release(&memory);
+    } else if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Clear(); /* read-only, not contiguous, or released */
     PyBuffer_Release(&data);
     return made;
 }

@@ -393,6 +393,12 @@ make_columns_of_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return columns_of_frames(args);
 }
 
+static PyObject *
+copy_into_memory(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return copy_into(args);
+}
+
 /*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -405,6 +411,7 @@ static const What whats[] = {
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
     {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
     {"columns_of_frames", make_columns_of_frames, 4, 0, 0, 0, NULL, -1},
+    {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

@@ -192,10 +192,11 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* whole_frames(data, pieces, index, at, max_body, looked_at, held) and columns_of_frames(data, at, shift, runs). NULL: an
-   exception, or declined if none is set. */
+/* whole_frames(data, pieces, index, at, max_body, looked_at, held), columns_of_frames(data, at, shift, runs) and
+   copy_into(memory, at, data). NULL: an exception, or declined if none is set. */
 PyObject *whole_frames(PyObject *const *args);
 PyObject *columns_of_frames(PyObject *const *args);
+PyObject *copy_into(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
