@@ -37,12 +37,10 @@ import struct
 import sys
 import zlib
 from array import array
-from bisect import bisect_right
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.errors import WireError
-from segstore.wire.trace.framing import columns_of_frames
+from segstore.wire.trace.framing import SIZE_BYTES, frames_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -253,24 +251,42 @@ class Rows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that the columns take."""
+        """Bytes that they take."""
         return _COLUMN_BYTES * len(self.kinds)
+
+    def write(self, columns: bytearray, records: int, row: int) -> None:
+        """Writes them into the columns of a block of so many records, from `row` on."""
+        for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
+            at = 8 * (index * records + row)
+            columns[at : at + len(numbers)] = _little(numbers)
+        for index, each in enumerate((self.directions, self.kinds)):
+            at = (24 + index) * records + row
+            columns[at : at + len(each)] = each
 
 
 class Frames(NamedTuple):
-    """Consecutive records that are frames, one behind the other in one piece of the data, whose columns are not made.
+    """Consecutive records that are frames, without their columns and data.
 
-    start: where they begin in the data. records: their number. runs: see `segstore.wire.trace.framing.numbers`.
+    start: where their data begins in that of the block. runs, sizes: see `segstore.wire.trace.framing.whole_frames`.
     """
 
     start: int
-    records: int
     runs: bytes
+    sizes: bytes
+
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return len(self.sizes) // SIZE_BYTES
 
     @property
     def size(self) -> int:
-        """Bytes that the runs take."""
-        return len(self.runs)
+        """Bytes that they take."""
+        return len(self.runs) + len(self.sizes)
+
+    def write(self, columns: bytearray, records: int, row: int) -> None:
+        """Writes them into the columns of a block of so many records, from `row` on."""
+        frames_into(columns, records, row, self.start, self.runs, self.sizes)
 
 
 class Pending(NamedTuple):
@@ -291,30 +307,18 @@ class Pending(NamedTuple):
         """Their number."""
         return sum([each.records for each in self.rows])
 
-    def _rows(self) -> list[Rows]:
-        """The rows, with the columns of frames."""
-        starts = list(accumulate(map(len, self.data), initial=0))
-        rows = []
+    def _columns(self) -> bytearray:
+        """The columns as they are in a block."""
+        records, row = self.records, 0
+        columns = bytearray(padded(_COLUMN_BYTES * records))
         for each in self.rows:
-            if isinstance(each, Frames):
-                piece = bisect_right(starts, each.start) - 1
-                shift = starts[piece]
-                columns = columns_of_frames(self.data[piece], each.start - shift, shift, each.runs)
-                rows.append(Rows(*columns, bytes(each.records)))
-            else:
-                rows.append(each)
-        return rows
-
-    def _columns(self) -> list[Buffer]:
-        """The columns as they are in a block, in pieces."""
-        ts_ns, connections, ends, *others = zip(*self._rows(), strict=True)
-        size = _COLUMN_BYTES * self.records
-        numbers = [_little(each) for column in (ts_ns, connections, ends) for each in column]
-        return [*numbers, *(each for column in others for each in column), bytes(padded(size) - size)]
+            each.write(columns, records, row)
+            row += each.records
+        return columns
 
     def columns(self) -> Columns:
         """Returns the records, with a copy of their bytes."""
-        return Columns(b"".join([*self._columns(), *self.data]), self.records)
+        return Columns(b"".join([self._columns(), *self.data]), self.records)
 
     def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
         """Builds the block, as pieces to be written in order; the data is not copied.
@@ -322,9 +326,9 @@ class Pending(NamedTuple):
         Raises TraceError above MAX_BLOCK_BYTES.
         """
         columns = self._columns()
-        checked = [*columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
+        checked = [columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
         times = self.first_ts_ns, self.last_ts_ns
-        return _block(mark, BlockType.RECORDS, self.records, columns + self.data, *times, compress, checked)
+        return _block(mark, BlockType.RECORDS, self.records, [columns, *self.data], *times, compress, checked)
 
 
 def _sample(data: Buffer) -> bytes:

@@ -1,14 +1,15 @@
 """Finds the frames in the bytes of recorded connections, without decoding them.
 
 A header has the type code and the length of what follows, so frames are found by hopping from header to header. Where a
-stream does not go on with a plain whole frame, the caller takes over. Frames that were found are counted only: their
-columns are made when somebody reads them.
+stream does not go on with a plain whole frame, the caller takes over. Of frames that were found, the sizes are kept:
+the columns of a block are made of them when it is read or written.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.codec import HEADER_BYTES, or_in_c
@@ -22,6 +23,7 @@ _read_header = struct.Struct(">ii").unpack_from
 _CODES: Final = 256
 _NUMBERS: Final = struct.Struct("=qqq")
 NUMBERS_BYTES: Final = _NUMBERS.size
+SIZE_BYTES: Final = 4
 
 numbers = _NUMBERS.pack
 """Returns three int64 of this machine: a time in ns, a stream (`connection << 1 | direction`), and a third number.
@@ -41,57 +43,50 @@ def marked(codes: Collection[int]) -> bytes:
 @or_in_c()
 def whole_frames(
     data: Buffer, pieces: Buffer, index: int, at: int, max_body: int, looked_at: bytes, held: dict[int, Any]
-) -> tuple[int, int, int, int, int, bytes]:
+) -> tuple[int, int, int, int, bytes, bytes]:
     """Finds whole frames in the pieces from `index` on, in the first one from position `at` of `data` on.
 
     It stops at a piece whose stream is in `held`, and at a frame that is incomplete, has a length outside of
     0 … `max_body`, or a type code whose lowest byte is marked in `looked_at`.
 
-    Returns the index of the piece and the position where it stopped, the number of frames, the earliest and the latest
-    time, and runs: pieces and runs are as `numbers` makes them.
+    Returns the index of the piece and the position where it stopped, the earliest and the latest time, and runs and
+    sizes: pieces and runs are as `numbers` makes them; sizes are those of the frames, int32 of this machine.
     """
-    count = first_ns = last_ns = 0
-    runs = bytearray()
+    first_ns = last_ns = 0
+    runs, sizes = bytearray(), array("i")
     while index < len(pieces) // NUMBERS_BYTES:
         ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
         if stream in held:
             break
-        found = 0
+        before = len(sizes)
         while stop - at >= HEADER_BYTES:
             code, length = _read_header(data, at)
             if not 0 <= length <= min(max_body, stop - at - HEADER_BYTES) or looked_at[code % _CODES]:
                 break
+            sizes.append(HEADER_BYTES + length)
             at += HEADER_BYTES + length
-            found += 1
-        if found:
-            runs += numbers(ts_ns, stream, found)
-            first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if count else (ts_ns, ts_ns)
-            count += found
+        if len(sizes) > before:
+            first_ns, last_ns = (min(first_ns, ts_ns), max(last_ns, ts_ns)) if runs else (ts_ns, ts_ns)
+            runs += numbers(ts_ns, stream, len(sizes) - before)
         if at < stop:
             break
         index += 1
-    return index, at, count, first_ns, last_ns, bytes(runs)
+    return index, at, first_ns, last_ns, bytes(runs), sizes.tobytes()
 
 
 @or_in_c()
-def columns_of_frames(data: Buffer, at: int, shift: int, runs: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Returns columns of the frames of runs, which lie one behind the other from position `at` of `data` on.
+def frames_into(columns: bytearray, all: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
+    """Writes frames, whose data begins at `start`, into the columns of a block of `all` records, from `row` on.
 
-    These are times, connections, ends plus `shift` (int64 of this machine), and directions (a byte each). Raises
-    ValueError if there are fewer frames.
+    runs, sizes: from `whole_frames`.
     """
-    times, connections, ends, directions = array("q"), array("q"), array("q"), bytearray()
-    for ts_ns, stream, count in _NUMBERS.iter_unpack(runs):
-        for _ in range(count):
-            length = _read_header(data, at)[1] if len(data) - at >= HEADER_BYTES else -1
-            if not 0 <= length <= len(data) - at - HEADER_BYTES:
-                raise ValueError(f"no whole frame is at {at} of {len(data)} bytes")
-            at += HEADER_BYTES + length
-            ends.append(at + shift)
-        times.extend([ts_ns] * count)
-        connections.extend([stream >> 1] * count)
-        directions += bytes((stream & 1,)) * count
-    return times.tobytes(), connections.tobytes(), ends.tobytes(), bytes(directions)
+    count = len(sizes) // SIZE_BYTES
+    found = [(ts_ns, stream) for ts_ns, stream, number in _NUMBERS.iter_unpack(runs) for _ in range(number)]
+    ends = tuple(accumulate(array("i", sizes), initial=start))[1:]
+    for column, numbers in enumerate(([ts_ns for ts_ns, _ in found], [stream >> 1 for _, stream in found], ends)):
+        struct.pack_into(f"<{count}q", columns, 8 * (column * all + row), *numbers)
+    columns[24 * all + row : 24 * all + row + count] = bytes([stream & 1 for _, stream in found])
+    columns[25 * all + row : 25 * all + row + count] = bytes(count)
 
 
 @or_in_c()

@@ -130,11 +130,11 @@ class RecordWriter:
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, first_ns: int, last_ns: int, size: int, count: int, runs: bytes) -> None:
-        """Takes so many frames without their data, whose size is given."""
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, runs: bytes, sizes: bytes) -> None:
+        """Takes frames without their data, whose size is given."""
         self._time(first_ns, last_ns)
         self._end_columns()
-        self._rows.append(Frames(self._size, count, runs))
+        self._rows.append(Frames(self._size, runs, sizes))
         self._size += size
 
     def _pending(self) -> Pending | None:
@@ -345,9 +345,9 @@ class TraceWriter:
         records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
         while index < len(pieces) // NUMBERS_BYTES:
             start = at
-            index, at, count, first_ns, last_ns, runs = whole_frames(source, pieces, index, at, *rules)
-            if count:
-                records._put_frames(first_ns, last_ns, at - start, count, runs)
+            index, at, first_ns, last_ns, runs, sizes = whole_frames(source, pieces, index, at, *rules)
+            if runs:
+                records._put_frames(first_ns, last_ns, at - start, runs, sizes)
                 self._keep(source, start, at)
             if index < len(pieces) // NUMBERS_BYTES:
                 ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)

@@ -8,6 +8,8 @@
 #endif
 
 #define LINE_BYTES 64 /* what a processor reads and writes at once */
+#define FEW 1024
+#define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
 
 /* Three numbers of pieces and of runs. They are copied, because they may lie anywhere. */
 typedef struct {
@@ -23,6 +25,7 @@ typedef struct {
     PyObject *held;
     Py_ssize_t index, at;
     Py_ssize_t count, runs; /* of the frames that were found, and of their runs */
+    PyObject *sizes;        /* owned bytes: int32 of each frame, with room for more; NULL after an error */
     int64_t first_ns, last_ns;
 } Search;
 
@@ -56,7 +59,21 @@ is_held(int64_t stream, PyObject *held)
     return is_there;
 }
 
-/* Finds the frames of the piece from the position to `stop`; how many. */
+/* Room for one more size; -1 with MemoryError. */
+static int
+make_room(Search *search)
+{
+    Py_ssize_t room = PyBytes_GET_SIZE(search->sizes);
+    if ((search->count + 1) * (Py_ssize_t)sizeof(int32_t) <= room)
+        return 0;
+    if (room > PY_SSIZE_T_MAX / 2) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return _PyBytes_Resize(&search->sizes, 2 * room);
+}
+
+/* Finds the frames of the piece from the position to `stop`; how many, or -1 with an exception. */
 static int64_t
 frames_of_piece(Search *search, Py_ssize_t stop)
 {
@@ -64,6 +81,10 @@ frames_of_piece(Search *search, Py_ssize_t stop)
     for (Py_ssize_t end; (end = end_of_frame(search->bytes, search->at, stop, search->most)) >= 0; found++) {
         if (search->looked_at[search->bytes[search->at + 3]])
             break;
+        if (make_room(search) < 0)
+            return -1;
+        int32_t size = (int32_t)(end - search->at);
+        memcpy(PyBytes_AS_STRING(search->sizes) + search->count++ * (Py_ssize_t)sizeof(size), &size, sizeof(size));
         search->at = end;
     }
     return found;
@@ -82,14 +103,15 @@ go_through(Search *search, const char *pieces, Py_ssize_t count, char *runs)
         if (status != 0)
             return status < 0 ? -1 : 0;
         int64_t found = frames_of_piece(search, (Py_ssize_t)piece.last);
+        if (found < 0)
+            return -1;
         if (found > 0) {
             Numbers run = {piece.ts_ns, piece.stream, found};
-            memcpy(runs + search->runs++ * (Py_ssize_t)sizeof(Numbers), &run, sizeof(run));
-            if (search->count == 0 || piece.ts_ns < search->first_ns)
+            if (search->runs == 0 || piece.ts_ns < search->first_ns)
                 search->first_ns = piece.ts_ns;
-            if (search->count == 0 || piece.ts_ns > search->last_ns)
+            if (search->runs == 0 || piece.ts_ns > search->last_ns)
                 search->last_ns = piece.ts_ns;
-            search->count += (Py_ssize_t)found;
+            memcpy(runs + search->runs++ * (Py_ssize_t)sizeof(Numbers), &run, sizeof(run));
         }
         if (search->at < piece.last)
             return 0;
@@ -103,16 +125,16 @@ search_pieces(Search *search, const Py_buffer *pieces)
     Py_ssize_t width = (Py_ssize_t)sizeof(Numbers), count = pieces->len / width;
     Py_ssize_t most = search->index < count ? count - search->index : 0;
     PyObject *runs = PyBytes_FromStringAndSize(NULL, most * width);
-    if (runs == NULL)
-        return NULL;
-    if (go_through(search, pieces->buf, count, PyBytes_AS_STRING(runs)) < 0) {
-        Py_DECREF(runs);
+    search->sizes = PyBytes_FromStringAndSize(NULL, FEW * (Py_ssize_t)sizeof(int32_t));
+    if (runs == NULL || search->sizes == NULL || go_through(search, pieces->buf, count, PyBytes_AS_STRING(runs)) < 0 ||
+        (search->runs < most && _PyBytes_Resize(&runs, search->runs * width) < 0) ||
+        _PyBytes_Resize(&search->sizes, search->count * (Py_ssize_t)sizeof(int32_t)) < 0) {
+        Py_XDECREF(runs);
+        Py_XDECREF(search->sizes);
         return NULL;
     }
-    if (search->runs < most && _PyBytes_Resize(&runs, search->runs * width) < 0)
-        return NULL;
-    return Py_BuildValue("nnnLLN", search->index, search->at, search->count, (long long)search->first_ns,
-                         (long long)search->last_ns, runs);
+    return Py_BuildValue("nnLLNN", search->index, search->at, (long long)search->first_ns, (long long)search->last_ns,
+                         runs, search->sizes);
 }
 
 PyObject *
@@ -137,71 +159,70 @@ whole_frames(PyObject *const *args)
 
 /* --- columns ----------------------------------------------------------------------------------------------------- */
 
-/* Puts a number into a column of int64. */
+/* Puts a number into a column of int64, as a trace has it: little-endian. */
 static inline void
-put(PyObject *column, Py_ssize_t row, int64_t number)
+put(char *column, Py_ssize_t row, int64_t number)
 {
-    memcpy(PyBytes_AS_STRING(column) + row * (Py_ssize_t)sizeof(number), &number, sizeof(number));
+#if PY_BIG_ENDIAN
+    number = (int64_t)__builtin_bswap64((uint64_t)number);
+#endif
+    memcpy(column + row * (Py_ssize_t)sizeof(number), &number, sizeof(number));
 }
 
-/* Fills columns of `count` rows; 0, or -1 if the frames are fewer. */
+/* 0 if runs have so many frames, else -1. */
 static int
-fill_columns(PyObject *const *columns, Py_ssize_t count, const Py_buffer *data, Py_ssize_t at, int64_t shift,
-             PyObject *runs)
+check_runs(const Py_buffer *runs, Py_ssize_t count)
 {
-    Py_ssize_t row = 0, all = PyBytes_GET_SIZE(runs) / (Py_ssize_t)sizeof(Numbers);
-    for (Py_ssize_t i = 0; i < all; i++) {
-        Numbers run = numbers_at(PyBytes_AS_STRING(runs), i);
-        for (; run.last > 0 && row < count; run.last--, row++) {
-            at = end_of_frame(data->buf, at, data->len, INT32_MAX);
-            if (at < 0)
-                return -1;
-            put(columns[0], row, run.ts_ns);
-            put(columns[1], row, run.stream >> 1);
-            put(columns[2], row, shift + at);
-            PyBytes_AS_STRING(columns[3])[row] = (char)(run.stream & 1);
+    Py_ssize_t left = count, width = (Py_ssize_t)sizeof(Numbers);
+    for (Py_ssize_t i = 0; i < runs->len / width; i++) {
+        Numbers run = numbers_at(runs->buf, i);
+        if (run.stream < 0 || run.last < 0 || run.last > left)
+            return -1;
+        left -= (Py_ssize_t)run.last;
+    }
+    return left == 0 && runs->len % width == 0 ? 0 : -1;
+}
+
+/* Fills the columns of `all` rows, from `row` on, with the frames of runs, which have as many as there are sizes. */
+static void
+fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, const Py_buffer *runs, const char *sizes)
+{
+    char *times = columns, *connections = times + 8 * all, *ends = connections + 8 * all, *ways = ends + 8 * all;
+    for (Py_ssize_t i = 0; i < runs->len / (Py_ssize_t)sizeof(Numbers); i++) {
+        Numbers run = numbers_at(runs->buf, i);
+        for (; run.last > 0; run.last--, row++, sizes += sizeof(int32_t)) {
+            int32_t size;
+            memcpy(&size, sizes, sizeof(size));
+            end += size;
+            put(times, row, run.ts_ns);
+            put(connections, row, run.stream >> 1);
+            put(ends, row, end);
+            ways[row] = (char)(run.stream & 1);
+            ways[all + row] = 0; /* RecordKind.FRAME */
         }
     }
-    return 0;
-}
-
-/* How many frames runs have; -1 if there cannot be as many in so many bytes. */
-static Py_ssize_t
-count_of(PyObject *runs, Py_ssize_t size)
-{
-    Py_ssize_t count = 0, most = size / HEADER_BYTES, width = (Py_ssize_t)sizeof(Numbers);
-    if (PyBytes_GET_SIZE(runs) % width != 0)
-        return -1;
-    for (Py_ssize_t i = 0; i < PyBytes_GET_SIZE(runs) / width; i++) {
-        Numbers run = numbers_at(PyBytes_AS_STRING(runs), i);
-        if (run.stream < 0 || run.last < 0 || run.last > most - count)
-            return -1;
-        count += (Py_ssize_t)run.last;
-    }
-    return count;
 }
 
 PyObject *
-columns_of_frames(PyObject *const *args)
+frames_into(PyObject *const *args)
 {
-    Py_buffer data;
-    int64_t at, shift;
-    if (!number_in(args[2], 0, INT64_MAX >> 2, &shift) || !PyBytes_CheckExact(args[3]) || hold(args[0], &data) < 0)
+    Py_buffer columns, runs, sizes;
+    int64_t all, row, start;
+    if (!PyByteArray_CheckExact(args[0]) || !number_in(args[1], 0, PyByteArray_GET_SIZE(args[0]) / COLUMN_BYTES, &all) ||
+        !number_in(args[2], 0, all, &row) || !number_in(args[3], 0, INT64_MAX >> 2, &start) || hold(args[4], &runs) < 0)
         return NULL;
-    Py_ssize_t count = number_in(args[1], 0, data.len, &at) ? count_of(args[3], data.len) : -1;
     PyObject *made = NULL;
-    if (count >= 0) {
-        PyObject *columns[4];
-        int is_made = 1;
-        for (int i = 0; i < 4; i++) {
-            columns[i] = PyBytes_FromStringAndSize(NULL, i < 3 ? count * (Py_ssize_t)sizeof(int64_t) : count);
-            is_made &= columns[i] != NULL;
+    if (hold(args[5], &sizes) == 0) {
+        Py_ssize_t count = sizes.len / (Py_ssize_t)sizeof(int32_t);
+        if (sizes.len % (Py_ssize_t)sizeof(int32_t) == 0 && count <= all - row && check_runs(&runs, count) == 0 &&
+            PyObject_GetBuffer(args[0], &columns, PyBUF_WRITABLE) == 0) {
+            fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, &runs, sizes.buf);
+            PyBuffer_Release(&columns);
+            made = Py_NewRef(Py_None);
         }
-        if (is_made && fill_columns(columns, count, &data, (Py_ssize_t)at, shift, args[3]) == 0)
-            made = PyTuple_Pack(4, columns[0], columns[1], columns[2], columns[3]);
-        drop(columns, 4);
+        PyBuffer_Release(&sizes);
     }
-    PyBuffer_Release(&data);
+    PyBuffer_Release(&runs);
     return made;
 }
 

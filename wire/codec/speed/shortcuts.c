@@ -388,9 +388,9 @@ find_whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 }
 
 static PyObject *
-make_columns_of_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+put_frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
-    return columns_of_frames(args);
+    return frames_into(args);
 }
 
 static PyObject *
@@ -410,7 +410,7 @@ static const What whats[] = {
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
     {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
-    {"columns_of_frames", make_columns_of_frames, 4, 0, 0, 0, NULL, -1},
+    {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
 };
 

@@ -192,10 +192,10 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* whole_frames(data, pieces, index, at, max_body, looked_at, held), columns_of_frames(data, at, shift, runs) and
-   copy_into(memory, at, data). NULL: an exception, or declined if none is set. */
+/* whole_frames(data, pieces, index, at, max_body, looked_at, held), frames_into(columns, all, row, start, runs,
+   sizes) and copy_into(memory, at, data). NULL: an exception, or declined if none is set. */
 PyObject *whole_frames(PyObject *const *args);
-PyObject *columns_of_frames(PyObject *const *args);
+PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
