@@ -93,3 +93,12 @@ def frames_into(columns: bytearray, all: int, row: int, start: int, runs: bytes,
 def copy_into(memory: memoryview, at: int, data: Buffer) -> None:
     """Copies bytes that are not read soon into memory, to position `at`. C writes them past the processor's cache."""
     memory[at : at + len(data)] = data
+
+
+@or_in_c()
+def add_piece(memory: memoryview, at: int, data: Buffer, pieces: bytearray, ts_ns: int, stream: int) -> int:
+    """As `copy_into`, and adds a piece to `pieces`; returns where it ends."""
+    stop = at + len(data)
+    memory[at:stop] = data
+    pieces += numbers(ts_ns, stream, stop)
+    return stop

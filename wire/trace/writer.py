@@ -30,7 +30,7 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import NUMBERS_BYTES, copy_into, marked, numbers, numbers_at, whole_frames
+from segstore.wire.trace.framing import NUMBERS_BYTES, add_piece, copy_into, marked, numbers, numbers_at, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -47,7 +47,7 @@ _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
-_SMALL_BYTES: Final = 4096
+SMALL_BYTES: Final = 4096
 """Smaller pieces are collected and framed together, which costs less."""
 _read_header = struct.Struct(">ii").unpack_from
 _read_length = struct.Struct(">i").unpack_from
@@ -199,6 +199,7 @@ class TraceWriter:
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
         self._view = memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
+        self._memory_bytes = len(self._view)
         self._used = 0
         self._part: Buffer = b""
         self._part_start = self._part_stop = 0
@@ -238,32 +239,30 @@ class TraceWriter:
 
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
-        size = len(data)
+        size, start = len(data), self._used
+        stream, waiting = connection << 1 | direction, self._waiting
         self._size += size
-        start, stop = self._used, self._used + size
-        stream = connection << 1 | direction
-        if size < _SMALL_BYTES and stop <= len(self._view):
-            if not self._waiting:
+        if size < SMALL_BYTES and start + size <= self._memory_bytes:
+            if not waiting:
                 self._waiting_from = start
-            self._view[start:stop] = data
-            self._used = stop
-            self._waiting += numbers(ts_ns, stream, stop)
+            self._used = add_piece(self._view, start, data, waiting, ts_ns, stream)
         else:  # its headers are in the processor's cache now
             self._drain()
             self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
-        return self._added(ts_ns) or self._size >= self.block_bytes
+        if not self._waits:
+            self._wait(ts_ns)
+        return ts_ns >= self._due_ns or self._size >= self.block_bytes
 
     def room(self, connection: int = 0, direction: int = 0) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
         half = self._held.get(connection << 1 | direction)
-        return max(0, len(self._view) - self._used - (0 if half is None else len(half.data)))
+        return max(0, self._memory_bytes - self._used - (0 if half is None else len(half.data)))
 
-    def _added(self, ts_ns: int) -> bool:
-        """Records that data is pending; returns whether it is due by age."""
+    def _wait(self, ts_ns: int) -> None:
+        """Records that data is pending since then, unless older data is."""
         if not self._waits:
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
-        return ts_ns >= self._due_ns
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Records that a connection started; facts such as peer="127.0.0.1:4711" are stored as JSON."""
@@ -290,7 +289,7 @@ class TraceWriter:
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
         self._put(ts_ns, connection, side, kind, data)
-        self._added(ts_ns)
+        self._wait(ts_ns)
 
     def due(self, now_ns: int) -> bool:
         """Whether the pending data is old enough to be written."""
@@ -319,6 +318,7 @@ class TraceWriter:
         self._part = b""
         if memory is not None:
             self._view = memoryview(memory)
+            self._memory_bytes = len(memory)
         return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -359,7 +359,7 @@ class TraceWriter:
         data, view = self._records._data, self._view
         if source is not view:
             start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
-            if stop > len(view):
+            if stop > self._memory_bytes:
                 data.append(bytes(piece))
                 return
             copy_into(view, start, piece)

@@ -249,24 +249,56 @@ copy_past_cache(char *to, const char *from, Py_ssize_t size)
     memcpy(to, from, size);
 }
 
+/* Copies data into a writable view, to a position; 0, or -1: an exception, or declined if none is set. */
+static int
+copy_to_view(PyObject *view, int64_t at, const Py_buffer *data)
+{
+    Py_buffer memory;
+    if (!PyMemoryView_Check(view))
+        return -1;
+    if (PyObject_GetBuffer(view, &memory, PyBUF_WRITABLE) < 0) {
+        if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
+            PyErr_Clear(); /* read-only, not contiguous, or released */
+        return -1;
+    }
+    const char *from = data->buf, *start = memory.buf;
+    int fits = data->len <= memory.len && at <= memory.len - data->len &&
+               (from + data->len <= start || start + memory.len <= from);
+    if (fits)
+        copy_past_cache((char *)memory.buf + at, from, data->len);
+    PyBuffer_Release(&memory);
+    return fits ? 0 : -1;
+}
+
 PyObject *
 copy_into(PyObject *const *args)
 {
-    Py_buffer memory, data;
+    Py_buffer data;
     int64_t at;
-    if (!PyMemoryView_Check(args[0]) || hold(args[2], &data) < 0)
+    if (!number_in(args[1], 0, PY_SSIZE_T_MAX, &at) || hold(args[2], &data) < 0)
         return NULL;
-    PyObject *made = NULL;
-    if (PyObject_GetBuffer(args[0], &memory, PyBUF_WRITABLE) == 0) {
-        const char *from = data.buf, *start = memory.buf;
-        if (number_in(args[1], 0, memory.len, &at) && data.len <= memory.len - at &&
-            (from + data.len <= start || start + memory.len <= from)) {
-            copy_past_cache((char *)memory.buf + at, from, data.len);
-            made = Py_NewRef(Py_None);
-        }
-        PyBuffer_Release(&memory);
-    } else if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
-        PyErr_Clear(); /* read-only, not contiguous, or released */
+    int status = copy_to_view(args[0], at, &data);
     PyBuffer_Release(&data);
-    return made;
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyObject *
+add_piece(PyObject *const *args)
+{
+    Py_buffer data;
+    Numbers piece;
+    int64_t at;
+    PyObject *pieces = args[3];
+    if (!number_in(args[1], 0, PY_SSIZE_T_MAX, &at) || !PyByteArray_CheckExact(pieces) ||
+        !number_in(args[4], INT64_MIN, INT64_MAX, &piece.ts_ns) ||
+        !number_in(args[5], INT64_MIN, INT64_MAX, &piece.stream) || hold(args[2], &data) < 0)
+        return NULL;
+    Py_ssize_t size = PyByteArray_GET_SIZE(pieces);
+    int status = copy_to_view(args[0], at, &data);
+    piece.last = status < 0 ? 0 : at + data.len; /* at most the size of the view */
+    PyBuffer_Release(&data);
+    if (status < 0 || PyByteArray_Resize(pieces, size + (Py_ssize_t)sizeof(piece)) < 0)
+        return NULL;
+    memcpy(PyByteArray_AS_STRING(pieces) + size, &piece, sizeof(piece));
+    return PyLong_FromLongLong(piece.last);
 }

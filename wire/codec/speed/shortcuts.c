@@ -399,6 +399,12 @@ copy_into_memory(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return copy_into(args);
 }
 
+static PyObject *
+add_recorded_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return add_piece(args);
+}
+
 /*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -412,6 +418,7 @@ static const What whats[] = {
     {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
     {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
+    {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

@@ -192,11 +192,11 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* whole_frames(data, pieces, index, at, max_body, looked_at, held), frames_into(columns, all, row, start, runs,
-   sizes) and copy_into(memory, at, data). NULL: an exception, or declined if none is set. */
+/* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or declined if none is set. */
 PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
+PyObject *add_piece(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
