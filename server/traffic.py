@@ -26,7 +26,6 @@ from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from segstore.wire import Buffer
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024

@@ -75,8 +75,8 @@ def whole_frames(
 
 
 @or_in_c()
-def frames_into(columns: bytearray, all: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
-    """Writes frames, whose data begins at `start`, into the columns of a block of `all` records, from `row` on.
+def frames_into(columns: bytearray, records: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
+    """Writes frames, whose data begins at `start`, into the columns of a block of so many records, from `row` on.
 
     runs, sizes: from `whole_frames`.
     """
@@ -84,9 +84,9 @@ def frames_into(columns: bytearray, all: int, row: int, start: int, runs: bytes,
     found = [(ts_ns, stream) for ts_ns, stream, number in _NUMBERS.iter_unpack(runs) for _ in range(number)]
     ends = tuple(accumulate(array("i", sizes), initial=start))[1:]
     for column, numbers in enumerate(([ts_ns for ts_ns, _ in found], [stream >> 1 for _, stream in found], ends)):
-        struct.pack_into(f"<{count}q", columns, 8 * (column * all + row), *numbers)
-    columns[24 * all + row : 24 * all + row + count] = bytes([stream & 1 for _, stream in found])
-    columns[25 * all + row : 25 * all + row + count] = bytes(count)
+        struct.pack_into(f"<{count}q", columns, 8 * (column * records + row), *numbers)
+    columns[24 * records + row : 24 * records + row + count] = bytes([stream & 1 for _, stream in found])
+    columns[25 * records + row : 25 * records + row + count] = bytes(count)
 
 
 @or_in_c()
