@@ -7,7 +7,14 @@
 #include <emmintrin.h>
 #endif
 
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)0)
+#endif
+
 #define LINE_BYTES 64 /* what a processor reads and writes at once */
+#define AHEAD 4
 #define FEW 1024
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
 
@@ -78,13 +85,18 @@ static int64_t
 frames_of_piece(Search *search, Py_ssize_t stop)
 {
     int64_t found = 0;
+    Py_ssize_t before = search->at;
     for (Py_ssize_t end; (end = end_of_frame(search->bytes, search->at, stop, search->most)) >= 0; found++) {
+        Py_ssize_t ahead = AHEAD * (end - before); /* pairs of frames are often as long as the one before */
+        if (ahead < stop - end)
+            PREFETCH(search->bytes + end + ahead);
         if (search->looked_at[search->bytes[search->at + 3]])
             break;
         if (make_room(search) < 0)
             return -1;
         int32_t size = (int32_t)(end - search->at);
         memcpy(PyBytes_AS_STRING(search->sizes) + search->count++ * (Py_ssize_t)sizeof(size), &size, sizeof(size));
+        before = search->at;
         search->at = end;
     }
     return found;
