@@ -37,6 +37,7 @@ import struct
 import sys
 import zlib
 from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.errors import WireError
@@ -254,7 +255,7 @@ class Rows(NamedTuple):
         """Bytes that they take."""
         return _COLUMN_BYTES * len(self.kinds)
 
-    def write(self, columns: bytearray, records: int, row: int) -> None:
+    def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
         """Writes them into the columns of a block of so many records, from `row` on."""
         for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
             at = 8 * (index * records + row)
@@ -284,7 +285,7 @@ class Frames(NamedTuple):
         """Bytes that they take."""
         return len(self.runs) + len(self.sizes)
 
-    def write(self, columns: bytearray, records: int, row: int) -> None:
+    def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
         """Writes them into the columns of a block of so many records, from `row` on."""
         frames_into(columns, records, row, self.start, self.runs, self.sizes)
 
@@ -307,25 +308,29 @@ class Pending(NamedTuple):
         """Their number."""
         return sum([each.records for each in self.rows])
 
-    def _columns(self) -> bytearray:
-        """The columns as they are in a block."""
+    def _columns(self, memory: Callable[[int], bytearray | memoryview] = bytearray) -> bytearray | memoryview:
+        """The columns as they are in a block, in memory of this size."""
         records, row = self.records, 0
-        columns = bytearray(padded(_COLUMN_BYTES * records))
+        size = _COLUMN_BYTES * records
+        columns = memory(padded(size))
         for each in self.rows:
             each.write(columns, records, row)
             row += each.records
+        columns[size:] = bytes(len(columns) - size)
         return columns
 
     def columns(self) -> Columns:
         """Returns the records, with a copy of their bytes."""
         return Columns(b"".join([self._columns(), *self.data]), self.records)
 
-    def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
+    def block(
+        self, mark: bytes, *, compress: bool = False, memory: Callable[[int], bytearray | memoryview] = bytearray
+    ) -> list[Buffer]:
         """Builds the block, as pieces to be written in order; the data is not copied.
 
-        Raises TraceError above MAX_BLOCK_BYTES.
+        memory: returns memory of a size, for the columns. Raises TraceError above MAX_BLOCK_BYTES.
         """
-        columns = self._columns()
+        columns = self._columns(memory)
         checked = [columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
         times = self.first_ts_ns, self.last_ts_ns
         return _block(mark, BlockType.RECORDS, self.records, [columns, *self.data], *times, compress, checked)
@@ -378,8 +383,13 @@ def metadata_block(mark: bytes, metadata: Metadata, size: int = 0) -> bytes:
 
     size: minimum size of the block, a multiple of 8; padded with spaces.
     """
-    body = json.dumps(metadata._asdict(), sort_keys=True).encode().ljust(size - HEADER_BYTES)
-    return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
+    body = _metadata_body(metadata.wire_version, metadata.recorder, tuple(metadata.values.items()))
+    return b"".join(_block(mark, BlockType.METADATA, 0, [body.ljust(size - HEADER_BYTES)], 0, 0, False))
+
+
+@lru_cache(maxsize=8)  # a recorder repeats its own, to fill pages
+def _metadata_body(wire_version: int, recorder: str, values: tuple[tuple[str, str], ...]) -> bytes:
+    return json.dumps(Metadata(wire_version, recorder, dict(values))._asdict(), sort_keys=True).encode()
 
 
 def read_metadata(body: bytes) -> Metadata:

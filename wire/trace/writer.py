@@ -75,6 +75,7 @@ class RecordWriter:
         self.mark = mark
         self.metadata = metadata
         self.compress = compress
+        self.columns: Callable[[int], bytearray | memoryview] = bytearray
         self._clear()
 
     def _clear(self) -> None:
@@ -147,7 +148,7 @@ class RecordWriter:
         return pending
 
     def _block_of(self, pending: Pending | None) -> list[Buffer]:
-        return [] if pending is None else pending.block(self.mark, compress=self.compress)
+        return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
 @dataclass(slots=True)
@@ -170,7 +171,8 @@ class TraceWriter:
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
     delegation tokens. flush_after_ns: a block is due when its first record has this age.
     max_frame_bytes: a header with a longer or negative length ends the framing of its stream; what follows is recorded
-    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. Not thread-safe.
+    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. columns: returns memory of a size
+    for the columns of the next block. Not thread-safe.
 
     Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
     pieces. The rest of `memory` after that data is free until the next `add`.
@@ -189,10 +191,12 @@ class TraceWriter:
         max_frame_bytes: int = _LONGEST_FRAME,
         memory: Buffer | None = None,
         most_held_bytes: int | None = None,
+        columns: Callable[[int], bytearray | memoryview] = bytearray,
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
+        self._records.columns = columns
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)

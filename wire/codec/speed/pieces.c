@@ -215,22 +215,37 @@ fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, const P
     }
 }
 
+/* The buffer of a bytearray or a view that can be written to; 0, or -1: an exception, or declined if none is set. */
+static int
+hold_writable(PyObject *owner, Py_buffer *buffer)
+{
+    if (!PyByteArray_CheckExact(owner) && !PyMemoryView_Check(owner))
+        return -1;
+    if (PyObject_GetBuffer(owner, buffer, PyBUF_WRITABLE) == 0)
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Clear(); /* read-only, not contiguous, or released */
+    return -1;
+}
+
 PyObject *
 frames_into(PyObject *const *args)
 {
     Py_buffer columns, runs, sizes;
     int64_t all, row, start;
-    if (!PyByteArray_CheckExact(args[0]) || !number_in(args[1], 0, PyByteArray_GET_SIZE(args[0]) / COLUMN_BYTES, &all) ||
-        !number_in(args[2], 0, all, &row) || !number_in(args[3], 0, INT64_MAX >> 2, &start) || hold(args[4], &runs) < 0)
+    if (!number_in(args[3], 0, INT64_MAX >> 2, &start) || hold(args[4], &runs) < 0)
         return NULL;
     PyObject *made = NULL;
     if (hold(args[5], &sizes) == 0) {
         Py_ssize_t count = sizes.len / (Py_ssize_t)sizeof(int32_t);
-        if (sizes.len % (Py_ssize_t)sizeof(int32_t) == 0 && count <= all - row && check_runs(&runs, count) == 0 &&
-            PyObject_GetBuffer(args[0], &columns, PyBUF_WRITABLE) == 0) {
-            fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, &runs, sizes.buf);
+        if (sizes.len % (Py_ssize_t)sizeof(int32_t) == 0 && check_runs(&runs, count) == 0 &&
+            hold_writable(args[0], &columns) == 0) {
+            if (number_in(args[1], 0, columns.len / COLUMN_BYTES, &all) && number_in(args[2], 0, all, &row) &&
+                count <= all - row) {
+                fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, &runs, sizes.buf);
+                made = Py_NewRef(Py_None);
+            }
             PyBuffer_Release(&columns);
-            made = Py_NewRef(Py_None);
         }
         PyBuffer_Release(&sizes);
     }
@@ -261,18 +276,13 @@ copy_past_cache(char *to, const char *from, Py_ssize_t size)
     memcpy(to, from, size);
 }
 
-/* Copies data into a writable view, to a position; 0, or -1: an exception, or declined if none is set. */
+/* Copies data to a position of writable memory; 0, or -1: an exception, or declined if none is set. */
 static int
-copy_to_view(PyObject *view, int64_t at, const Py_buffer *data)
+copy_to(PyObject *owner, int64_t at, const Py_buffer *data)
 {
     Py_buffer memory;
-    if (!PyMemoryView_Check(view))
+    if (hold_writable(owner, &memory) < 0)
         return -1;
-    if (PyObject_GetBuffer(view, &memory, PyBUF_WRITABLE) < 0) {
-        if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
-            PyErr_Clear(); /* read-only, not contiguous, or released */
-        return -1;
-    }
     const char *from = data->buf, *start = memory.buf;
     int fits = data->len <= memory.len && at <= memory.len - data->len &&
                (from + data->len <= start || start + memory.len <= from);
@@ -289,7 +299,7 @@ copy_into(PyObject *const *args)
     int64_t at;
     if (!number_in(args[1], 0, PY_SSIZE_T_MAX, &at) || hold(args[2], &data) < 0)
         return NULL;
-    int status = copy_to_view(args[0], at, &data);
+    int status = copy_to(args[0], at, &data);
     PyBuffer_Release(&data);
     return status < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -306,7 +316,7 @@ add_piece(PyObject *const *args)
         !number_in(args[5], INT64_MIN, INT64_MAX, &piece.stream) || hold(args[2], &data) < 0)
         return NULL;
     Py_ssize_t size = PyByteArray_GET_SIZE(pieces);
-    int status = copy_to_view(args[0], at, &data);
+    int status = copy_to(args[0], at, &data);
     piece.last = status < 0 ? 0 : at + data.len; /* at most the size of the view */
     PyBuffer_Release(&data);
     if (status < 0 || PyByteArray_Resize(pieces, size + (Py_ssize_t)sizeof(piece)) < 0)
