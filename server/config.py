@@ -25,7 +25,7 @@ SETTINGS: Final = ConfigDict(
     frozen=True,
     extra="forbid",
     hide_input_in_errors=True,  # the input may contain a key
-    use_attribute_docstrings=True,
+    defer_build=True,  # most models of most processes are never used
 )
 """The configuration of all models of settings."""
 
