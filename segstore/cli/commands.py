@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import Renamed, echo, error_text, log_plainly
+from segstore.cli.terminal import PORT, Renamed, echo, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -226,7 +226,7 @@ def encode(source: Any, form: Form) -> int:
 
 
 @main.command(short_help="Write a Wireshark dissector.")
-@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="Port of the store.")
+@click.option("--port", type=PORT, default=12345, show_default=True, help="Port of the store.")
 def dissector(port: int) -> None:
     """Write a Wireshark dissector of the protocol, in Lua, to standard output.
 

@@ -11,10 +11,11 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
+PORT: Final = click.IntRange(0, 65535)
 _LONGEST_LOGGED = 1_000
 
 
