@@ -369,7 +369,7 @@ class Rule(BaseModel):
     do: the action, or a stack of actions.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     name: str = Field(default="", max_length=_MOST_NAME)
     match: str = ""
@@ -457,7 +457,7 @@ class FaultSettings(BaseModel):
     toxics: in the order in which they follow each other; at most 100.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seed: int = 0
     round_trip_ms: RoundTrip = 0.0
