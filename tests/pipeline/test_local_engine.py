@@ -108,6 +108,24 @@ def test_what_is_done_grows_while_traces_are_read_and_connections_followed(tmp_p
         assert list(running.rows(mapped)) == sorted(running.rows(rows))
 
 
+def test_packed_rows_are_taken_a_few_at_a_time(tmp_path: Path) -> None:
+    """So memory is bounded: each may be ten thousand rows."""
+    import pyarrow as pa
+
+    seen: list[int] = []
+
+    def step(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            seen.append(batch.num_rows)
+            yield batch
+
+    with engine(tmp_path / "work", 0) as running:
+        packed = running.statement("SELECT CAST('ten thousand' AS BLOB) AS rows FROM range(1000)")
+        mapped = running.mapped(packed, step, pa.schema({"rows": pa.binary()}))
+        assert sum(seen) == len(list(running.rows(mapped))) == 1000
+        assert max(seen) <= local_engine._PACKED_AT_ONCE
+
+
 def schema(table: LocalTable) -> Any:
     from pyarrow.dataset import dataset
 
