@@ -50,15 +50,24 @@ class _OneSentence(click.Group):
         return sorted({*self.commands, *_MODULES})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = cmd_name in _MODULES or cmd_name in self.commands
-        for name in {cmd_name} if known else _MODULES:  # all, for the suggestion of a similar name
-            if name not in self.commands:
-                module = import_module(f"segstore.cli.{_MODULES[name]}")
-                self.add_command(getattr(module, name.replace("-", "_")))
+        if cmd_name in _MODULES:
+            self._load(cmd_name)
+        elif cmd_name not in self.commands:
+            self.load_all()  # for the suggestion of a similar name
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             check_texts(command)
         return command
+
+    def load_all(self) -> None:
+        """Imports the modules of all commands, which are then in `commands`."""
+        for name in _MODULES:
+            self._load(name)
+
+    def _load(self, name: str) -> None:
+        if name not in self.commands:
+            module = import_module(f"segstore.cli.{_MODULES[name]}")
+            self.add_command(getattr(module, name.replace("-", "_")))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
