@@ -74,7 +74,7 @@ def router(controlled: Controlled) -> APIRouter:
         if there.observer is not asked_for:
             raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
         if waiting:
-            raise ApiProblem(409, f"{waiting} requests wait for those that are kept", "path")
+            raise ApiProblem(409, f"waits in progress: {waiting}; end them first", "path")
         asked_for = there.observer = None
         return Response(status_code=204)
 

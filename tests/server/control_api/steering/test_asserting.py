@@ -107,7 +107,7 @@ async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> 
             await done(http, "POST", "/v1/requests/keep")
             waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, timeout_s=50))
             await until(lambda: bool(mock.faults.observer and mock.faults.observer._waiters))
-            assert refusal(await http.delete("/v1/requests/keep"))[1] == "1 requests wait for those that are kept"
+            assert refusal(await http.delete("/v1/requests/keep"))[1] == "waits in progress: 1; end them first"
             await peer.ask(append(0))
             await waiting
             assert not lane._lane.passes_appends
