@@ -231,7 +231,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as there:
             yield there
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "xb", opener=_owners) as file:
