@@ -54,6 +54,17 @@ def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None
     assert {each.data for each in records} == {frame}
 
 
+def test_the_newest_of_tiny_frames_that_come_byte_by_byte_are_kept() -> None:
+    kept, frame = traffic(4 * MIB), bytes(8)
+    number = kept.opened()
+    for _ in range(40_000):
+        for at in range(len(frame)):
+            kept.received(number, frame[at : at + 1])
+        assert kept.first <= max(kept.last, 1)
+    assert kept.flush() == 40_001
+    assert len(list(kept.records())) > 1_000
+
+
 def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
     kept = traffic()
     number = kept.opened()
