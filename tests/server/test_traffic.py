@@ -65,6 +65,20 @@ def test_the_newest_of_tiny_frames_that_come_byte_by_byte_are_kept() -> None:
     assert len(list(kept.records())) > 1_000
 
 
+def test_memory_is_counted_once_if_a_frame_that_fills_it_is_incomplete_when_it_is_read() -> None:
+    kept, frame = traffic(4 * MIB), encode(append(1, bytes(200_000)))
+    number = kept.opened()
+    kept.flush()
+    for at in range(0, len(frame), 1_000):
+        if at == 199_000:
+            assert kept.flush() == 1
+        kept.received(number, frame[at : at + 1_000])
+    kept.flush()
+    block = kept._blocks[-1]
+    assert block.memory is not None
+    assert len(block.memory) <= block.size < len(block.memory) + 5_000
+
+
 def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
     kept = traffic()
     number = kept.opened()
