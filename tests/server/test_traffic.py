@@ -73,6 +73,7 @@ def test_memory_is_counted_once_if_a_frame_that_fills_it_is_incomplete_when_it_i
         if at == 199_000:
             assert kept.flush() == 1
         kept.received(number, frame[at : at + 1_000])
+    kept.closed(number)
     kept.flush()
     block = kept._blocks[-1]
     assert block.memory is not None
