@@ -51,7 +51,9 @@ end_of_frame(const unsigned char *bytes, Py_ssize_t at, Py_ssize_t stop, int64_t
     if (stop - at < HEADER_BYTES)
         return -1;
     int64_t length = load32(bytes + at + 4);
-    return length < 0 || length > most || length > stop - at - HEADER_BYTES ? -1 : at + HEADER_BYTES + (Py_ssize_t)length;
+    if (length < 0 || length > most || length > stop - at - HEADER_BYTES)
+        return -1;
+    return at + HEADER_BYTES + (Py_ssize_t)length;
 }
 
 /* Whether a stream is in a dict; -1 with an exception. */
@@ -102,8 +104,8 @@ frames_of_piece(Search *search, Py_ssize_t stop)
     return found;
 }
 
-/* Goes through the pieces, and writes a run for each that has frames to `runs`, which has room for one a piece; 0, or -1:
-   an exception, or declined if none is set. */
+/* Goes through the pieces, and writes a run for each that has frames to `runs`, which has room for one a piece; 0, or
+   -1: an exception, or declined if none is set. */
 static int
 go_through(Search *search, const char *pieces, Py_ssize_t count, char *runs)
 {
