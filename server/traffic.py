@@ -132,14 +132,15 @@ class Traffic(TraceRecorder):
         others: bytearray | None = None
         if self._writer.room() < self._writer.block_bytes // 2:
             others = self._free.pop() if self._free else bytearray(self._memory_bytes)
-        pending = self._writer.take_pending(others)
+        pending, memory = self._writer.take_pending(others), self._memory
+        if others is not None:
+            self._memory = others
         if pending is None:
             return
         if others is None:
             block = _Block(self.last + 1, pending._replace(data=[b"".join(pending.data)]), None)
         else:
-            block = _Block(self.last + 1, pending, self._memory)
-            self._memory = others
+            block = _Block(self.last + 1, pending, memory)
         self._blocks.append(block)
         self._bytes += block.size
         self.last += pending.records

@@ -11,11 +11,12 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import create_model
 
 from segstore.cli import serving
 from segstore.cli.commands import main
 from segstore.cli.serve import serve
-from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, misspelt, read_settings, settings
+from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, Setting, groups, misspelt, read_settings, settings
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
@@ -60,6 +61,12 @@ def test_every_setting_has_help_of_one_sentence() -> None:
         assert each.help.endswith("."), each.name
         assert len(each.help) <= 110, each.name
         assert each.description.startswith(each.help)
+
+
+def test_a_setting_of_a_model_without_source_has_no_description() -> None:
+    model = create_model("Compiled", depth=(int, 5))
+    setting = Setting("depth", model, ("depth",), model.model_fields["depth"])
+    assert (setting.description, setting.help) == ("", "")
 
 
 def test_help_lists_every_setting_in_its_group() -> None:

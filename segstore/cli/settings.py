@@ -130,11 +130,14 @@ class BadSetting(ValueError):
 @cache
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings of a model's fields, by name, parsed from its source when help is shown: they are not kept at run
-    time, and pydantic would parse them at every start."""
+    time, and pydantic would parse them at every start. Empty if the source is not installed."""
     import ast
     import inspect
 
-    declared = ast.parse(inspect.getsource(model)).body[0]
+    try:
+        declared = ast.parse(inspect.getsource(model)).body[0]
+    except OSError:
+        return {}
     assert isinstance(declared, ast.ClassDef)
     return {
         ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
@@ -166,7 +169,7 @@ class Setting(NamedTuple):
 
     @property
     def description(self) -> str:
-        return " ".join((_HELP.get(self.name) or _docstrings(self.model)[self.path[-1]]).split())
+        return " ".join((_HELP.get(self.name) or _docstrings(self.model).get(self.path[-1], "")).split())
 
     @property
     def help(self) -> str:

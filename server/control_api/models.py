@@ -410,7 +410,7 @@ class NewRecording(BaseModel):
     name: Annotated[str, AfterValidator(plain_name)] = Field(
         default="",
         max_length=100,
-        description="Made up if omitted. Without slashes, backslashes and control characters, and not . or ..",
+        description="Made up if omitted. Without slashes, backslashes or control characters, and not . or ..",
     )
     max_bytes: int = Field(
         default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."

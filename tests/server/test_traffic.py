@@ -54,6 +54,32 @@ def test_the_oldest_records_are_discarded_and_the_trace_has_the_others() -> None
     assert {each.data for each in records} == {frame}
 
 
+def test_the_newest_of_tiny_frames_that_come_byte_by_byte_are_kept() -> None:
+    kept, frame = traffic(4 * MIB), bytes(8)
+    number = kept.opened()
+    for _ in range(40_000):
+        for at in range(len(frame)):
+            kept.received(number, frame[at : at + 1])
+        assert kept.first <= max(kept.last, 1)
+    assert kept.flush() == 40_001
+    assert len(list(kept.records())) > 1_000
+
+
+def test_memory_is_counted_once_if_a_frame_that_fills_it_is_incomplete_when_it_is_read() -> None:
+    kept, frame = traffic(4 * MIB), encode(append(1, bytes(200_000)))
+    number = kept.opened()
+    kept.flush()
+    for at in range(0, len(frame), 1_000):
+        if at == 199_000:
+            assert kept.flush() == 1
+        kept.received(number, frame[at : at + 1_000])
+    kept.closed(number)
+    kept.flush()
+    block = kept._blocks[-1]
+    assert block.memory is not None
+    assert len(block.memory) <= block.size < len(block.memory) + 5_000
+
+
 def test_cleared_traffic_is_empty_and_numbers_continue() -> None:
     kept = traffic()
     number = kept.opened()

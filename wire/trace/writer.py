@@ -54,7 +54,7 @@ _MOST_PIECES: Final = 4096
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
 _RUN_BYTES: Final = 400
-"""What the objects of a run of rows take."""
+"""What the objects of a run of rows, or of a piece of data, take."""
 _MOST_OVERHEAD: Final = 4
 """A block is due when its rows take this many times its intended size, as those of many tiny records do."""
 _read_header = struct.Struct(">ii").unpack_from
@@ -383,6 +383,7 @@ class TraceWriter:
             start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
             if stop > self._memory_bytes:
                 data.append(bytes(piece))
+                self._records._overhead += _RUN_BYTES
                 return
             copy_into(view, start, piece)
             self._used = stop
@@ -392,6 +393,7 @@ class TraceWriter:
             self._part = view[start:stop]
             self._part_start = start
             data.append(self._part)
+            self._records._overhead += _RUN_BYTES
         self._part_stop = stop
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:

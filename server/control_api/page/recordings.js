@@ -2,6 +2,7 @@
 
 const MIB = 2 ** 20;
 const DOWNLOAD_MS = 600000;
+const SAVING_MS = 60000;
 const FORMS = [["wtrace", "capture (.wtrace)"], ["jsonl", "fixture (.jsonl)"]];
 const recordingsTable = grid("Recordings", "cards");
 const recordingName = element("input", { name: "name", maxLength: 100, pattern: "[^\\/]*",
@@ -58,6 +59,6 @@ function download(name, fetching) {
   return act(async () => {
     const saving = element("a", { href: URL.createObjectURL(await fetching({ form })), download: file });
     saving.click();
-    URL.revokeObjectURL(saving.href);
+    setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
   }, () => `${file} was downloaded.`);
 }

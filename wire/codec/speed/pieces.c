@@ -51,7 +51,9 @@ end_of_frame(const unsigned char *bytes, Py_ssize_t at, Py_ssize_t stop, int64_t
     if (stop - at < HEADER_BYTES)
         return -1;
     int64_t length = load32(bytes + at + 4);
-    return length < 0 || length > most || length > stop - at - HEADER_BYTES ? -1 : at + HEADER_BYTES + (Py_ssize_t)length;
+    if (length < 0 || length > most || length > stop - at - HEADER_BYTES)
+        return -1;
+    return at + HEADER_BYTES + (Py_ssize_t)length;
 }
 
 /* Whether a stream is in a dict; -1 with an exception. */
@@ -102,8 +104,8 @@ frames_of_piece(Search *search, Py_ssize_t stop)
     return found;
 }
 
-/* Goes through the pieces, and writes a run for each that has frames to `runs`, which has room for one a piece; 0, or -1:
-   an exception, or declined if none is set. */
+/* Goes through the pieces, and writes a run for each that has frames to `runs`, which has room for one a piece; 0, or
+   -1: an exception, or declined if none is set. */
 static int
 go_through(Search *search, const char *pieces, Py_ssize_t count, char *runs)
 {
@@ -154,7 +156,7 @@ whole_frames(PyObject *const *args)
 {
     Py_buffer data, pieces;
     int64_t index, at, most;
-    if (!number_in(args[2], 0, PY_SSIZE_T_MAX, &index) || !number_in(args[4], 0, INT32_MAX, &most) ||
+    if (!number_in(args[2], 0, PY_SSIZE_T_MAX, &index) || !number_in(args[4], 0, INT32_MAX - HEADER_BYTES, &most) ||
         !PyBytes_CheckExact(args[5]) || PyBytes_GET_SIZE(args[5]) != 256 || !PyDict_CheckExact(args[6]) ||
         hold(args[0], &data) < 0)
         return NULL;
@@ -183,25 +185,25 @@ put(char *column, Py_ssize_t row, int64_t number)
 
 /* 0 if runs have so many frames, else -1. */
 static int
-check_runs(const Py_buffer *runs, Py_ssize_t count)
+check_runs(PyObject *runs, Py_ssize_t count)
 {
-    Py_ssize_t left = count, width = (Py_ssize_t)sizeof(Numbers);
-    for (Py_ssize_t i = 0; i < runs->len / width; i++) {
-        Numbers run = numbers_at(runs->buf, i);
+    Py_ssize_t left = count, size = PyBytes_GET_SIZE(runs), width = (Py_ssize_t)sizeof(Numbers);
+    for (Py_ssize_t i = 0; i < size / width; i++) {
+        Numbers run = numbers_at(PyBytes_AS_STRING(runs), i);
         if (run.stream < 0 || run.last < 0 || run.last > left)
             return -1;
         left -= (Py_ssize_t)run.last;
     }
-    return left == 0 && runs->len % width == 0 ? 0 : -1;
+    return left == 0 && size % width == 0 ? 0 : -1;
 }
 
 /* Fills the columns of `all` rows, from `row` on, with the frames of runs, which have as many as there are sizes. */
 static void
-fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, const Py_buffer *runs, const char *sizes)
+fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, PyObject *runs, const char *sizes)
 {
     char *times = columns, *connections = times + 8 * all, *ends = connections + 8 * all, *ways = ends + 8 * all;
-    for (Py_ssize_t i = 0; i < runs->len / (Py_ssize_t)sizeof(Numbers); i++) {
-        Numbers run = numbers_at(runs->buf, i);
+    for (Py_ssize_t i = 0; i < PyBytes_GET_SIZE(runs) / (Py_ssize_t)sizeof(Numbers); i++) {
+        Numbers run = numbers_at(PyBytes_AS_STRING(runs), i);
         for (; run.last > 0; run.last--, row++, sizes += sizeof(int32_t)) {
             int32_t size;
             memcpy(&size, sizes, sizeof(size));
@@ -215,42 +217,37 @@ fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, const P
     }
 }
 
-/* The buffer of a bytearray or a view that can be written to; 0, or -1: an exception, or declined if none is set. */
+/* As hold(), of what can be written to. */
 static int
 hold_writable(PyObject *owner, Py_buffer *buffer)
 {
-    if (!PyByteArray_CheckExact(owner) && !PyMemoryView_Check(owner))
+    if (hold(owner, buffer) < 0)
         return -1;
-    if (PyObject_GetBuffer(owner, buffer, PyBUF_WRITABLE) == 0)
+    if (!buffer->readonly)
         return 0;
-    if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
-        PyErr_Clear(); /* read-only, not contiguous, or released */
+    PyBuffer_Release(buffer);
     return -1;
 }
 
+/* Runs and sizes are bytes, which cannot be the memory of the columns: they do not change while these are filled. */
 PyObject *
 frames_into(PyObject *const *args)
 {
-    Py_buffer columns, runs, sizes;
+    Py_buffer columns;
     int64_t all, row, start;
-    if (!number_in(args[3], 0, INT64_MAX >> 2, &start) || hold(args[4], &runs) < 0)
+    PyObject *runs = args[4], *sizes = args[5];
+    if (!number_in(args[3], 0, INT64_MAX >> 2, &start) || !PyBytes_CheckExact(runs) || !PyBytes_CheckExact(sizes))
         return NULL;
-    PyObject *made = NULL;
-    if (hold(args[5], &sizes) == 0) {
-        Py_ssize_t count = sizes.len / (Py_ssize_t)sizeof(int32_t);
-        if (sizes.len % (Py_ssize_t)sizeof(int32_t) == 0 && check_runs(&runs, count) == 0 &&
-            hold_writable(args[0], &columns) == 0) {
-            if (number_in(args[1], 0, columns.len / COLUMN_BYTES, &all) && number_in(args[2], 0, all, &row) &&
-                count <= all - row) {
-                fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, &runs, sizes.buf);
-                made = Py_NewRef(Py_None);
-            }
-            PyBuffer_Release(&columns);
-        }
-        PyBuffer_Release(&sizes);
-    }
-    PyBuffer_Release(&runs);
-    return made;
+    Py_ssize_t count = PyBytes_GET_SIZE(sizes) / (Py_ssize_t)sizeof(int32_t);
+    if (PyBytes_GET_SIZE(sizes) % (Py_ssize_t)sizeof(int32_t) != 0 || check_runs(runs, count) < 0 ||
+        hold_writable(args[0], &columns) < 0)
+        return NULL;
+    int fits = number_in(args[1], 0, columns.len / COLUMN_BYTES, &all) && number_in(args[2], 0, all, &row) &&
+               count <= all - row;
+    if (fits)
+        fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, runs, PyBytes_AS_STRING(sizes));
+    PyBuffer_Release(&columns);
+    return fits ? Py_NewRef(Py_None) : NULL;
 }
 
 /* --- copies ------------------------------------------------------------------------------------------------------ */

@@ -192,7 +192,8 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or declined if none is set. */
+/* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or
+   declined if none is set. */
 PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);

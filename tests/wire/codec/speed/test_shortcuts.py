@@ -274,6 +274,24 @@ def test_frames_are_written_into_their_rows_of_the_columns() -> None:
         assert columns[120:] == b"\xff\0\1\1\xff\xff\0\0\0\xff"
 
 
+def test_runs_in_the_memory_of_the_columns_are_read_before_it_is_written() -> None:
+    runs, found = numbers(0, 2, 6) + numbers(0, 2, 1), []
+    for call in pairs()["frames_into"]:
+        columns = bytearray(26 * 9)
+        columns[: len(runs)] = runs
+        call(columns, 9, 0, 100, memoryview(columns)[: len(runs)], bytes(4 * 7))
+        found.append(columns)
+    assert found[0] == found[1]
+    assert Struct("<9q").unpack_from(found[0], 72) == (*[1] * 7, 0, 0)
+
+
+def test_memory_of_other_elements_than_bytes_is_refused() -> None:
+    for name, memory in (("copy_into", "q"), ("add_piece", "q"), ("frames_into", "b")):
+        for call in pairs()[name]:
+            arguments = memoryview(bytearray(26 * 8)).cast(memory), *plain()[name][1:]
+            assert outcome(call, *arguments)[0] is ValueError
+
+
 @given(st.integers(0, 200), st.sampled_from((0, 1, 63, 64, 65, 200, 5000)), st.integers(0, 70), KINDS)
 def test_bytes_are_copied_to_any_place(at: int, size: int, room: int, kind: Callable[[bytes], Any]) -> None:
     data = bytes(each % 251 for each in range(size))
