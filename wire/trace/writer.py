@@ -272,7 +272,9 @@ class TraceWriter:
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
-        return self._size >= self.block_bytes or self._records._overhead >= _MOST_OVERHEAD * self.block_bytes
+        records = self._records
+        size = max(self._size, records._size)  # what came since the last block, and what this one holds
+        return size >= self.block_bytes or records._overhead >= _MOST_OVERHEAD * self.block_bytes
 
     def room(self, connection: int = 0, direction: int = 0) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
@@ -310,7 +312,6 @@ class TraceWriter:
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
         self._put(ts_ns, connection, side, kind, data)
-        self._size += len(data)
         self._wait(ts_ns)
 
     def due(self, now_ns: int) -> bool:
