@@ -9,7 +9,7 @@ from segstore.client.groups.changes import (
     SegmentsReleased,
 )
 from segstore.client.groups.checkpoints import Checkpoint
-from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.groups.group import GroupRetention, GroupStart, ReaderGroup
 from segstore.client.groups.positions import GroupMetrics, SegmentLag
 from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 
@@ -21,6 +21,7 @@ __all__ = [
     "GroupListener",
     "GroupMetrics",
     "GroupReader",
+    "GroupRetention",
     "GroupStart",
     "Position",
     "ReaderGroup",

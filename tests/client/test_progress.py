@@ -23,7 +23,7 @@ from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
-from segstore.client.stream.synchronizer import encode_initial
+from segstore.wire.state_records import encode_initial
 from segstore.wire import (
     AppendSetup,
     Command,

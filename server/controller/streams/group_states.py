@@ -1,8 +1,8 @@
 """The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
 
-Clients in Rust and Python have a table of entries; clients in Java have a stream of updates, whose mark says where the
-last whole state is. Invariant: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read. Refused: a state that
-no group has written, and a larger one.
+Clients in Rust and Python have a table of entries; those in Java and this package's have a stream of updates, whose
+mark says where the last whole state is. Invariant: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read.
+Refused: a state that no group has written, and a larger one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, 
 from segstore.wire import NoSuchSegment
 from segstore.wire.inspect import payload_parts
 from segstore.wire.names import segment_name
-from segstore.wire.reader_groups import ReplayedGroup, StoredGroup, decode_key
+from segstore.wire.reader_groups import GroupState, StoredGroup, decode_key
 
 _MARK: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
@@ -87,7 +87,7 @@ async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> Shar
     start = max(info.start_offset, await segments.attribute(segment, _MARK) or 0)
     if info.write_offset - start > _MOST_BYTES:
         raise _too_large(segment)
-    replayed = ReplayedGroup()
+    replayed = GroupState(keeps_checkpoints=False)
     data = await segments.read_segment(segment, start, info.write_offset - start)
     for number, part in enumerate(payload_parts(data), 1):
         if number % _AT_ONCE == 0:
@@ -95,12 +95,12 @@ async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> Shar
         try:
             if part.kind != "event":
                 raise ValueError(f"{part.kind} of {part.size} bytes")
-            replayed.apply(bytes(part.data))
+            replayed.apply_record(bytes(part.data))
         except ValueError as error:
             raise errors.IllegalState(f"{segment} has an event that no reader group has: {error}") from error
     config = scope.reader_groups.get(group)
     streams = [] if config is None else sorted(config.starting_cuts)
-    return SharedState("stream", streams, replayed.positions(), replayed.unassigned, set(replayed.future))
+    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, set(replayed.future))
 
 
 def _too_large(segment: str) -> errors.IllegalState:

@@ -327,7 +327,7 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
         await fill(pravega, 600, segments=5)
         await pravega.controller.seal_stream("a", "s")
         mock.faults.load(FaultSettings(seed=seed))
-        for what in ("UPDATE_TABLE_ENTRIES", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
+        for what in ("CONDITIONAL_APPEND", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
             mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
         got: list[GroupEvent] = []
         crashes = 0
@@ -363,14 +363,14 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
         assert len(got) == 600 or crashes
 
 
-async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline(pravega: Client) -> None:
+async def test_a_reader_of_a_group_that_was_deleted_and_made_again_has_none(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
         await take(reader, 1)
         await shared.delete()
         async with group(pravega) as again:
             reader._due.set()
-            with pytest.raises(ReaderOffline):
+            with pytest.raises(NoSuchReaderGroup):
                 async with asyncio.timeout(60):
                     await take(reader, 6)
             assert await again.readers() == []
@@ -384,7 +384,7 @@ async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline(mock: Mo
             reader = shared.reader("r")
             await reader.open()
             await take(reader, 3)
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", do="hold")
             with pytest.raises(RequestTimedOut, match="did not go offline within 100 ms"):
                 await reader.aclose()
             mock.faults.clear(rule)
@@ -395,7 +395,7 @@ async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind()
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 3, segments=1)
         async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", do="hold")
             opening = asyncio.create_task(shared.reader("r").open())
             await mock.faults.wait_held(rule)
             opening.cancel()
@@ -411,7 +411,7 @@ async def test_a_reader_that_is_cancelled_while_it_joins_does_not_stay_online() 
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 10, segments=2)
         async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="hold")
             reader = shared.reader("r")
             opening = asyncio.create_task(reader.open())
             await mock.faults.wait_held(rule)
@@ -429,7 +429,7 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 10, segments=1)
         async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="hold")
             late = asyncio.create_task(shared.reader("r").open())
             await mock.faults.wait_held(rule)
             async with shared.reader("r") as first:

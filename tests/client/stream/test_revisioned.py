@@ -14,7 +14,7 @@ from segstore.client import errors
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, SegmentRequests
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.client.stream.revisioned import MARK_ATTRIBUTE
-from segstore.client.stream.synchronizer import decode_record, encode_initial, encode_updates
+from segstore.wire.state_records import decode_record, encode_initial, encode_updates
 from segstore.server import FaultSettings, MockSegmentStore
 from segstore.wire import (
     AppendSetup,
