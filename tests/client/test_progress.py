@@ -18,39 +18,31 @@ from segstore.client.controller import Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import Answer
 from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
-from segstore.client.groups.state import GroupState
-from segstore.client.groups.table import GroupTable
+from segstore.client.groups.shared import SharedGroup
+from segstore.client.groups.state import Draft
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
-from segstore.wire.state_records import encode_initial
 from segstore.wire import (
     AppendSetup,
     Command,
     ConditionalAppend,
     ConditionalCheckFailed,
-    ErrorMessage,
-    ErrorMessageCode,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
     ReadSegment,
-    ReadTableEntriesDelta,
     SegmentAttribute,
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentRead,
     SetupAppend,
     StreamSegmentInfo,
-    TableEntries,
-    TableEntriesDeltaRead,
-    TableEntry,
-    TableKey,
-    TableValue,
     WrongHost,
 )
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
-from segstore.wire.reader_groups import encode_key
+from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState
+from segstore.wire.state_records import encode_initial
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 
 ATTEMPTS = 5
@@ -153,30 +145,34 @@ async def read(pool: ConnectionPool, controller: Controller, store: FixedStore) 
 
 
 class Group:
-    """The table of a reader group of one reader, in memory."""
+    """The state of a reader group of one reader, in memory."""
 
-    segment = "a/g_kvtable/0.#epoch.0"
+    group, stream = "a/g", "a/_RGg"
 
     def __init__(self) -> None:
-        self.state = GroupState("a/g")
-        self.state.config = cast("Any", type("Config", (), {"refresh_ms": 1.0}))
-        self.state.unassigned[SEGMENT] = 0
+        self.state = GroupState()
+        self.state.apply(InitialState(GroupConfig({"a/s": {}}, refresh_ms=1), {SEGMENT: 0}, {}))
 
     async def fetch(self) -> GroupState:
         return self.state
 
-    async def change(self, decide: Callable[[GroupState], Any]) -> Any:
+    async def change(self, decide: Callable[[Draft], Any]) -> Any:
         await asyncio.sleep(0)
-        return decide(self.state)
+        draft = Draft(self.group, self.state)
+        decided = decide(draft)
+        self.state = draft.state
+        return decided
 
-    async def change_or_undo(self, decide: Callable[[GroupState], Any], *_: object) -> Any:
+    async def change_or_undo(self, decide: Callable[[Draft], Any], *_: object) -> Any:
         return await self.change(decide)
 
-    def close(self) -> None: ...
+    async def compact_if_due(self) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with GroupReader(Cluster(pool, controller, store), cast("GroupTable", Group()), "r") as reader:
+    async with GroupReader(Cluster(pool, controller, store), cast("SharedGroup", Group()), "r") as reader:
         await reader.read()
 
 
@@ -374,28 +370,6 @@ async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> N
         async for _ in liar.controller.list_scopes():
             pass
     assert liar.asked == 1
-
-
-@pytest.mark.parametrize("goes", ["nowhere", "back", "to the beginning"])
-async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str) -> None:
-    entries = TableEntries([TableEntry(TableKey(encode_key("x", None), 1), TableValue(b""))])
-
-    def script(peer: ScriptedPeer, command: Command) -> None:
-        assert isinstance(command, ReadTableEntriesDelta)
-        request_id, segment, at = command.request_id, command.segment, command.from_position
-        if goes == "to the beginning" and at:
-            code = ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            peer.send(ErrorMessage(request_id, segment, "that is no position", code))
-            return
-        position = {"nowhere": at, "back": at - 1}.get(goes, 100) if at else 100
-        peer.send(TableEntriesDeltaRead(request_id, segment, entries, False, False, position))
-
-    async with store_of(script) as (peer, pool, store):
-        table = GroupTable(pool, store, "a", "g")
-        with pytest.raises(PeerRefused if goes == "to the beginning" else ProtocolViolation):
-            await table.fetch()
-        table.close()
-        assert got(peer, ReadTableEntriesDelta) <= 4
 
 
 # --- writers that have nothing to write -----------------------------------------------------------------------------

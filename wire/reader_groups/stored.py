@@ -1,7 +1,7 @@
 """The state of a reader group as the entries of its table hold it, without changes. Pure.
 
-A group consists of maps in one table: online readers with their segments and offsets, unassigned segments, future
-segments with the predecessors that must be read first, and checkpoints. Refused: entries that are malformed
+A group consists of maps in one table: online readers with their segments and offsets, unassigned segments, and
+future segments with the predecessors that must be read first. Refused: entries that are malformed
 (`ValueError`); unknown maps are ignored. Follows `ReaderGroupState` (pravega-client-rust).
 """
 
@@ -11,14 +11,11 @@ from typing import Final, TypeVar
 
 from segstore.wire.reader_groups.table import (
     TOMBSTONE,
-    CheckpointEntry,
-    GroupConfig,
     check_segment,
-    decode_checkpoint,
-    decode_config,
     decode_offset,
     decode_offsets,
     decode_predecessors,
+    decode_streams,
     decode_value,
 )
 
@@ -26,12 +23,6 @@ CONFIG: Final = "config"
 ASSIGNED: Final = "assigned_segments"
 UNASSIGNED: Final = "unassigned_segments"
 FUTURE: Final = "future_segments"
-CHECKPOINTS: Final = "checkpoints"
-"""Only our client knows this map."""
-
-DISTANCE: Final = "distance_to_tail"
-"""The official client writes this for each reader but does not use it."""
-
 ONLY: Final = "default"
 """The only key of the map `CONFIG`."""
 
@@ -42,21 +33,17 @@ class StoredGroup:
     """The state of one group.
 
     Attributes:
-        config: None until the group is created.
+        streams: the group's streams, as "scope/stream".
         readers: online reader → segment → offset.
         unassigned: segment → offset.
         future: segment → ids of the predecessors that must be read first.
-        checkpoints: those in progress, by name.
-        distances: readers that have an entry in the map `DISTANCE`.
     """
 
     def __init__(self) -> None:
-        self.config: GroupConfig | None = None
+        self.streams: list[str] = []
         self.readers: dict[str, dict[str, int]] = {}
         self.unassigned: dict[str, int] = {}
         self.future: dict[str, set[int]] = {}
-        self.checkpoints: dict[str, CheckpointEntry] = {}
-        self.distances: set[str] = set()
 
     def take(self, outer: str, inner: str, value: bytes | None) -> None:
         """Applies an entry read from the table; value None if it was removed. Unknown maps are ignored.
@@ -68,17 +55,13 @@ class StoredGroup:
         if outer in (UNASSIGNED, FUTURE) and not gone:
             check_segment(inner)
         if outer == CONFIG and inner == ONLY:
-            self.config = None if gone else decode_config(data)
+            self.streams = [] if gone else decode_streams(data)
         elif outer == ASSIGNED:
             _put(self.readers, inner, None if gone else decode_offsets(data))
         elif outer == UNASSIGNED:
             _put(self.unassigned, inner, None if gone else decode_offset(data))
         elif outer == FUTURE:
             _put(self.future, inner, None if gone else set(decode_predecessors(data)))
-        elif outer == CHECKPOINTS:
-            _put(self.checkpoints, inner, None if gone else decode_checkpoint(data))
-        elif outer == DISTANCE:
-            (self.distances.discard if gone else self.distances.add)(inner)
 
 
 def _put(entries: dict[str, V], key: str, value: V | None) -> None:

@@ -112,11 +112,16 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
 
 
 def _segment(name: str, reader: str | None, offset: int | None, info: StreamSegmentInfo | None) -> m.GroupSegment:
+    status: Literal["later", "unassigned", "assigned"] = "unassigned" if reader is None else "assigned"
+    if offset is None:
+        status = "later"
+    elif offset < 0:  # by which readers in Java mean the segment's end
+        offset = None if info is None else info.write_offset
     lag = None if info is None else max(0, info.write_offset - max(offset or 0, info.start_offset))
     return m.GroupSegment(
         name=_text(name),
         reader=None if reader is None else _text(reader),
-        status="later" if offset is None else "unassigned" if reader is None else "assigned",
+        status=status,
         offset=offset,
         length=None if info is None else info.write_offset,
         lag_bytes=lag,

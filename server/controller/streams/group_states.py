@@ -76,8 +76,7 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedS
             break
         if entries > _MOST_ENTRIES or size > _MOST_BYTES:
             raise _too_large(segment)
-    streams = [] if stored.config is None else sorted("/".join(each) for each in stored.config.streams)
-    return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future))
+    return SharedState("table", sorted(stored.streams), stored.readers, stored.unassigned, set(stored.future))
 
 
 async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState:

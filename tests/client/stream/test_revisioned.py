@@ -14,7 +14,6 @@ from segstore.client import errors
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, SegmentRequests
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.client.stream.revisioned import MARK_ATTRIBUTE
-from segstore.wire.state_records import decode_record, encode_initial, encode_updates
 from segstore.server import FaultSettings, MockSegmentStore
 from segstore.wire import (
     AppendSetup,
@@ -27,6 +26,7 @@ from segstore.wire import (
 )
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
+from segstore.wire.state_records import decode_record, encode_initial, encode_updates
 from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, create, endpoint, settings
 
 SEGMENT = "a/log/0.#epoch.0"
