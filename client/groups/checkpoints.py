@@ -11,7 +11,7 @@ be removed together; then readers take it, and it has no effect. Follows `Reader
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -45,30 +45,31 @@ async def checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout
 
     cancel = partial(Draft.cancel_checkpoint, name=name)
     await shared.fetch()
-    future = await shared.change_or_undo(begin, cancel, f"the checkpoint {name}")
-    end = cancel
-    try:
-        positions = await finished_positions(cluster, future)
-        async with within(timeout_ms, lambda: _late(shared, name), stream=shared.stream, checkpoint=name):
-            positions |= await resolved(cluster, await _complete(cluster, shared, name))
-        end = partial(Draft.end_checkpoint, name=name)
-    finally:
-        await shared.change(end)
+    with shared.watching(name) as taken:
+        future = await shared.change_or_undo(begin, cancel, f"the checkpoint {name}")
+        end = cancel
+        try:
+            positions = await finished_positions(cluster, future)
+            async with within(timeout_ms, lambda: _late(shared, name), stream=shared.stream, checkpoint=name):
+                positions |= await resolved(cluster, await _complete(cluster, shared, name, taken))
+            end = partial(Draft.end_checkpoint, name=name)
+        finally:
+            await shared.change(end)
     return Checkpoint(name, cuts_of(positions))
 
 
-async def _complete(cluster: Cluster, shared: SharedGroup, name: str) -> Mapping[str, int]:
+async def _complete(
+    cluster: Cluster, shared: SharedGroup, name: str, taken: Callable[[], Mapping[str, int] | None]
+) -> Mapping[str, int]:
     """Waits until a checkpoint is complete; returns its positions."""
     asked = 0
-    while True:
-        found = shared.state.checkpoints
-        if name not in found.positions:
+    while (positions := taken()) is None:
+        if name not in shared.state.checkpoints.waiting:
             raise ConditionFailed(f"another client removed the checkpoint {name}", stream=shared.stream)
-        if name not in found.waiting:
-            return found.positions[name]
         asked += 1
         await asyncio.sleep(POLLS.delay_ms(asked, cluster.pool.random) / 1000)
         await shared.fetch()
+    return positions
 
 
 def _late(shared: SharedGroup, name: str) -> str:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
 from segstore.client.errors import ClientError, NoSuchReaderGroup, NoSuchStream
 from segstore.client.groups.state import Draft
-from segstore.client.stream import RevisionedStream, StateSynchronizer
+from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.wire.reader_groups import GroupState, InitialState, encode_update
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,28 @@ class _Rules:
         return state.encode()
 
 
+@dataclass(eq=False)
+class _Watched:
+    """A checkpoint; its positions once it was complete in any state that was read."""
+
+    name: str
+    positions: Mapping[str, int] | None = None
+
+
+class _Synchronizer(StateSynchronizer[GroupState]):
+    """A group's state. Notes checkpoints that are complete in a state between two that callers see."""
+
+    def __init__(self, stream: RevisionedStream, watched: set[_Watched]) -> None:
+        super().__init__(stream, _Rules())
+        self._watched = watched
+
+    def _take(self, revision: Revision, record: bytes) -> None:
+        super()._take(revision, record)
+        for each in self._watched:
+            if each.positions is None and self.state is not None:
+                each.positions = self.state.checkpoints.complete(each.name)
+
+
 class SharedGroup:
     """The state of one group.
 
@@ -72,7 +95,8 @@ class SharedGroup:
         self._random = cluster.pool.random
         self._close_s = cluster.pool.settings.close_timeout_ms / 1000
         self._lock = asyncio.Lock()
-        self._synchronizer: StateSynchronizer[GroupState] | None = None
+        self._synchronizer: _Synchronizer | None = None
+        self._watched: set[_Watched] = set()
 
     @property
     def stream(self) -> str:
@@ -83,14 +107,14 @@ class SharedGroup:
         """Returns the error for a group that does not exist."""
         return NoSuchReaderGroup(f"reader group {self.group} does not exist", stream=self.stream)
 
-    async def _opened(self) -> StateSynchronizer[GroupState]:
+    async def _opened(self) -> _Synchronizer:
         if self._synchronizer is None:
             segments = await self._cluster.controller.current_segments(self.scope, _PREFIX + self.name)
             if not segments:
                 raise self.missing()
             pool, name = self._cluster.pool, segments[0].name
             stream = RevisionedStream(pool, self._locations, name, recovers=self._recovers)
-            self._synchronizer = StateSynchronizer(stream, _Rules())
+            self._synchronizer = _Synchronizer(stream, self._watched)
         return self._synchronizer
 
     @contextmanager
@@ -128,7 +152,7 @@ class SharedGroup:
             self._took(synchronizer)
             return self.state
 
-    def _took(self, synchronizer: StateSynchronizer[GroupState]) -> None:
+    def _took(self, synchronizer: _Synchronizer) -> None:
         assert synchronizer.state is not None
         self.state = synchronizer.state
 
@@ -176,6 +200,29 @@ class SharedGroup:
         finally:
             changing.cancel()
             await asyncio.gather(changing, return_exceptions=True)
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self, checkpoint: str) -> Iterator[Callable[[], Mapping[str, int] | None]]:
+        """Yields a function that returns the positions of a checkpoint, segment → offset; None if it is not complete.
+
+        They are known even if other clients have forgotten the checkpoint since it was complete.
+        """
+
+        watched = _Watched(checkpoint)
+
+        def taken() -> Mapping[str, int] | None:
+            found = watched.positions
+            return self.state.checkpoints.complete(checkpoint) if found is None else found
+
+        self._watched.add(watched)
+        try:
+            yield taken
+        finally:
+            self._watched.remove(watched)
+
+    # --- the stream -------------------------------------------------------------------------------------------------
 
     async def compact_if_due(self) -> None:
         """Writes the whole state now and then, so that new readers read only what follows."""

@@ -77,6 +77,10 @@ class Checkpoints:
         """Returns the names of those in progress, silent ones apart."""
         return [name for name in self.names if name in self.waiting and SILENT not in name]
 
+    def complete(self, name: str) -> dict[str, int] | None:
+        """Returns the positions of a checkpoint that is complete; None if it is not, or is not kept."""
+        return None if name in self.waiting else self.positions.get(name)
+
     def take(self, name: str, reader: str, positions: dict[str, int]) -> None:
         waiting = self.waiting.get(name)
         if waiting is None:

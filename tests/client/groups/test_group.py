@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from segstore.client.client import Client
+from segstore.client.controller import TableConfig
 from segstore.client.errors import (
     Closed,
+    ConditionFailed,
     NoSuchReaderGroup,
     NoSuchStream,
     ReaderExists,
@@ -19,9 +21,11 @@ from segstore.client.errors import (
     RequestRejected,
     RequestTimedOut,
 )
-from segstore.client.groups import GroupEvent, GroupReader
+from segstore.client.groups import CheckpointTaken, GroupChange, GroupEvent, GroupReader
+from segstore.client.tables import TableSegment
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
+from segstore.wire.reader_groups import SILENT
 from tests.client.groups.support import KEYS, client, fill, group
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -253,6 +257,37 @@ async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) 
         group(pravega, refresh_ms=0)
 
 
+async def test_a_group_whose_state_is_in_a_table_is_refused_and_a_table_of_the_name_is_none(pravega: Client) -> None:
+    await fill(pravega, 5, segments=1)
+    async with pravega.segment_requests() as requests:
+        await TableSegment(requests, "a/old_kvtable/0.#epoch.0").create()
+    for streams in ((), ("s",)):
+        with pytest.raises(ConditionFailed, match="reader group a/old has its state in a table, as clients in Rust"):
+            await group(pravega, "old", streams=streams).open()
+    await pravega.controller.create_table("a", "new", TableConfig(primary_key_bytes=2))
+    async with group(pravega, "new") as shared, shared.reader("r") as reader:
+        assert len(await take(reader, 5)) == 5
+
+
+async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_with(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    changes: list[GroupChange] = []
+    async with group(pravega, checkpoint_ms=20) as shared, shared.reader("r", listener=changes.append) as reader:
+        await take(reader, 10)
+        await shared._shared.change(lambda draft: draft.begin_checkpoint(f"cuts{SILENT}"))
+        reading = asyncio.create_task(reader.read())
+
+        async def both() -> bool:
+            found = (await shared._state()).checkpoints
+            return not found.awaited("r") and found.last is not None
+
+        await until(both)
+        reading.cancel()
+        names = [each.name for each in changes if isinstance(each, CheckpointTaken)]
+        assert names
+        assert not [name for name in names if SILENT in name]
+
+
 async def test_readers_of_a_deleted_group_end_and_its_name_is_free(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     for _ in range(2):
@@ -327,7 +362,7 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
         await fill(pravega, 600, segments=5)
         await pravega.controller.seal_stream("a", "s")
         mock.faults.load(FaultSettings(seed=seed))
-        for what in ("CONDITIONAL_APPEND", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
+        for what in ("CONDITIONAL_APPEND", "GET_STREAM_SEGMENT_INFO", "READ_SEGMENT"):
             mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
         got: list[GroupEvent] = []
         crashes = 0
