@@ -110,7 +110,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         starts: dict[str, _Start] = {each: given.get(each, "head") for each in names}
         for stream, start in starts.items():
             if isinstance(start, Mapping):
-                checked_cut(*stream.split("/", 1), start)
+                checked_cut(*_parts(stream), start)
         return starts
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
@@ -139,7 +139,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         asked = self._config._replace(starts=await self._cuts(self._starts), id=uuid4())
         for stream, cut in asked.starts.items():
             if not cut:
-                await cluster.controller.head(*stream.split("/", 1))  # raises NoSuchStream
+                await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
         # Another client may have created it meanwhile, and its configuration holds.
         config = await cluster.controller.create_reader_group(self.scope, self.name, asked)
         await self._shared.initialise(await initial_state(cluster.controller, config))
@@ -149,7 +149,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         found: dict[str, Mapping[int, int]] = {}
         for stream, start in starts.items():
             if start == "tail":
-                found[stream] = await tail_of(self._cluster, *stream.split("/", 1))
+                found[stream] = await tail_of(self._cluster, *_parts(stream))
             else:
                 found[stream] = {} if start == "head" else dict(start)
         return found
@@ -254,10 +254,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             own = f"{self.scope}/{self.name}"
             raise ConditionFailed(f"the retention of the reader group {own} is {config.retention!r}, not 'manual'")
         for name, cut in cuts.items():
-            stream = _full(self.scope, name).split("/", 1)
-            await self._cluster.controller.update_subscriber_cut(
-                *stream, self._shared.group, config, checked_cut(*stream, cut)
-            )
+            scope, stream = _parts(_full(self.scope, name))
+            checked = checked_cut(scope, stream, cut)
+            await self._cluster.controller.update_subscriber_cut(scope, stream, self._shared.group, config, checked)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -292,3 +291,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
 def _full(scope: str, stream: str) -> str:
     return stream if "/" in stream else f"{scope}/{stream}"
+
+
+def _parts(full_name: str) -> tuple[str, str]:
+    scope, _, stream = full_name.partition("/")
+    return scope, stream

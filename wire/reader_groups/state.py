@@ -127,6 +127,14 @@ class GroupState:
         ranges: segment → its key range, of those that are known.
     """
 
+    readers: dict[str, dict[str, int]]
+    unassigned: dict[str, int]
+    future: dict[str, set[int]]
+    distances: dict[str, int]
+    ranges: dict[str, Range]
+    _followers: defaultdict[int, set[str]]
+    """The segments of `future` by id of a predecessor; also segments that have left it."""
+
     def __init__(self, *, keeps_checkpoints: bool = True) -> None:
         """keeps_checkpoints: without, less than the records is held, whatever they are."""
         self._keeps_checkpoints = keeps_checkpoints
@@ -181,8 +189,9 @@ class GroupState:
         return encode_object([first, second, Output().flag(self.updating)], kind=COMPACT)
 
     def _segments(self) -> Iterator[str]:
-        for names in (self.future, *self.readers.values(), self.unassigned, self.read):
-            yield from names
+        yield from self.future
+        for segments in (*self.readers.values(), self.unassigned, self.read):
+            yield from segments
 
     def _restore(self, revisions: list[Input]) -> None:
         read = revisions[0]
@@ -209,16 +218,15 @@ class GroupState:
     def _start(self, update: InitialState) -> None:
         self.config = update.config
         self.checkpoints = Checkpoints()
-        self.readers: dict[str, dict[str, int]] = {}
+        self.readers = {}
         self.unassigned = dict(update.starts)
-        self.future: dict[str, set[int]] = {}
+        self.future = {}
         self.read = dict(update.starts)
         self.ends = dict(update.ends)
-        self.distances: dict[str, int] = {}
+        self.distances = {}
         self.updating = update.updating
-        self.ranges: dict[str, Range] = {}
-        self._followers: defaultdict[int, set[str]] = defaultdict(set)
-        """The segments of `future` by id of a predecessor; also segments that have left it."""
+        self.ranges = {}
+        self._followers = defaultdict(set)
 
     def _add(self, update: AddReader) -> None:
         if update.reader in self.readers:
