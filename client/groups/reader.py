@@ -14,6 +14,7 @@ counts the skipped bytes; it finishes segments between any two events, not only 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections import deque
@@ -26,7 +27,15 @@ from uuid import uuid4
 from segstore.client.attempts import Attempts
 from segstore.client.cluster import Cluster
 from segstore.client.controller import Successor, parts_of
-from segstore.client.errors import Closed, NoSuchReaderGroup, ReaderOffline, SegmentMissing, SegmentTruncated
+from segstore.client.errors import (
+    Closed,
+    NoSuchReaderGroup,
+    NoSuchStream,
+    ReaderOffline,
+    RequestRejected,
+    SegmentMissing,
+    SegmentTruncated,
+)
 from segstore.client.groups.changes import (
     CheckpointTaken,
     GroupChange,
@@ -43,6 +52,8 @@ from segstore.client.lifecycle import OpenedBefore, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
 from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupState
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 200
 """Maximum number of segments acquired or released by one change."""
@@ -253,7 +264,7 @@ class GroupReader(OpenedBefore):
             await renew(self._cluster, self._shared)
         awaited = state.checkpoints.awaited(self.name)
         if not awaited:
-            await self._give_up(min(share(state, self.name).release, _AT_ONCE))
+            await self._give_up(min(share(state, self.name).release, _AT_ONCE) - len(self._given_up))
         self._taken = {name: positions for name, positions in self._taken.items() if name in awaited}
         if self._over:
             self._taken |= {name: {} for name in awaited}
@@ -315,7 +326,11 @@ class GroupReader(OpenedBefore):
         if config is None or last is None or config.retention != "automatic" or state.checkpoints.published:
             return
         for cut in cuts_of(await resolved(self._cluster, last)).values():
-            await self._cluster.controller.update_subscriber_cut(cut.scope, cut.stream, group, config, cut)
+            try:
+                await self._cluster.controller.update_subscriber_cut(cut.scope, cut.stream, group, config, cut)
+            except (RequestRejected, NoSuchStream) as refused:  # the stream keeps more than it has to
+                said = "the checkpoint of %s does not bound the retention of %s/%s: %r"
+                log.warning(said, group, cut.scope, cut.stream, refused, extra={"stream": cut.stream})
         await self._shared.change(lambda draft: draft.add(CheckpointPublished(True)))
 
     def _want(self, checkpoints: Iterable[str]) -> None:
@@ -331,10 +346,10 @@ class GroupReader(OpenedBefore):
             self._ahead.came.set()
 
     async def _give_up(self, count: int) -> None:
-        """Stops reading `count` segments of which the user holds no event."""
+        """Stops reading up to `count` segments of which the user holds no event; none if it is negative."""
         busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
-        await self._stop(free[:count])
+        await self._stop(free[: max(0, count)])
 
     async def _following(self, end: _End) -> list[Successor]:
         if end.segment in self._shared.state.ends:

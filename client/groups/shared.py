@@ -109,7 +109,10 @@ class SharedGroup:
 
     async def _opened(self) -> _Synchronizer:
         if self._synchronizer is None:
-            segments = await self._cluster.controller.current_segments(self.scope, _PREFIX + self.name)
+            try:
+                segments = await self._cluster.controller.current_segments(self.scope, _PREFIX + self.name)
+            except NoSuchStream:
+                segments = []
             if not segments:
                 raise self.missing()
             pool, name = self._cluster.pool, segments[0].name

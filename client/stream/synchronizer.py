@@ -77,6 +77,10 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
                 async for entry in self._stream.read(start):
                     self._take(entry.revision, entry.data)
                 return self.state
+            except ValueError as shorter:
+                raise ProtocolViolation(
+                    f"{start.segment} is shorter than it was: {shorter}", segment=start.segment
+                ) from shorter
             except SegmentTruncated as truncated:
                 self.state = self.revision = None  # updates are missing: restart from an initial record
                 pause_s = attempts.failed(truncated)
