@@ -168,3 +168,19 @@ async def test_a_stream_keeps_what_its_group_has_not_read(pravega: Client) -> No
         await shared.update_retention({"s": {0: 8}, "a/s": {0: 16}})
         with pytest.raises(RequestRejected, match="STREAM_CUT_NOT_VALID"):
             await shared.update_retention({"s": {0: 8}})
+
+
+async def test_a_retention_that_is_refused_does_not_end_a_reader(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(pravega, 10, segments=1)
+
+    async def refused(*_: object) -> None:
+        raise RequestRejected("STREAM_CUT_NOT_VALID")
+
+    monkeypatch.setattr(Controller, "update_subscriber_cut", refused)
+    async with group(pravega, checkpoint_ms=20, retention="automatic") as shared, shared.reader("r") as reader:
+        reading = asyncio.ensure_future(take(reader, 11))
+        await until(lambda: "the checkpoint of a/g does not bound the retention of a/s" in caplog.text)
+        await fill(pravega, 1, start=10)
+        assert numbers(await reading) == list(range(11))

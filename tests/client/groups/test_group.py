@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -20,15 +21,20 @@ from segstore.client.errors import (
     ReaderOffline,
     RequestRejected,
     RequestTimedOut,
+    TokenRefused,
 )
 from segstore.client.groups import CheckpointTaken, GroupChange, GroupEvent, GroupReader
+from segstore.client.groups.shared import SharedGroup
 from segstore.client.tables import TableSegment
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
 from segstore.wire.reader_groups import SILENT
 from tests.client.groups.support import KEYS, client, fill, group
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+KEY = "k" * 64
 
 
 async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
@@ -288,6 +294,33 @@ async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_wi
         assert not [name for name in names if SILENT in name]
 
 
+async def test_segments_that_are_given_up_while_a_checkpoint_begins_are_read_once(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pravega, 40, segments=4)
+    async with group(pravega) as shared, shared.reader("one") as reader:
+        change, begun = SharedGroup.change, asyncio.Event()
+
+        async def late(self: SharedGroup, decide: Any) -> Any:
+            if reader._given_up and not begun.is_set():
+                begun.set()
+                await change(shared._shared, lambda draft: draft.begin_checkpoint("c"))
+            return await change(self, decide)
+
+        monkeypatch.setattr(SharedGroup, "change", late)
+        await change(shared._shared, lambda draft: draft.join("two"))
+        async with asyncio.timeout(60):
+            await begun.wait()
+        reading = asyncio.create_task(take(reader, 40))
+
+        async def released() -> bool:
+            return len((await shared._state()).unassigned) == 2
+
+        await until(released)
+        await shared.reader_offline("two")
+        assert numbers(await reading) == list(range(40))
+
+
 async def test_readers_of_a_deleted_group_end_and_its_name_is_free(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     for _ in range(2):
@@ -475,3 +508,20 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
                     await late
                 assert await shared.readers() == ["r"]
                 assert numbers(await take(first, 10)) == list(range(10))
+
+
+async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group() -> None:
+    """As the Java client's does."""
+    mine = "prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/reader-group:g,READ_UPDATE"
+    accounts = Accounts(["ann:secret:prn::*,READ_UPDATE", f"bob:secret:{mine}"])
+    async with MockCluster(
+        watched=False, auth_key=KEY, authority=Authority(accounts, key=KEY, now_s=time.time)
+    ) as mock:
+        async with client(mock, username="ann", password="secret") as pravega:
+            await fill(pravega, 10)
+            await group(pravega).open()
+        async with client(mock, username="bob", password="secret") as pravega:
+            async with group(pravega) as shared, shared.reader("r") as reader:
+                assert numbers(await take(reader, 10)) == list(range(10))
+            with pytest.raises(TokenRefused):
+                await group(pravega, "other").open()
