@@ -53,7 +53,7 @@ def numbers(events: list[GroupEvent]) -> list[int]:
 
 async def until(reads: Any, deadline_s: float = 60) -> None:
     async with asyncio.timeout(deadline_s):
-        while not await reads():  # noqa: ASYNC110 — what is waited for is in the table
+        while not await reads():  # noqa: ASYNC110 — what is waited for is in the group's state
             await asyncio.sleep(0.01)
 
 
