@@ -176,7 +176,7 @@ docs: $(DEV) ## write the generated pages of docs/ and build the site in build/s
 
 page-picture: $(CORE) ## take the pictures of the live page and of the page of a trace, with chromium
 	@VENV=$(VENV) tools/system_packages.sh chromium "the pictures of pages"
-	$(PY) tools/make_page_picture.py $(ARGS)
+	$(PY) -m tools.make_page_picture $(ARGS)
 
 cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: make cert ARGS=DIR
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(PIP) install -e '.[cert]'
@@ -236,6 +236,8 @@ $(TYPESCRIPT)/.installed: tests/typescript/package-lock.json | $(PY)
 $(PY):
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer and found none;" \
 		"name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "segstore needs Python 3.11 or newer;" \
+		"$(PYTHON) is $$($(PYTHON) --version 2>&1)" >&2; exit 2; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) could not create $(VENV);" \
 		"on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }

@@ -7,7 +7,6 @@ out, for a wheel that any machine can install.
 
 import os
 import re
-import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -24,7 +23,8 @@ extension = Extension(
     optional=True,
 )
 
-repository = tomllib.loads(Path("pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+# Without tomllib, so that an older Python gets as far as the version that the package requires.
+repository = re.findall('^Repository = "(.+)"$', Path("pyproject.toml").read_text("utf-8"), re.MULTILINE)[0]
 _RELATIVE = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|#|mailto:)([^)\s]+)\)")
 
 

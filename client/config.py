@@ -1,8 +1,8 @@
 """Client settings, validated once at construction.
 
-Settings are frozen and keyword-only, with units in their names. `ClientSettings.from_environment()` reads each from
-`SEGSTORE_CLIENT_` plus its name in capitals, such as SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4. A `Backoff` is given
-as JSON.
+Settings are frozen and keyword-only, with units in their names; no time is above 2^31 - 1 ms, 24 days.
+`ClientSettings.from_environment()` reads each from `SEGSTORE_CLIENT_` plus its name in capitals, such as
+SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4. A `Backoff` is given as JSON.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from pydantic import (
 )
 
 from segstore.client.control_api import check_url
-from segstore.client.retry import Backoff
+from segstore.client.retry import LONGEST_MS, Backoff
 from segstore.wire import MAX_FRAME_BYTES
+from segstore.wire.names import MAX_INT32
 
 ENVIRONMENT_PREFIX = "SEGSTORE_CLIENT_"
 
@@ -99,28 +100,29 @@ class ClientSettings(BaseModel):
     max_connections_per_store: int = Field(default=10, ge=1)
     pool_policy: PoolPolicy = "fewest_flows"
     enable_connection_pooling: bool = True
-    idle_connection_s: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    keep_alive_first_s: float = Field(default=20.0, gt=0, allow_inf_nan=False)
-    keep_alive_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    idle_connection_s: float = Field(default=60.0, ge=0, le=LONGEST_MS / 1000)
+    keep_alive_first_s: float = Field(default=20.0, gt=0, le=LONGEST_MS / 1000)
+    keep_alive_s: float = Field(default=10.0, gt=0, le=LONGEST_MS / 1000)
     write_buffer_bytes: int = Field(default=_MIB, ge=0)
     max_frame_bytes: int = Field(default=MAX_FRAME_BYTES, ge=8, le=MAX_FRAME_BYTES)
 
     socket_connection_setup_timeout_ms: float = Field(
         default=10_000.0,
         gt=0,
+        le=LONGEST_MS,
         validation_alias=AliasChoices("socket_connection_setup_timeout_ms", "connections_setup_timeout_ms"),
     )
-    socket_connection_setup_timeout_max_ms: float = Field(default=30_000.0, gt=0)
+    socket_connection_setup_timeout_max_ms: float = Field(default=30_000.0, gt=0, le=LONGEST_MS)
     reconnect_backoff: Backoff = Backoff(initial_ms=50, multiplier=2, max_ms=1000, jitter=0.2)
     least_recently_tried: bool = False
 
-    request_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
-    read_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
+    request_timeout_ms: float = Field(default=30_000.0, gt=0, le=LONGEST_MS)
+    read_timeout_ms: float = Field(default=30_000.0, gt=0, le=LONGEST_MS)
     retry: Backoff = Backoff(initial_ms=1, multiplier=10, max_ms=20_000, jitter=0, max_attempts=10)
-    call_timeout_ms: float = Field(default=60_000.0, gt=0, allow_inf_nan=False)
-    refused_timeout_ms: float = Field(default=10_000.0, gt=0, allow_inf_nan=False)
-    recovery_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)
-    close_timeout_ms: float = Field(default=30_000.0, gt=0, allow_inf_nan=False)
+    call_timeout_ms: float = Field(default=60_000.0, gt=0, le=LONGEST_MS)
+    refused_timeout_ms: float = Field(default=10_000.0, gt=0, le=LONGEST_MS)
+    recovery_timeout_ms: float = Field(default=120_000.0, gt=0, le=LONGEST_MS)
+    close_timeout_ms: float = Field(default=30_000.0, gt=0, le=LONGEST_MS)
 
     append_batching: Literal["turn", "blocks"] = "turn"
     max_batch_bytes: int = Field(default=_MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
@@ -128,13 +130,13 @@ class ClientSettings(BaseModel):
     max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0)
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
     enable_large_events: bool = True
-    max_large_event_bytes: int = Field(default=1024 * _MIB, gt=0, le=(1 << 31) - 1)
+    max_large_event_bytes: int = Field(default=1024 * _MIB, gt=0, le=MAX_INT32)
     large_event_chunk_bytes: int = Field(default=8 * _MIB, ge=8, le=MAX_FRAME_BYTES - 1024)
 
-    transaction_lease_ms: int = Field(default=90_000, gt=0)
-    transaction_commit_timeout_ms: float = Field(default=120_000.0, gt=0, allow_inf_nan=False)
+    transaction_lease_ms: int = Field(default=90_000, gt=0, le=LONGEST_MS)
+    transaction_commit_timeout_ms: float = Field(default=120_000.0, gt=0, le=LONGEST_MS)
 
-    read_size_bytes: int = Field(default=_MIB // 2, ge=8)
+    read_size_bytes: int = Field(default=_MIB // 2, ge=8, le=MAX_INT32)
     read_ahead_bytes: int = Field(default=8 * _MIB, gt=0)
 
     control_api: str | None = None

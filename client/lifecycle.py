@@ -1,7 +1,7 @@
 """Life cycle of the client's objects: `async with` support and a bound on how long closing may take.
 
 A class derives from `OpenedBefore` if it has an `open`, and from one of `ClosedAfter`, `FreedAfter` and `FlushedAfter`
-for its end. `within` is a deadline that raises a client error.
+for its end. `within` is a deadline that raises a client error; `finish` waits for work that cancelling must not stop.
 
 Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
 transactions, define their own `__aexit__`.
@@ -10,7 +10,7 @@ transactions, define their own `__aexit__`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, Self, TypeVar
 
@@ -34,6 +34,7 @@ class _Flushes(_Closes, Protocol):
 
 
 P = TypeVar("P", bound=_Opens)
+T = TypeVar("T")
 
 
 class OpenedBefore:
@@ -100,3 +101,20 @@ async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: A
     except TimeoutError as cause:
         said = otherwise if isinstance(otherwise, str) else otherwise()
         raise RequestTimedOut(f"{said} within {limit_ms:.0f} ms", limit=limit_ms, **facts) from cause
+
+
+async def finish(work: Coroutine[Any, Any, T], name: str) -> T:
+    """Runs work to its end and returns its result, however often the caller is cancelled, which is raised afterwards.
+
+    anyio's cancel scopes cancel every wait in them. The work must end by itself, within a deadline. name: of its task.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled from (None if task.cancelled() else task.exception())
+    return task.result()

@@ -12,13 +12,16 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LONGEST_MS: Final = (1 << 31) - 1
+"""The longest time that gRPC takes, in an int."""
+
 
 class Backoff(BaseModel):
     """A schedule of delays.
 
     initial_ms: delay before the second attempt, without jitter.
     multiplier: factor between consecutive delays.
-    max_ms: upper bound of every delay.
+    max_ms: upper bound of every delay, at most LONGEST_MS.
     jitter: fraction by which a delay is randomly shortened or lengthened.
     max_attempts: total number of attempts; None for no bound.
     """
@@ -27,7 +30,7 @@ class Backoff(BaseModel):
 
     initial_ms: float = Field(gt=0, allow_inf_nan=False)
     multiplier: float = Field(default=2.0, ge=1, allow_inf_nan=False)
-    max_ms: float = Field(gt=0, allow_inf_nan=False)
+    max_ms: float = Field(gt=0, le=LONGEST_MS)
     jitter: float = Field(default=0.2, ge=0, lt=1)
     max_attempts: int | None = Field(default=None, ge=1)
 

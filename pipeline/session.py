@@ -44,6 +44,7 @@ blocks would grow with the square of the trace's size. With more partitions Spar
 
 _SHUFFLE_BYTES: Final = 64 * 1024 * 1024
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_WITHOUT: Final = "`segstore pipeline report --engine local` needs no Java"
 _MASTER: Final = re.compile(r"local(\[[^\]]*\]|-cluster\[[^\]]*\])?|spark://.+|yarn|k8s://.+")
 _CONNECT_S: Final = 5.0
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -138,10 +139,14 @@ def missing() -> SparkMissing | None:
     version = java_version()
     if version is None:
         return SparkMissing(
-            "Java", f"Spark needs Java {JAVA} or newer and found none: install it and set JAVA_HOME, or put it on PATH"
+            "Java",
+            f"Spark needs Java {JAVA} or newer and found none: install it and set JAVA_HOME, or put it on PATH; "
+            f"{_WITHOUT}",
         )
     if version < JAVA:
-        return SparkMissing("Java", f"Spark needs Java {JAVA} or newer; what JAVA_HOME or PATH name is Java {version}")
+        return SparkMissing(
+            "Java", f"Spark needs Java {JAVA} or newer; what JAVA_HOME or PATH name is Java {version}; {_WITHOUT}"
+        )
     return None
 
 

@@ -139,7 +139,8 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         folder = terminalreporter.config.getoption("segstore_record")
         failed = sum(path.endswith(".failed.jsonl") for path in kept)
         terminalreporter.section("segstore recorded")
-        terminalreporter.line(f"{len(kept)} traces in {folder}" + (f", {failed} of failed tests" if failed else ""))
+        traces = "1 trace" if len(kept) == 1 else f"{len(kept)} traces"
+        terminalreporter.line(f"{traces} in {folder}" + (f", {failed} of failed tests" if failed else ""))
 
 
 class _Recordings:
@@ -473,11 +474,26 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
     pytest.fail(f"{said}; the setting segstore_traces names folders", pytrace=False)
 
 
+def _address(uri: str) -> tuple[str, int]:
+    from segstore.wire.endpoint import Endpoint
+
+    return Endpoint.parse(uri)
+
+
+def _has_calls(path: Path) -> bool:
+    from segstore.traces import TraceFile
+    from segstore.wire.trace import RecordKind
+
+    with TraceFile(path) as trace:
+        return any(record.kind is RecordKind.CALL for record in trace.records())
+
+
 @pytest.fixture
 def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iterator[testing.StartTrace]:
     """Answers clients from a trace when called: segstore_trace("file", mode="match", missing="error", pace=None).
 
-    With missing="pass" and no `upstream`, other requests are forwarded to `segstore_server`. At the end of the test
+    With missing="pass" and no `upstream`, other requests are forwarded to `segstore_server`, and if the trace has
+    controller calls, other calls to its controller. At the end of the test
     a request that the trace did not answer is an error, unless check=False; with complete=True, so is an unused one.
     """
     made: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
@@ -494,7 +510,10 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
         path = _find(request, file)
         passes = options.get("missing") == "pass"
         if passes and options.get("upstream") is None:
-            options["upstream"] = request.getfixturevalue("segstore_server").address
+            server = request.getfixturevalue("segstore_server")
+            options["upstream"] = server.address
+            if "upstream_controller" not in options and _has_calls(path):
+                options["upstream_controller"] = _address(server.controller_uri)
         check = not passes if check is None else check
         announce = segstore_hosts.terminal, f"{request.node.nodeid}: {path.name}"
         running = segstore_hosts.get(process).replay(path, announce=announce if check or passes else None, **options)

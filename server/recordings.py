@@ -5,13 +5,15 @@ run at the same time share it. It is a capture like that of `Traffic.trace`: a c
 record of its opening.
 
 Invariants: all recordings together hold at most `max_bytes`, because each reserves its limit until it is stopped; a
-recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded.
+recording that reaches its limit ends there and keeps what it has; delegation tokens are not recorded. A deleted one
+counts as long as it is read.
 """
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from segstore.wire.trace import HEADER_BYTES, Columns, read_header
 
@@ -76,9 +78,9 @@ class KeptRecording:
         self.size += len(block)
         self.records += records
 
-    def trace(self) -> list[bytes]:
-        """Returns the pieces of the capture."""
-        return [self._start, *self._blocks]
+    def trace(self) -> Iterator[bytes]:
+        """Yields the pieces of the capture, as far as it has them now."""
+        yield from (self._start, *self._blocks)
 
     def all_records(self) -> Iterator[Record]:
         """Yields what is recorded now; may continue while it grows."""
@@ -95,6 +97,7 @@ class Recordings:
         self._traffic = traffic
         self._clock = clock
         self._all: dict[str, KeptRecording] = {}
+        self._deleted: WeakSet[KeptRecording] = WeakSet()
         self._started = 0
         traffic.taker = self._take
 
@@ -124,7 +127,7 @@ class Recordings:
         """Starts a recording. name: a free one; one is made up for "". Raises RecordingRefused."""
         if len(self._all) >= _MOST_RECORDINGS:
             raise RecordingRefused(f"there are {_MOST_RECORDINGS} recordings, as many as are kept; delete some first")
-        reserved = sum(each.reserved_bytes for each in self._all.values())
+        reserved = sum(each.reserved_bytes for each in (*self._all.values(), *self._deleted))
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)
             raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")
@@ -154,4 +157,4 @@ class Recordings:
         """Removes a recording, running or not. Raises NoSuchRecording."""
         if name not in self._all:
             raise NoSuchRecording(name)
-        del self._all[name]
+        self._deleted.add(self._all.pop(name))

@@ -99,6 +99,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "JUnit 5 and a Java compiler": lambda: shutil.which("javac") is not None and all(each.is_file() for each in JUNIT),
     "node": lambda: shutil.which("node") is not None,
     "npm's packages openapi-ts and typescript": (TYPESCRIPT / "node_modules" / "@hey-api").is_dir,
+    "npm's package axe-core": (TYPESCRIPT / "node_modules" / "axe-core").is_dir,
     "deltalake": lambda: find_spec("deltalake") is not None,
     "pyiceberg": lambda: find_spec("pyiceberg") is not None,
     "PySpark 4.1 or newer": lambda: has_pyspark(4, 1),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -379,3 +381,49 @@ def test_the_dissector_is_written_for_a_port() -> None:
     assert result.stdout == dissector(port=4711)
     assert '"4711"' in result.stdout
     assert run("dissector", "--port", "70000").exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("decode",), ("explain",), ("encode",), ("decode", "-")])
+def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "segstore", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "segstore: standard input is closed: there is no input\n",
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_imports_without_a_traceback(tmp_path: Path) -> None:
+    """A module that is imported first interrupts its process, as often as modules are looked for afterwards."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'segstore.cli.commands':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "segstore", "--version"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.slow
+def test_sigint_stays_ignored_where_the_caller_ignores_it() -> None:
+    """As a shell does for jobs in the background."""
+    shell = ["sh", "-c", 'trap "" INT; echo; exec "$@"', "sh", sys.executable, "-m", "segstore", "encode"]
+    with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n"
+        process.stdin.write(to_line(Hello(17, 5)))
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, HELLO.hex() + "\n")

@@ -147,6 +147,7 @@ def test_requests_are_waited_for_and_verified(run: Run) -> None:
     assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")
     assert run("wait", "--timeout-s", "0.01").exit_code == 1
     assert run("keep").output == "last: 0\n"
+    assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 
 
@@ -191,9 +192,8 @@ def test_a_url_that_is_none_is_refused(url: str) -> None:
 
 def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) -> None:
     gone = CliRunner().invoke(main, ["ctl", "--url", "http://127.0.0.1:1", "reset"])
-    assert (gone.exit_code, gone.output) == (
-        1, "segstore: http://127.0.0.1:1: Connection refused; is it served? --http-port\n"
-    )  # fmt: skip
+    hint = "start the server with --http-port, or give its address with --url"
+    assert (gone.exit_code, gone.output) == (1, f"segstore: http://127.0.0.1:1: Connection refused; {hint}\n")
     other = CliRunner().invoke(main, ["ctl", "--url", f"http://127.0.0.1:{server.port}", "reset"])
     assert (other.exit_code, other.output.count("\n")) == (1, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,62 @@ def test_an_older_python_is_refused_in_one_sentence() -> None:
     last = done.stderr.splitlines()[-1]
     says = f"ImportError: segstore needs Python 3.11 or newer; this is Python 3.10.13 at {sys.executable}"
     assert (done.returncode, last) == (1, says)
+
+
+@pytest.mark.slow
+def test_make_refuses_an_older_python_in_one_sentence(tmp_path: Path) -> None:
+    older = tmp_path / "python"
+    older.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.13 && exit\nexit 1\n')
+    older.chmod(0o755)
+    command = ["make", "setup", f"VENV={tmp_path / 'venv'}", f"PYTHON={older}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, (tmp_path / "venv").exists()) == (2, "", False)
+    assert done.stderr.splitlines()[0] == f"segstore needs Python 3.11 or newer; {older} is Python 3.10.13"
+
+
+def test_what_an_older_python_reads_first_needs_no_newer_one() -> None:
+    """Else pip ends with a traceback of setup.py before it compares versions."""
+    imported = set(re.findall(r"^(?:import|from) (\w+)", (ROOT / "setup.py").read_text("utf-8"), re.MULTILINE))
+    assert imported == {"os", "re", "pathlib", "setuptools"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tool", "says"),
+    [
+        ("make_binary.py", "an executable takes objdump and strip: apt install binutils; without it, a virtual "),
+        ("make_image.py", "an image takes buildah and root: apt install buildah; `make binary` needs neither"),
+    ],
+)
+def test_without_its_programs_nothing_is_packed(tool: str, says: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tools" / "packaging" / tool), str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PATH": str(tmp_path)}, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(says)
+
+
+@pytest.mark.slow
+def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
+    """What pip prints comes first."""
+    command = [sys.executable, str(ROOT / "tools" / "packaging" / "make_binary.py"), str(tmp_path)]
+    nowhere = os.environ | {"PIP_INDEX_URL": f"{NOWHERE}/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
+    assert "PyInstaller from PyPI, which could not be installed; without it" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engine(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    trace = ROOT / "fixtures" / "traces" / "write.jsonl"
+    report = [*SEGSTORE, "pipeline", "report", str(trace), "--out", str(tmp_path / "report"), "--engine", "spark"]
+    done = subprocess.run(report, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("segstore: Spark ")
+    if "is not installed" not in done.stderr:
+        assert done.stderr.endswith("`segstore pipeline report --engine local` needs no Java\n")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
+from segstore.client import StreamCut
 from tests.processes import PATIENCE_S, started
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
@@ -35,6 +36,8 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+
+HUGE = "9" * 30
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,21 @@ def test_a_cut_continues_and_must_be_of_the_stream(run: Run, stream: str) -> Non
     other = run("consume", "a/other", "-o", shown["head"])
     assert (other.returncode, other.stderr.count(b"\n")) == (2, 1)
     assert f"this is a cut of {stream}, not of a/other" in other.stderr.decode()
+    refused = run("admin", "streams", "truncate", "a/other", shown["head"])
+    assert (refused.returncode, refused.stderr.count(b"\n")) == (2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-e",), ("-G", "behind")])
+def test_a_cut_behind_the_end_is_refused_with_segment_offset_and_end(
+    run: Run, stream: str, options: tuple[str, ...]
+) -> None:
+    run("produce", stream, given=b"event\n")
+    behind = StreamCut(*stream.split("/"), {0: 1000}).to_text()
+    refused = run("consume", stream, "-o", behind, *options)
+    assert (refused.returncode, refused.stdout, refused.stderr.count(b"\n")) == (1, b"", 1)
+    for fact in (f"{stream}/0.#epoch.0", "1000", "13"):
+        assert fact in refused.stderr.decode()
 
 
 @pytest.mark.slow
@@ -179,6 +197,26 @@ def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> No
     refused = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
     said = b"segstore: standard input is closed: there are no events to write\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (1, b"", said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "redirection", "status", "says"),
+    [
+        (("consume", "-e"), ">/dev/full", 1, "segstore: standard output: No space left on device\n"),
+        (("admin", "streams", "show"), ">/dev/full", 1, "segstore: standard output: No space left on device\n"),
+        (("consume", "-e"), ">&-", 1, "segstore: standard output: Bad file descriptor\n"),
+        (("consume", "-e"), "<&- 2>&-", 0, ""),
+    ],
+)
+def test_standard_streams_may_be_full_or_closed(
+    uri: str, run: Run, stream: str, arguments: tuple[str, ...], redirection: str, status: int, says: str
+) -> None:
+    run("produce", stream, given=b"line\n" * 10)
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *SEGSTORE, *arguments, stream]
+    environment = os.environ | {"SEGSTORE_CONTROLLER": uri}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (status, says, not status)
 
 
 @pytest.mark.slow
@@ -261,6 +299,17 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         (("consume", "a/s", "-G", "g", "-e"), "give -G or -e"),
         (("consume", "a/s", "-o", "yesterday"), "-o takes begin, end, s@TIME or the text of a stream cut"),
         (("consume", "a/s", "-o", "s@noon"), "'s@noon' is not s@TIME"),
+        (("consume", "a/s", "--rate", "nan"), "nan is not a finite number"),
+        (("consume", "a/s", "--rate", "inf"), "inf is not a finite number"),
+        (("produce", "a/s", "--rate", "-1"), "-1.0 is not in the range x>0"),
+        (("produce", "a/s", "--rate", "0"), "0.0 is not in the range x>0"),
+        (("consume", "a/s", "-G", ""), "'' is not a name: it is empty or has a slash"),
+        (("consume", "a/s", "-G", "b/g"), "'b/g' is not a name"),
+        (("consume", "a/\udcff"), r"b'a/\xff' is not UTF-8"),
+        (("produce", "a/s", "-k", "\udcff"), r"b'\xff' is not UTF-8"),
+        (("produce", "a/s", "-D", "\udcff"), r"b'\xff' is not UTF-8"),
+        (("consume", "a/s", "-X", "read_size_bytes=3000000000"), "less than or equal to 2147483647"),
+        (("consume", "a/s", "-X", "call_timeout_ms=1e300"), "less than or equal to 2147483647"),
         (("produce", "a/s", "-D", ""), "a delimiter has at least one byte"),
         (("produce", "a/s", "-D", r"\q"), r"\q in '\\q' is none of"),
         (("produce", "a/s", "-X", "password=secret"), "give password as SEGSTORE_CLIENT_PASSWORD"),
@@ -270,6 +319,26 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
         (("produce", "a/s", "-b", "http://x"), "the scheme must be tcp or tls"),
         (("admin", "streams", "create", "a/s", "--event-rate", "1", "--data-rate", "1"), "--event-rate or --data-rate"),
         (("admin", "streams", "create", "a/s", "--factor", "2"), "--factor goes with"),
+        (("admin", "streams", "update", "a/s", "--factor", "2"), "--factor goes with"),
+        (("admin", "streams", "create", "a/s", "--segments", HUGE), f"{HUGE} is not in the range"),
+        (("admin", "streams", "create", "a/s", "--keep-s", HUGE), f"{HUGE} is not in the range"),
+        (("admin", "streams", "create", "a/s", "--keep-bytes", HUGE), f"{HUGE} is not in the range"),
+        (("admin", "streams", "create", "a/s", "--event-rate", HUGE), f"{HUGE} is not in the range"),
+        (("admin", "streams", "create", "a/s", "--tag", "x" * 256), "a tag has at most 255 characters, not 256"),
+        (("admin", "streams", "create", "a/s", "--tag", "\udcff"), r"b'\xff' is not UTF-8"),
+        (("admin", "streams", "scale", "a/s", HUGE), f"{HUGE} is not in the range 1<=x<=200000"),
+        (
+            ("admin", "streams", "truncate", "a/s", "garbage"),
+            "CUT is tail or the text of a stream cut: 'garbage' is not",
+        ),
+        (("admin", "streams", "truncate", "a/s", "UNBOUNDED"), '"UNBOUNDED" names no position'),
+        (
+            ("admin", "tables", "create", "a/t", "--key-bytes", "200", "--secondary-key-bytes", "57"),
+            "at most 256 bytes",
+        ),
+        (("admin", "tables", "create", "a/t", "--key-bytes", "4", "--partitions", HUGE), f"{HUGE} is not in the range"),
+        (("admin", "scopes", "create", "a/b"), "'a/b' is not a name"),
+        (("admin", "scopes", "create", ""), "'' is not a name"),
         (("admin", "transactions", "show", "a/s", "1"), "'1' is not a valid uuid"),
     ],
 )

@@ -19,7 +19,7 @@ def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytes
     suite.makepyfile(WRITES)
     result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
     passed(result, 1)
-    result.stdout.fnmatch_lines([f"1 traces in {suite.path / 'traces'}"])
+    result.stdout.fnmatch_lines([f"1 trace in {suite.path / 'traces'}"])
     assert recorded(suite.path / "traces") == ["test_writes.jsonl"]
     with TraceFile(suite.path / "traces" / "test_writes.jsonl") as trace:
         kinds = [each.kind for each in trace.records()]
@@ -228,6 +228,46 @@ def test_the_official_client_gives_up_at_the_first_problem_and_at_the_deadline(s
     result.stdout.fnmatch_lines([problem, f"  {near}", problem, f"  {near}", too_late, refused])
 
 
+def test_calls_that_a_trace_lacks_are_forwarded_to_the_controller_of_the_mock(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        calls="""
+        import grpc
+        from segstore.wire.controller_api import METHODS
+
+        def ask(uri, rpc, **fields):
+            method = METHODS[rpc]
+            with grpc.insecure_channel(uri) as channel:
+                call = channel.unary_unary(
+                    method.path,
+                    request_serializer=method.request.SerializeToString,
+                    response_deserializer=method.response.FromString,
+                )
+                return call(method.request(**fields), timeout=10)
+        """,
+        test_records="""
+        from calls import ask
+
+        def test_calls(segstore_server):
+            assert ask(segstore_server.controller_uri, "createScope", scope="recorded").status == 0
+        """,
+    )
+    options = "-q", "-p", "no:asyncio"
+    suite.runpytest_subprocess(*options, "--segstore-record=.", "test_records.py").assert_outcomes(passed=1)
+    suite.makepyfile(
+        test_replays="""
+        from calls import ask
+
+        def test_more(segstore_trace, segstore_server):
+            trace = segstore_trace("test_calls", mode="match", missing="pass")
+            for scope in ("recorded", "more"):
+                assert ask(trace.controller_uri, "createScope", scope=scope).status == 0
+            assert list(ask(segstore_server.controller_uri, "listScopes").scopes) == ["more"]
+            assert [each.request for each in trace.problems] == ["createScope"]
+        """
+    )
+    suite.runpytest_subprocess(*options, "test_replays.py").assert_outcomes(passed=1)
+
+
 def test_recordings_have_names_of_their_own_and_those_without_traffic_are_none(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         test_a="""
@@ -270,7 +310,7 @@ def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytes
     suite.makepyfile(WRITES + "        raise ValueError\n")
     result = suite.runpytest_inprocess("-q", "--segstore-record=kept")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["1 traces in *kept, 1 of failed tests"])
+    result.stdout.fnmatch_lines(["1 trace in *kept, 1 of failed tests"])
     assert recorded(suite.path / "kept") == ["test_writes.failed.jsonl", "test_writes.jsonl"]
     assert (suite.path / "kept" / "test_writes.jsonl").read_bytes() == good
     suite.makepyfile(WRITES)

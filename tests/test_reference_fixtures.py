@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces import TraceFile, drive, report
-from segstore.traces.replay import ReplyDifference
+from segstore.traces import ReplyDifference, TraceFile, drive, report
 from segstore.wire import TableEntriesDeltaRead, decode
 from segstore.wire.trace import Direction, Exchanges, Record, RecordKind
 from tests.server.traffic import check_replayed_as_a_server

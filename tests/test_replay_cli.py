@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
@@ -59,20 +60,23 @@ def run(*arguments: Any) -> Result:
 
 
 @pytest.fixture
-def store() -> Iterator[str]:
-    """A store in a process of its own: host:port."""
-    yield from _serving("serve", "--port", "0", "--controller-port", "0")
-
-
-def _serving(*arguments: str) -> Iterator[str]:
-    with subprocess.Popen([sys.executable, "-m", "segstore", *arguments], stdout=subprocess.PIPE, text=True) as process:
+def served() -> Iterator[tuple[str, str]]:
+    """A store and its controller in a process of their own: host:port of each."""
+    command = [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0"]
+    with subprocess.Popen([*command, "--announce", "json"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().partition("segment store ")[2].split(",")[0].strip()
+            there = json.loads(process.stdout.readline())
+            yield there["segment_store"], there["controller"]
             process.send_signal(signal.SIGTERM)
             process.wait(20)
         finally:
             process.kill()
+
+
+@pytest.fixture
+def store(served: tuple[str, str]) -> str:
+    return served[0]
 
 
 def test_a_store_that_answers_as_in_the_trace_is_no_difference(trace: Path, store: str) -> None:
@@ -81,15 +85,27 @@ def test_a_store_that_answers_as_in_the_trace_is_no_difference(trace: Path, stor
     assert "2 requests, 2 replies, 0 differ" in result.stderr
 
 
-def test_calls_are_not_made_to_a_store_and_their_number_is_printed(trace: Path, store: str) -> None:
-    line = '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "a"}}\n'
-    trace.write_text(trace.read_text() + line)
-    result = run("replay", trace, "--to", store)
-    assert result.exit_code == 0
-    assert result.stderr.splitlines() == [
-        "controller calls that were not made, because --to is a store: 1",
-        "2 requests, 2 replies, 0 differ",
+def test_calls_are_made_to_a_controller_or_their_number_and_the_option_are_printed(
+    trace: Path, served: tuple[str, str]
+) -> None:
+    store, controller = served
+    lines = [
+        '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "a"}}',
+        '{"at_ns": 9, "conn": 0, "dir": "reply", "rpc": "createScope", "call": 1, "status": "OK"}',
+        '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "makeTea", "call": 2}',
     ]
+    calls = trace.with_name("calls.jsonl")
+    calls.write_text(trace.read_text().splitlines()[0] + "\n" + "\n".join(lines) + "\n")
+    trace.write_text(trace.read_text() + "\n".join(lines) + "\n")
+    left_out = "controller calls left out: 2; --to-controller HOST:PORT makes them"
+    found = run("replay", trace, "--to", store)
+    assert (found.exit_code, found.stderr.splitlines()) == (0, [left_out, "2 requests, 2 replies, 0 differ"])
+    no_call = "records of controller calls left out: 1; record 3: the controller has no method 'makeTea'"
+    for difference in (0, 1):
+        found = run("replay", calls, "--to", store, "--to-controller", controller)
+        summary = f"0 requests, 0 replies, 1 controller calls, {difference} differ"
+        assert (found.exit_code, found.stderr.splitlines()) == (difference, [no_call, summary])
+    assert "SCOPE_EXISTS came instead of OK" in found.stdout
 
 
 def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Path) -> None:
@@ -135,7 +151,7 @@ def test_a_difference_is_printed_with_field_and_bytes(trace: Path, store: str) -
     assert result.exit_code == 1
     assert "the reply to HELLO, HELLO: high_version is 17 instead of 16" in result.stdout
     assert "in the trace:" in result.stdout
-    assert "the store's:" in result.stdout
+    assert "the server's:" in result.stdout
 
 
 def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
@@ -177,6 +193,43 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
         "1 × CREATE_SEGMENT of the trace was not requested",
         f"  request 1 (connection 1): CREATE_SEGMENT {fields}",
     ]
+
+
+def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
+    options = ["--port", "0", "--http-port", "0", "--mode", "match", "--missing", "close"]
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            where, url = process.stdout.readline().removeprefix("segstore replays: ").strip().split(", http: ")
+            host, _, port = where.partition(":")
+            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO) + encode(set_up()))
+                assert heard.read() == encode(HELLO)
+            listed = run("ctl", "--url", url, "problems")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
+    assert listed.output.splitlines() == [
+        "number  connection  request       expected  detail",
+        "1       1           SETUP_APPEND            connection 1: SETUP_APPEND is not in the trace",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--http-token-file", "TRACE"], "--http-token-file goes with --http-port"),
+        (["--http-port", "0", "--to", "127.0.0.1:1"], "--http-port goes with answering clients, not with --to"),
+        (["--http-port", "0", "--host", "0.0.0.0", "--port", "0"], "so a token is required: --http-token-file"),
+    ],
+)
+def test_an_http_port_that_cannot_be_is_refused(trace: Path, options: list[str], said: str) -> None:
+    result = run("replay", trace, *(str(trace) if each == "TRACE" else each for each in options))
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
@@ -269,9 +322,17 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
         (["--pace", "0"], "'0' is neither max nor recorded nor a factor such as 2.5"),
         (["--missing", "pass", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
         (["--upstream", "127.0.0.1:1", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
+        (
+            ["--upstream-controller", "127.0.0.1:1", "--port", "0", "--controller-port", "0"],
+            "--upstream-controller goes with --missing pass and --controller-port",
+        ),
         (["--to", "127.0.0.1:1", "--mode", "match"], "--mode goes with answering clients, not with --to"),
         (["--all", "--port", "0"], "--all goes with --to"),
-        (["--to", "127.0.0.1:1", "--ignore", "last_modifed"], "no command has a field 'last_modifed' (last_modified?)"),
+        (["--to-controller", "127.0.0.1:1"], "--to-controller goes with --to"),
+        (
+            ["--to", "127.0.0.1:1", "--ignore", "last_modifed"],
+            "no command or call has a field 'last_modifed' (last_modified?)",
+        ),
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:

@@ -1,38 +1,33 @@
 """Takes the pictures of the live page and of the page of a trace in docs/img, with chromium: `make page-picture`, or
 
-    python tools/make_page_picture.py [FOLDER]
+    python -m tools.make_page_picture [FOLDER]
 
 The live page shows a cluster of three stores to which a writer writes, with a rule of faults that cuts a connection now
-and then; the second picture of it shows an append in detail. The page of a trace shows a fixture, with a failure
-opened.
+and then. Further pictures show an append in detail, the panel of streams with a stream that was scaled twice, and the
+panel of reader groups with a group that is behind. The page of a trace shows a fixture, with a failure opened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import json
 import sys
 import tempfile
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
 import segstore.client
-from segstore.client import Client
+from segstore.client import Client, ReaderGroup
 from segstore.server.cluster import MockCluster
 from segstore.view import write_page
+from tests.server.control_api.browser import Browser
 
 ROOT = Path(__file__).parent.parent
-LIVE_PAGE, REQUEST, TRACE_PAGE = "live-page.png", "live-page-request.png", "trace-page.png"
 TRACE = ROOT / "fixtures" / "traces" / "java.jsonl"
 FAILURE = 165
 """The record of the trace that is opened."""
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-    "--blink-settings=preferredColorScheme=1", "--virtual-time-budget=5000",
-)  # fmt: skip
-PATIENCE_S = 120.0
+SCALES = (([0], [(0.0, 0.125), (0.125, 0.25)]), ([2, 3], [(0.5, 1.0)]))
+"""The segments of `shop/orders` that each scale seals, and the key ranges of those that it creates."""
 
 
 async def write(pravega: Client) -> None:
@@ -46,36 +41,81 @@ async def write(pravega: Client) -> None:
             number += 1
 
 
-async def shoot(url: str, where: Path, size: str) -> None:
-    """Takes the picture of a page."""
-    with tempfile.TemporaryDirectory() as profile:
-        shot = await asyncio.create_subprocess_exec(
-            "chromium", *FLAGS, f"--window-size={size}", f"--user-data-dir={profile}", f"--screenshot={where}", url,
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        async with asyncio.timeout(PATIENCE_S):
-            status = await shot.wait()
-    if status:
-        raise SystemExit(f"chromium took no picture; it ended with {status}")
+async def read(group: ReaderGroup, name: str, events: int) -> None:
+    """Reads so many events of a group and stays online, until it is cancelled."""
+    async with group.reader(name) as reader:
+        for _ in range(events):
+            await anext(reader)
+        await asyncio.Event().wait()
+
+
+async def shoot(page: Browser, where: Path, width: int, height: int, panel: str = "") -> None:
+    """Takes the picture of the top of a page, or of one of its panels as far as the height allows."""
+    whole = await page.get("document.documentElement.scrollHeight") if panel else height
+    size = {"width": width, "height": whole, "deviceScaleFactor": 1, "mobile": False}
+    await page.do("Emulation.setDeviceMetricsOverride", **size)
+    await page.get("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box = [0, 0, width, height]
+    if panel:
+        around = f"document.querySelector('#{panel}').getBoundingClientRect()"
+        top, high = await page.get(f"(({{y, height}}) => [y, height])({around})")
+        box = [0, top - 10, width, min(high + 20, height)]
+    clip = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}
+    shot = await page.do("Page.captureScreenshot", clip=clip)
+    await asyncio.to_thread(where.write_bytes, base64.b64decode(shot["data"]))
     print(where)
 
 
-async def take_trace_page(where: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder, "trace.html")
-        write_page(page, [TRACE])
-        await shoot(f"{page.as_uri()}#record={FAILURE}", where, "1500,1080")
+async def take_trace_page(page: Browser, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as files:
+        written = Path(files, "trace.html")
+        write_page(written, [TRACE])
+        await page.open(f"{written.as_uri()}#record={FAILURE}")
+        await page.until("!document.querySelector('#drawer').hidden")
+        await shoot(page, folder / "trace-page.png", 1500, 1180)
 
 
-def newest_append(url: str) -> int:
-    """The number of the newest append that was answered."""
-    query = urllib.parse.urlencode({"match": "type = APPEND_BLOCK_END and latency > 0", "limit": 1})
-    with urllib.request.urlopen(f"{url}/v1/requests?{query}", timeout=PATIENCE_S) as answer:
-        number: int = json.load(answer)["requests"][0]["number"]
-    return number
+async def choose(page: Browser, panel: str, name: str) -> None:
+    """Opens a panel, closes the others, which would move it, and chooses a name in its list."""
+    await page.get(f"for (const each of main.children) each.open = each.id === '{panel}'")
+    await page.click(f"#{panel} tbody", name)
 
 
-async def take_live_page(folder: Path) -> None:
+async def take_requests(page: Browser, folder: Path, url: str) -> None:
+    await page.open(f"{url}/")
+    await page.click("#recordings", "Start recording")
+    await page.until("document.querySelectorAll('#recordings tbody tr').length === 1")
+    await page.until("document.querySelectorAll('#requests tbody tr').length > 20")
+    await page.until("Number(countedNow('segments')) > 0 && document.querySelector('#said').textContent === ''")
+    await shoot(page, folder / "live-page.png", 1360, 1560)
+    await page.fill("#requests input[name=match]", "type = APPEND_BLOCK_END and latency > 0")
+    await page.click("#requests", "Filter")
+    await page.until("document.querySelectorAll('#requests tbody tr').length > 0 && match")
+    await page.get("document.querySelector('#requests tbody .link').click()")
+    await page.until("!!document.querySelector('#drawer .timeline')")
+    await shoot(page, folder / "live-page-request.png", 1360, 1100)
+    await page.press("Escape")
+
+
+async def take_contents(page: Browser, folder: Path, pravega: Client) -> None:
+    for sealed, ranges in SCALES:
+        await pravega.controller.scale("shop", "orders", sealed, ranges, wait_ms=10_000)
+    transactions = pravega.transaction_writer("shop", "orders")
+    group = pravega.reader_group("shop", "billing", streams=["orders"], refresh_ms=100)
+    async with transactions, transactions.begin() as transaction, group, asyncio.TaskGroup() as reading:
+        await transaction.write(b'{"order": 1}', routing_key="table 1")
+        readers = [reading.create_task(read(group, f"till {number}", 400 * number)) for number in (1, 2)]
+        await choose(page, "streams", "orders")
+        await page.until("document.querySelectorAll('#streams svg rect').length > 5")
+        await shoot(page, folder / "live-page-streams.png", 1100, 1400, "streams")
+        await choose(page, "groups", "billing")
+        await page.until("/till 1[^]*till 2/.test(document.querySelector('#groups .detail').innerText)")
+        await shoot(page, folder / "live-page-groups.png", 1100, 900, "groups")
+        for each in readers:
+            each.cancel()
+
+
+async def take_live_page(page: Browser, folder: Path) -> None:
     async with (
         MockCluster(stores=3, containers=6, http_port=0) as mock,
         segstore.client.connect(f"tcp://{mock.controller_uri}") as pravega,
@@ -87,18 +127,20 @@ async def take_live_page(folder: Path) -> None:
         mock.faults.add("type = READ_SEGMENT", do={"delay_ms": 20}, name="slow reads")
         mock.faults.toxics.add("bandwidth", rate=50_000, toxicity=0.5)
         writing = asyncio.create_task(write(pravega), name="load")
-        await shoot(f"{mock.http_url}/", folder / LIVE_PAGE, "1360,1500")
+        await take_requests(page, folder, mock.http_url)
         writing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await writing
-        number = await asyncio.to_thread(newest_append, mock.http_url)
-        await shoot(f"{mock.http_url}/?request={number}", folder / REQUEST, "1360,1100")
+        await take_contents(page, folder, pravega)
 
 
 async def take(folder: Path) -> None:
     """Takes the pictures."""
-    await take_trace_page(folder / TRACE_PAGE)
-    await take_live_page(folder)
+    with tempfile.TemporaryDirectory() as profile:
+        async with Browser(Path(profile)) as page:
+            await page.do("Emulation.setScrollbarsHidden", hidden=True)
+            await take_trace_page(page, folder)
+            await take_live_page(page, folder)
 
 
 def main() -> None:

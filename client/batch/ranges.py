@@ -16,7 +16,7 @@ from typing import NamedTuple
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, checked_cut, name_of
-from segstore.client.stream import From, tail_of
+from segstore.client.stream import From, check_cut, tail_of
 
 
 class EventRange(NamedTuple):
@@ -57,17 +57,19 @@ async def event_ranges(cluster: Cluster, scope: str, stream: str, from_: From, t
     for segment_id, name, info in zip(between, names, infos, strict=True):
         first = start.get(segment_id, info.start_offset)
         last = end.get(segment_id, info.write_offset)
-        if not first <= last <= info.write_offset:
-            raise CutError(f"{name} has no range from {first} to {last}: it ends at {info.write_offset}", name)
+        if first > last:
+            raise CutError(f"{name} has no range from {first} to {last}", name)
         if first < last:
             found.append(EventRange(scope, stream, segment_id, first, last))
     return found
 
 
 async def _offsets(cluster: Cluster, scope: str, stream: str, place: From) -> dict[int, int]:
-    """Returns a position's offsets; {} for the tail of a sealed stream."""
+    """Returns a position's offsets; {} for the tail of a sealed stream. Raises CutError."""
     if isinstance(place, Mapping):
-        return checked_cut(scope, stream, place)
+        cut = checked_cut(scope, stream, place)
+        await check_cut(cluster, scope, stream, cut)
+        return cut
     if place == "head":
         return await cluster.controller.head(scope, stream)
     if place == "tail":

@@ -60,10 +60,10 @@ class TableConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    partitions: int = Field(default=1, ge=1)
+    partitions: int = Field(default=1, ge=1, le=(1 << 31) - 1)
     primary_key_bytes: int = Field(ge=1)
     secondary_key_bytes: int = Field(default=0, ge=0)
-    rollover_bytes: int = Field(default=0, ge=0)
+    rollover_bytes: int = Field(default=0, ge=0, le=(1 << 63) - 1)
 
     @model_validator(mode="after")
     def _stores_can_have_it(self) -> Self:

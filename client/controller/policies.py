@@ -66,6 +66,9 @@ class RetentionType(IntEnum):
     SIZE = 2
 
 
+_UNITS: Final = {RetentionType.TIME: "ms", RetentionType.SIZE: "bytes"}
+
+
 @dataclass(frozen=True)
 class RetentionPolicy:
     """When a stream is truncated automatically. Created by `by_time` or `by_size`.
@@ -91,8 +94,10 @@ class RetentionPolicy:
 
     @classmethod
     def _checked(cls, kind: RetentionType, minimum: int, maximum: int | None) -> Self:
-        if not 1 <= minimum <= (_MAX_LONG if maximum is None else maximum) <= _MAX_LONG:
-            raise ValueError(f"what is kept must be at least 1 and at most the maximum: {minimum}, {maximum}")
+        limit = _MAX_LONG if maximum is None else maximum
+        for kept, most in ((limit, _MAX_LONG), (minimum, limit)):
+            if not 1 <= kept <= most:
+                raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {kept}")
         return cls(kind, minimum, maximum)
 
 
@@ -174,7 +179,7 @@ def _at_least_1(**numbers: int) -> tuple[int, ...]:
     for name, number in numbers.items():
         if not 1 <= number <= _MAX_INT:
             if name == "segments":
-                raise ValueError(f"a stream needs at least 1 segment, not {number}")
+                raise ValueError(f"a stream has from 1 to {_MAX_INT} segments, not {number}")
             raise ValueError(f"the {name} of a scaling policy must be from 1 to {_MAX_INT}, not {number}")
     return tuple(numbers.values())
 

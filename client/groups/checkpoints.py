@@ -36,7 +36,8 @@ async def checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout
     """Begins a checkpoint and waits until each online reader has taken it.
 
     Raises RequestTimedOut, which names the readers that have not; ConditionFailed if one of this name is in progress or
-    too many are, or another client removed it; NoSuchReaderGroup, and the errors of requests.
+    too many are, if another client removed it, or for a group whose state is in a table; NoSuchReaderGroup, and the
+    errors of requests.
     """
 
     def begin(draft: Draft) -> dict[str, set[int]]:
@@ -45,12 +46,14 @@ async def checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout
 
     cancel = partial(Draft.cancel_checkpoint, name=name)
     await shared.fetch()
+    shared.refuse_in_table("checkpoints")
+    facts = {**shared.facts, "checkpoint": name}
     with shared.watching(name) as taken:
         future = await shared.change_or_undo(begin, cancel, f"the checkpoint {name}")
         end = cancel
         try:
             positions = await finished_positions(cluster, future)
-            async with within(timeout_ms, lambda: _late(shared, name), stream=shared.stream, checkpoint=name):
+            async with within(timeout_ms, lambda: _late(shared, name), **facts):
                 positions |= await resolved(cluster, await _complete(cluster, shared, name, taken))
             end = partial(Draft.end_checkpoint, name=name)
         finally:
@@ -65,7 +68,7 @@ async def _complete(
     asked = 0
     while (positions := taken()) is None:
         if name not in shared.state.checkpoints.waiting:
-            raise ConditionFailed(f"another client removed the checkpoint {name}", stream=shared.stream)
+            raise ConditionFailed(f"another client removed the checkpoint {name}", **shared.facts)
         asked += 1
         await asyncio.sleep(POLLS.delay_ms(asked, cluster.pool.random) / 1000)
         await shared.fetch()

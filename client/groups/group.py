@@ -5,12 +5,13 @@
             async for event in reader:
                 print(event.data, event.position)
 
-The controller knows a group's configuration, and the group's readers share its state in a stream, in the form of
-Pravega's Java client, so that its readers and these can be in one group. The first client to open a group creates it
-with its starting positions; later ones join it.
+The group's readers share its state, so that they agree on who reads which segment. There are two forms of a group. In
+that of Pravega's Java client, which is the default, the state is in a stream and the controller knows the group's
+configuration; in that of the clients in Rust and Python, the state is in a table. Readers of those languages and these
+can be in one group. The first client to open a group creates it with its starting positions; later ones join it.
 
-Invariant: an existing group is never re-created, so its positions are kept. Refused: a group without streams, and one
-whose state is in a table, as Pravega's clients in Rust and Python and this one before keep it. Follows
+Invariant: an existing group is never re-created, so its form and its positions are kept. Refused: a group without
+streams; checkpoints and resets of a group in a table, which does not hold what they need. Follows
 `ReaderGroupManagerImpl` and `ReaderGroupImpl` (Pravega's client).
 """
 
@@ -23,26 +24,18 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
-from segstore.client.connection import Locations, SegmentRequests
+from segstore.client.connection import Locations
 from segstore.client.controller import StreamCut, checked_cut
-from segstore.client.errors import (
-    ConditionFailed,
-    NoSuchReaderGroup,
-    NoSuchTable,
-    ReaderOffline,
-    SegmentMissing,
-    TokenRefused,
-)
+from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
 from segstore.client.groups.configuring import initial_state, reset_group
 from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of, resolved
 from segstore.client.groups.reader import GroupReader
-from segstore.client.groups.shared import SharedGroup
+from segstore.client.groups.shared import GroupForm, SharedGroup
 from segstore.client.groups.state import Draft, recorded
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
-from segstore.client.stream import tail_of
-from segstore.wire.names import segment_name
+from segstore.client.stream import check_cut, tail_of
 from segstore.wire.reader_groups import GroupConfig, GroupState
 
 _Start = Literal["head", "tail"] | Mapping[int, int]
@@ -74,18 +67,28 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         refresh_ms: int = 3000,
         checkpoint_ms: int = 30_000,
         retention: GroupRetention = "none",
+        shared_with: GroupForm = "java",
     ) -> None:
         """streams: the streams of a new group, as names in its scope or as "scope/stream".
 
         from_: where a new group starts; streams missing from a mapping start at the head. refresh_ms: how often readers
         of a new group record their positions. checkpoint_ms: how often they begin a checkpoint; 0 for never. retention:
-        whether the streams keep what it has not read. state_locations: used for the group's own stream; those of the
-        cluster are used for the stream segments.
+        whether the streams keep what it has not read. shared_with: the form of a new group; one of "rust" has neither
+        checkpoints nor retention. state_locations: used for the group's own stream or table; those of the cluster are
+        used for the stream segments.
         """
+        for part in (scope, name):
+            if not part or "/" in part:
+                raise ValueError(f"{scope}/{name} is not a reader group: {part!r} is empty or has a slash")
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
+        if shared_with not in ("java", "rust"):
+            raise ValueError(f"a group is shared with 'java' or 'rust', not {shared_with!r}")
+        if shared_with == "rust" and retention != "none":
+            raise ValueError(f"a group that is shared with clients in Rust has no retention {retention!r}")
         self.scope: Final = scope
         self.name: Final = name
+        self._shared_with: GroupForm = shared_with
         self._cluster = cluster
         self._state_locations = state_locations
         self._starts = self._checked(streams, from_)
@@ -119,14 +122,15 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def open(self) -> None:
         """Opens the group; creates it if it does not exist and streams were given.
 
-        Raises NoSuchReaderGroup if it does not exist and no streams were given; NoSuchStream; ConditionFailed for a
-        group of another form; and the errors of controller calls and requests.
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
+        store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
+        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
+        too many segments in a table; and the errors of controller calls and requests.
         """
         try:
             try:
                 await self._shared.fetch()
             except NoSuchReaderGroup:
-                await self._refuse_table()
                 if not self._starts:
                     raise
                 await self._create()
@@ -140,36 +144,22 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         for stream, cut in asked.starts.items():
             if not cut:
                 await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
-        # Another client may have created it meanwhile, and its configuration holds.
-        config = await cluster.controller.create_reader_group(self.scope, self.name, asked)
-        await self._shared.initialise(await initial_state(cluster.controller, config))
+        if self._shared_with == "java":
+            # Another client may have created it meanwhile, and its configuration holds.
+            asked = await cluster.controller.create_reader_group(self.scope, self.name, asked)
+        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
 
     async def _cuts(self, starts: Mapping[str, _Start]) -> dict[str, Mapping[int, int]]:
         """Returns the cuts that a configuration has, {} for the head."""
         found: dict[str, Mapping[int, int]] = {}
         for stream, start in starts.items():
-            if start == "tail":
-                found[stream] = await tail_of(self._cluster, *_parts(stream))
+            scope, name = _parts(stream)
+            if isinstance(start, Mapping):
+                await check_cut(self._cluster, scope, name, start)
+                found[stream] = dict(start)
             else:
-                found[stream] = {} if start == "head" else dict(start)
+                found[stream] = {} if start == "head" else await tail_of(self._cluster, scope, name)
         return found
-
-    async def _refuse_table(self) -> None:
-        """Raises ConditionFailed if a group of this name has its state in a table."""
-        table = segment_name(self.scope, f"{self.name}_kvtable", 0, 0)
-        async with SegmentRequests(self._cluster.pool, self._cluster.locations) as requests:
-            with suppress(SegmentMissing, TokenRefused):
-                await requests.info(table)
-                with suppress(NoSuchTable):
-                    await self._cluster.controller.table_config(self.scope, self.name)
-                    return  # a key-value table of the name
-                raise ConditionFailed(
-                    f"the reader group {self.scope}/{self.name} has its state in a table, as clients in Rust and Python"
-                    " and older versions of this one keep it; this one shares groups with clients in Java. Create a"
-                    " group of another name that starts where this one is, which `segstore ctl groups show`"
-                    f" {self.scope}/{self.name} prints",
-                    segment=table,
-                )
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
@@ -238,9 +228,10 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
         from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none.
+        there is none. Raises ConditionFailed for a group whose state is in a table.
         """
         streams = await self.streams()
+        self._shared.refuse_in_table("resets")
         cuts = None if from_ is None else await self._cuts(self._checked(streams, from_))
         await reset_group(self._cluster, self._shared, cuts)
 
@@ -250,6 +241,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         Raises RequestRejected for other cuts than the stream's, or of another retention (SUBSCRIBER_NOT_FOUND).
         """
         config = await self.config()
+        self._shared.refuse_in_table("retention")
         if config.retention != "manual":
             own = f"{self.scope}/{self.name}"
             raise ConditionFailed(f"the retention of the reader group {own} is {config.retention!r}, not 'manual'")
@@ -265,7 +257,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
         random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
-        name is in progress or is the last that was taken, or if too many are in progress, and the errors of requests.
+        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        table, and the errors of requests.
         """
         name = str(uuid4()) if name is None else name
         return await checkpointed(self._cluster, self._shared, name, timeout_ms)
@@ -280,9 +273,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def delete(self) -> None:
         """Deletes the group, which ends its readers. Raises NoSuchReaderGroup."""
-        controller = self._cluster.controller
-        config = await controller.reader_group_config(self.scope, self.name)
-        await controller.delete_reader_group(self.scope, self.name, config.id)
+        await self._shared.delete()
 
     async def aclose(self) -> None:
         """Releases this object's resources; the group and its readers continue. Can be called twice."""

@@ -48,7 +48,7 @@ from segstore.client.groups.configuring import renew
 from segstore.client.groups.positions import cuts_of, resolved
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
-from segstore.client.lifecycle import OpenedBefore, within
+from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
 from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupState
@@ -424,15 +424,19 @@ class GroupReader(OpenedBefore):
         """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
 
         handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
-        errors of requests; the group then still counts the reader as online.
+        errors of requests; the group then still counts the reader as online. Cancelling does not stop it.
         """
         if self._closed:
             return
         if handled:
             self._handled()
+        self._closed = True
+        await finish(self._leave(), f"taking the reader {self.name} offline")
+
+    async def _leave(self) -> None:
         positions = await self.abort()
         limit_ms = self._pool.settings.close_timeout_ms
-        facts = {"stream": self._shared.stream, "reader": self.name}
+        facts = {**self._shared.facts, "reader": self.name}
         try:
             async with within(limit_ms, f"the reader {self.name} did not go offline", **facts):
                 await self._shared.fetch()

@@ -1,11 +1,10 @@
-"""The state that the readers of a group share, in the group's stream, and changes of it.
+"""The state that the readers of a group share, and changes of it, wherever it is kept.
 
-The stream is that of Java's clients, `_RG` and the group's name: records of updates, each written only if nothing was
-written since the state was last read; else the change is decided again from the newer state. So readers in any language
-agree on the state.
+There are two forms of a group, and one state that readers of each decide from: `GroupLog` stores it as readers in Java
+do, `GroupTable` as those in Rust and of the Python package `pravega` do. So readers in any of these languages agree on
+the state. The first `fetch` or `change` finds the form.
 
-Invariants: a change is made from the newest state, at most once. Refused: records that no client of the group writes
-(ProtocolViolation). Follows `ReaderGroupImpl` and `ReaderGroupStateManager` (Pravega's client).
+Invariant: a change is made from the newest state, at most once.
 """
 
 from __future__ import annotations
@@ -13,64 +12,55 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Final, Literal, Protocol, TypeVar
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.errors import ClientError, NoSuchReaderGroup, NoSuchStream
+from segstore.client.errors import (
+    ClientError,
+    ConditionFailed,
+    NoSuchReaderGroup,
+    NoSuchStream,
+    SegmentMissing,
+    TokenRefused,
+)
+from segstore.client.groups.log import GroupLog, WatchedCheckpoint
 from segstore.client.groups.state import Draft
-from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
-from segstore.wire.reader_groups import GroupState, InitialState, encode_update
+from segstore.client.groups.table import GroupTable
+from segstore.client.lifecycle import finish
+from segstore.wire.reader_groups import GroupState, InitialState, Update
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PREFIX: Final = "_RG"
-_COMPACT_BYTES: Final = 512 * 1024
-_COMPACT_SHARE: Final = 0.05
-"""The probability of a compaction when it is due, so that readers do not do it together."""
+GroupForm = Literal["java", "rust"]
+"""The clients that share a group with this one: those in Java, or those in Rust and the Python package `pravega`."""
 
 
-class _Rules:
-    """The operations on a state, for `StateSynchronizer`."""
+class GroupStore(Protocol):
+    """Where a group's state is kept. Its methods raise NoSuchStream or SegmentMissing if it is not kept there."""
 
-    def create(self, initial: bytes) -> GroupState:
-        made = GroupState()
-        made.apply_bytes(initial)
-        return made
+    facts: Final[Mapping[str, str]]
 
-    def apply(self, state: GroupState, update: bytes) -> GroupState:
-        made = state.copy()
-        made.apply_bytes(update)
-        return made
+    async def fetch(self) -> GroupState | None:
+        """Returns the newest state; None if no client has written the first one."""
 
-    def compact(self, state: GroupState) -> bytes:
-        return state.encode()
+    async def initialise(self, initial: InitialState) -> GroupState:
+        """Writes the first state, unless another client has; returns the state."""
 
+    async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
+        """Makes the updates that `decide` returns, which is called again on a conflict; returns the new state."""
 
-@dataclass(eq=False)
-class _Watched:
-    """A checkpoint; its positions once it was complete in any state that was read."""
+    async def compact_if_due(self) -> GroupState | None:
+        """Shortens what new readers read, now and then; returns the state if so."""
 
-    name: str
-    positions: Mapping[str, int] | None = None
+    async def delete(self) -> None:
+        """Deletes the group."""
 
-
-class _Synchronizer(StateSynchronizer[GroupState]):
-    """A group's state. Notes checkpoints that are complete in a state between two that callers see."""
-
-    def __init__(self, stream: RevisionedStream, watched: set[_Watched]) -> None:
-        super().__init__(stream, _Rules())
-        self._watched = watched
-
-    def _take(self, revision: Revision, record: bytes) -> None:
-        super()._take(revision, record)
-        for each in self._watched:
-            if each.positions is None and self.state is not None:
-                each.positions = self.state.checkpoints.complete(each.name)
+    async def aclose(self) -> None:
+        """Releases the flows. Can be called twice."""
 
 
 class SharedGroup:
@@ -79,85 +69,104 @@ class SharedGroup:
     Attributes:
         group: "scope/name".
         state: as of the last `fetch` or `change`; must not be modified.
+        form: None until it is found.
     """
 
     def __init__(
         self, cluster: Cluster, locations: Locations, scope: str, name: str, *, recovers: bool = False
     ) -> None:
-        """locations: used for the group's stream. recovers: used by a reader, which retries for longer than a call."""
+        """locations: used for the group's state. recovers: used by a reader, which retries for longer than a call."""
         self.scope: Final = scope
         self.name: Final = name
         self.group: Final = f"{scope}/{name}"
         self.state = GroupState()
-        self._cluster = cluster
-        self._locations = locations
-        self._recovers = recovers
-        self._random = cluster.pool.random
+        self.form: GroupForm | None = None
+        self._log = GroupLog(cluster, locations, scope, name, recovers=recovers)
+        table = GroupTable(cluster, locations, scope, name, recovers=recovers)
+        self._stores: dict[GroupForm, GroupStore] = {"java": self._log, "rust": table}
         self._close_s = cluster.pool.settings.close_timeout_ms / 1000
         self._lock = asyncio.Lock()
-        self._synchronizer: _Synchronizer | None = None
-        self._watched: set[_Watched] = set()
 
     @property
-    def stream(self) -> str:
-        """The group's stream, as "scope/stream"."""
-        return f"{self.scope}/{_PREFIX}{self.name}"
+    def _store(self) -> GroupStore:
+        return self._stores[self.form or "java"]
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """Where the state is, for errors."""
+        return self._store.facts
 
     def missing(self) -> NoSuchReaderGroup:
         """Returns the error for a group that does not exist."""
-        return NoSuchReaderGroup(f"reader group {self.group} does not exist", stream=self.stream)
+        return NoSuchReaderGroup(f"reader group {self.group} does not exist", **self.facts)
 
-    async def _opened(self) -> _Synchronizer:
-        if self._synchronizer is None:
-            try:
-                segments = await self._cluster.controller.current_segments(self.scope, _PREFIX + self.name)
-            except NoSuchStream:
-                segments = []
-            if not segments:
-                raise self.missing()
-            pool, name = self._cluster.pool, segments[0].name
-            stream = RevisionedStream(pool, self._locations, name, recovers=self._recovers)
-            self._synchronizer = _Synchronizer(stream, self._watched)
-        return self._synchronizer
+    def refuse_in_table(self, what: str) -> None:
+        """Raises ConditionFailed if the group's state is in a table, which does not hold all that Java's readers do."""
+        if self.form == "rust":
+            raise ConditionFailed(
+                f"the reader group {self.group} has no {what}: it is shared with clients in Rust and the Python package"
+                " pravega, whose groups have none",
+                **self.facts,
+            )
 
     @contextmanager
     def _there(self) -> Iterator[None]:
-        """Converts a missing stream to NoSuchReaderGroup."""
+        """Converts a missing stream or table to NoSuchReaderGroup."""
         try:
             yield
         except NoSuchReaderGroup:
             raise
-        except NoSuchStream as error:
+        except (NoSuchStream, SegmentMissing) as error:
             raise self.missing() from error
 
     # --- the state --------------------------------------------------------------------------------------------------
 
-    async def initialise(self, initial: InitialState) -> None:
-        """Writes the group's first state, unless another client has."""
+    async def initialise(self, form: GroupForm, initial: InitialState) -> None:
+        """Writes the first state of a group of a form, unless another client has.
+
+        Raises NoSuchReaderGroup if it was deleted and its store has not yet released the name, and ConditionFailed if a
+        key-value table has its name.
+        """
         async with self._lock:
             with self._there():
-                synchronizer = await self._opened()
-                await synchronizer.initialise(encode_update(initial))
-            self._took(synchronizer)
+                self.state = await self._stores[form].initialise(initial)
+            self.form = form
 
     async def fetch(self) -> GroupState:
-        """Reads new records; returns the state.
+        """Reads what is new; returns the state.
 
         Raises NoSuchReaderGroup, also if no client has written the first state, ProtocolViolation, and the errors of
         requests.
         """
         async with self._lock:
-            with self._there():
-                synchronizer = await self._opened()
-                found = await synchronizer.fetch()
-            if found is None:
-                raise self.missing()
-            self._took(synchronizer)
+            await self._fetch()
             return self.state
 
-    def _took(self, synchronizer: _Synchronizer) -> None:
-        assert synchronizer.state is not None
-        self.state = synchronizer.state
+    async def _fetch(self) -> None:
+        if self.form is None:
+            await self._find()
+            return
+        with self._there():
+            found = await self._store.fetch()
+        if found is None:
+            raise self.missing()
+        self.state = found
+
+    async def _find(self) -> None:
+        """Fetches the state from where it is kept."""
+        refused: TokenRefused | None = None
+        for form, store in self._stores.items():
+            try:
+                found = await store.fetch()
+            except (NoSuchStream, SegmentMissing):
+                continue
+            except TokenRefused as error:  # which a store may report of a table that does not exist
+                refused = error if form == "java" else refused
+                continue
+            if found is not None:
+                self.form, self.state = form, found
+                return
+        raise self.missing() if refused is None else refused
 
     async def change(self, decide: Callable[[Draft], T]) -> T:
         """Lets `decide` change a draft of the state, writes its updates, and returns its result.
@@ -167,16 +176,18 @@ class SharedGroup:
         """
         decided: list[T] = []
 
-        def updates(state: GroupState) -> Sequence[bytes]:
+        def updates(state: GroupState) -> Sequence[Update]:
+            if state.config is None:
+                raise self.missing()
             draft = Draft(self.group, state)
             decided[:] = [decide(draft)]
-            return [encode_update(each) for each in draft.updates]
+            return draft.updates
 
         async with self._lock:
+            if self.form is None:
+                await self._find()
             with self._there():
-                synchronizer = await self._opened()
-                await synchronizer.update(updates)
-            self._took(synchronizer)
+                self.state = await self._store.update(updates)
         return decided[0]
 
     async def change_or_undo(self, decide: Callable[[Draft], T], undo: Callable[[Draft], object], what: str) -> T:
@@ -188,7 +199,7 @@ class SharedGroup:
         try:
             return await asyncio.shield(changing)
         except asyncio.CancelledError:
-            await self._undo(changing, undo, what)
+            await finish(self._undo(changing, undo, what), f"undoing {what} of {self.group}")
             raise
 
     async def _undo(self, changing: asyncio.Task[T], undo: Callable[[Draft], object], what: str) -> None:
@@ -199,7 +210,7 @@ class SharedGroup:
                     await self.change(undo)
         except (ClientError, TimeoutError) as problem:
             said = "%s of %s was cancelled, but may have been applied: %r"
-            log.warning(said, what, self.group, problem, extra={"stream": self.stream})
+            log.warning(said, what, self.group, problem, extra=dict(self.facts))
         finally:
             changing.cancel()
             await asyncio.gather(changing, return_exceptions=True)
@@ -213,31 +224,36 @@ class SharedGroup:
         They are known even if other clients have forgotten the checkpoint since it was complete.
         """
 
-        watched = _Watched(checkpoint)
+        watched = WatchedCheckpoint(checkpoint)
 
         def taken() -> Mapping[str, int] | None:
             found = watched.positions
             return self.state.checkpoints.complete(checkpoint) if found is None else found
 
-        self._watched.add(watched)
+        self._log.watched.add(watched)
         try:
             yield taken
         finally:
-            self._watched.remove(watched)
+            self._log.watched.remove(watched)
 
-    # --- the stream -------------------------------------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------------------------
 
     async def compact_if_due(self) -> None:
-        """Writes the whole state now and then, so that new readers read only what follows."""
+        """Shortens what new readers read, now and then."""
         async with self._lock:
-            synchronizer = await self._opened()
-            if synchronizer.bytes_since_compaction > _COMPACT_BYTES and self._random.random() < _COMPACT_SHARE:
-                with self._there():
-                    await synchronizer.compact()
-                self._took(synchronizer)
+            with self._there():
+                self.state = await self._store.compact_if_due() or self.state
+
+    async def delete(self) -> None:
+        """Deletes the group. Raises NoSuchReaderGroup."""
+        async with self._lock:
+            if self.form is None:
+                with suppress(NoSuchReaderGroup):  # the controller may know a group that has no state yet
+                    await self._find()
+            with self._there():
+                await self._store.delete()
 
     async def aclose(self) -> None:
         """Releases the flows. Can be called twice."""
-        synchronizer, self._synchronizer = self._synchronizer, None
-        if synchronizer is not None:
-            await synchronizer.aclose()
+        for store in self._stores.values():
+            await store.aclose()

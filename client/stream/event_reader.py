@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, Self
 
 import msgspec
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import StreamCut, Successor, checked_cut, name_of
+from segstore.client.controller import CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open
 from segstore.client.segment import SegmentReader
@@ -48,6 +49,23 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
     return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
+
+
+async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+    """Raises CutError for an offset behind the end of its segment: a read there waits for data that it then splits at
+    a place which may not be between events. Segments that do not exist are left to their readers.
+    """
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
+
+        async def check(name: str, offset: int) -> None:
+            with suppress(SegmentMissing):
+                end = (await requests.info(name)).write_offset
+                if offset > end:
+                    raise CutError(
+                        f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name
+                    )
+
+        await asyncio.gather(*[check(name_of(scope, stream, each), offset) for each, offset in cut.items()])
 
 
 class _Turn(NamedTuple):
@@ -78,7 +96,11 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._opened = False
 
     async def open(self) -> None:
-        """Finds the start and begins reading. Raises NoSuchStream, and the errors of controller calls and requests."""
+        """Finds the start and begins reading.
+
+        Raises NoSuchStream, CutError for a cut behind the end of a segment, and the errors of controller calls and
+        requests.
+        """
         if self._opened or self._closed:
             raise Closed(f"the reader of {self._name} was already opened")
         self._opened = True
@@ -95,7 +117,8 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
 
     async def _start(self) -> dict[int, int]:
         if isinstance(self._from, Mapping):
-            return self._from
+            await check_cut(self._cluster, self.scope, self.stream, self._from)
+            return dict(self._from)
         if self._from == "head":
             return await self._controller.head(self.scope, self.stream)
         return await tail_of(self._cluster, self.scope, self.stream)

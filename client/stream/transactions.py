@@ -33,7 +33,7 @@ from segstore.client.errors import (
     SegmentOver,
     TransactionOver,
 )
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open, within
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, finish, not_open, within
 from segstore.client.retry import POLLS
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter
@@ -282,7 +282,13 @@ class Transaction(OpenedBefore, StreamClient):
         self._end()
 
     async def leave(self) -> ClientError | None:
-        """Aborts within `close_timeout_ms` and releases all resources; returns an error instead of raising it."""
+        """Aborts within `close_timeout_ms` and releases all resources; returns an error instead of raising it.
+
+        Cancelling does not stop it.
+        """
+        return await finish(self._leave(), f"leaving transaction {self._id} of {self._name}")
+
+    async def _leave(self) -> ClientError | None:
         problem: ClientError | None = None
         limit = self._settings.close_timeout_ms
         try:

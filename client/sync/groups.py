@@ -34,8 +34,10 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
     def open(self) -> None:
         """Opens the group; creates it if it does not exist and streams were given.
 
-        Raises NoSuchReaderGroup if it does not exist and no streams were given; NoSuchStream; ConditionFailed for a
-        group of another form; and the errors of controller calls and requests.
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
+        store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
+        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
+        too many segments in a table; and the errors of controller calls and requests.
         """
         self._lease.run(self._inner.open)
 
@@ -85,7 +87,7 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
         from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none.
+        there is none. Raises ConditionFailed for a group whose state is in a table.
         """
         self._lease.run(self._inner.reset, from_)
 
@@ -101,7 +103,8 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
 
         Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
         random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
-        name is in progress or is the last that was taken, or if too many are in progress, and the errors of requests.
+        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        table, and the errors of requests.
         """
         return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
 
@@ -171,7 +174,7 @@ class GroupReader(EnteredProxy[AsyncGroupReader]):
         """Returns the reader's segments to the group and closes it; a no-op if it is already offline.
 
         handled: whether the last event counts as handled; if not, it will be read again. Raises RequestTimedOut and the
-        errors of requests; the group then still counts the reader as online.
+        errors of requests; the group then still counts the reader as online. Cancelling does not stop it.
         """
         self._lease.run(self._inner.reader_offline, handled=handled)
 

@@ -179,7 +179,11 @@ class EventReader(EnteredProxy[AsyncEventReader]):
         return self._inner.stream
 
     def open(self) -> None:
-        """Finds the start and begins reading. Raises NoSuchStream, and the errors of controller calls and requests."""
+        """Finds the start and begins reading.
+
+        Raises NoSuchStream, CutError for a cut behind the end of a segment, and the errors of controller calls and
+        requests.
+        """
         self._lease.run(self._inner.open)
 
     @property

@@ -1,4 +1,4 @@
-"""One table segment and its entries, by wire requests. Key-value tables are built on it.
+"""One table segment and its entries, by wire requests. Key-value tables and reader groups are built on it.
 
 Invariant: requests keep to the batch limits; a reply that does not match its request is a ProtocolViolation. Returned
 keys and values are copies. Follows `TableSegmentImpl` (Pravega's client).
@@ -21,11 +21,13 @@ from segstore.wire import (
     GetTableSegmentInfo,
     ReadTable,
     ReadTableEntries,
+    ReadTableEntriesDelta,
     ReadTableKeys,
     RemoveTableKeys,
     SegmentCreated,
     SegmentDeleted,
     TableEntries,
+    TableEntriesDeltaRead,
     TableEntriesRead,
     TableEntriesUpdated,
     TableEntry,
@@ -55,6 +57,15 @@ class Item(NamedTuple):
     key: bytes
     version: int = NO_VERSION
     value: bytes = b""
+
+
+class Delta(NamedTuple):
+    """Changes since a position. position: the next position. clear: whether to discard all earlier state."""
+
+    items: list[Item]
+    clear: bool
+    reached_end: bool
+    position: int
 
 
 class TableSegment:
@@ -129,6 +140,13 @@ class TableSegment:
             TableEntriesRead, lambda id_, access: ReadTableEntries(id_, self.name, access, count, args)
         )
         return _items(reply.entries), bytes(reply.continuation_token)
+
+    async def delta(self, position: int, count: int) -> Delta:
+        """Returns up to `count` changes from a position."""
+        reply = await self._ask(
+            TableEntriesDeltaRead, lambda id_, token: ReadTableEntriesDelta(id_, self.name, token, position, count)
+        )
+        return Delta(_items(reply.entries), reply.should_clear, reply.reached_end, reply.last_position)
 
     def _check(self, count: int, size: int) -> None:
         for limit, actual, what in (

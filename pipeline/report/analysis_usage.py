@@ -55,7 +55,7 @@ def _towards_zero(value: int, by: int) -> int:
 def used(frames: Table, cut: Ticks) -> Table:
     """Returns frames and bytes by tick, connection, flow, segment and writer: what `over_time` and `connections` count.
 
-    sent: the number of records of kind `frame` or `bytes`; frames: of kind `frame`.
+    sent: the number of records of kind `frame` or `bytes`; frames: of kind `frame`. Controller calls are not counted.
     """
     return engine_of(frames).statement(
         f"""
@@ -64,7 +64,7 @@ def used(frames: Table, cut: Ticks) -> Table:
           count(CASE WHEN kind IN ('frame', 'bytes') THEN 1 END) AS sent,
           sum(CASE WHEN direction = 'request' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS sent_bytes,
           sum(CASE WHEN direction = 'reply' AND kind IN ('frame', 'bytes') THEN size ELSE 0 END) AS received_bytes
-        FROM {{frames}} GROUP BY tick, {_LIFE}, flow, segment, writer_id
+        FROM {{frames}} WHERE kind <> 'call' GROUP BY tick, {_LIFE}, flow, segment, writer_id
         """,
         frames=frames,
     )

@@ -58,11 +58,18 @@ function draw(){
     for(const axis of [layout.xaxis,layout.yaxis]){
       axis.gridcolor=colour("--faint");axis.zerolinecolor=colour("--line");
     }
-    Plotly.newPlot("plot-"+each.name,each.data,layout,{responsive:true,displayModeBar:false});
+    Plotly.newPlot("plot-"+each.name,each.data,layout,{displayModeBar:false});
   }
 }
 draw();
 dark.addEventListener("change",draw);
+let width=innerWidth,resizing=0;
+addEventListener("resize",()=>{
+  if(innerWidth===width)return;
+  width=innerWidth;
+  clearTimeout(resizing);
+  resizing=setTimeout(draw,150);
+});
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
@@ -269,7 +276,7 @@ def _unanswered(facts: Facts, figures: str) -> str:
                "command": "request", "reply_command": "reply", "request_id": "request id", "segment": "segment",
                "first_event": "first event", "last_event": "last event"}  # fmt: skip
     return (
-        f"<p>{_count(facts['unpaired'], 'request')} had no reply with their own request id. An ack covers all events "
+        f"<p>{_count(facts['unpaired'], 'request')} had no reply with the same request id. An ack covers all events "
         f"of its writer up to its number, so an append without an ack of its own is not lost: "
         f"{_count(facts['lost_events'], 'event')} are, in {_count(facts['status'][Status.LOST], 'append')}.</p>"
         + _table("How requests ended", ("end", "how often", "what it is"), ends)

@@ -76,7 +76,8 @@ class Api:
                 answer = connection.getresponse()
                 refusal = answer.read(_MOST_BYTES + 1) if answer.status >= 300 else b""
             except OSError as error:
-                raise click.ClickException(f"{self._url}: {error_text(error)}; is it served? --http-port") from error
+                hint = "start the server with --http-port, or give its address with --url"
+                raise click.ClickException(f"{self._url}: {error_text(error)}; {hint}") from error
             except (HTTPException, ValueError) as error:
                 raise click.ClickException(f"{self._url}: this is no HTTP API: {error!r}") from error
             if answer.status >= 300:

@@ -24,7 +24,7 @@ from segstore.cli.pravega import admin, consume, produce
 from segstore.cli.replay import diff_stores, explore, replay
 from segstore.cli.serve import serve
 from segstore.cli.tap import tap
-from segstore.cli.terminal import Renamed, echo, error_text, log_plainly
+from segstore.cli.terminal import Renamed, check_texts, echo, echo_raw, error_text, log_plainly, writing_output
 from segstore.cli.trace import trace
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class _OneSentence(click.Group):
                 sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
-            sys.stdout.flush()
+            with writing_output():
+                sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
                 click.echo(error.format_message())
@@ -63,13 +64,20 @@ class _OneSentence(click.Group):
             _fail(f"segstore: {error.format_message()}", error.exit_code)
         except click.Abort:
             sys.exit(130)
-        except BrokenPipeError:
-            # The reader of the output has gone; buffered output has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
         except OSError as error:
+            _flush_or_drop()
+            if isinstance(error, BrokenPipeError):  # the reader of the output has gone
+                sys.exit(1)
             _fail(f"segstore: {error_text(error)}", 1)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _flush_or_drop() -> None:
+    """Writes buffered output, or drops it if that fails."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(sentence: str, status: int) -> NoReturn:
@@ -105,7 +113,16 @@ for _each in (serve, ctl, produce, consume, admin, trace, replay, diff_stores, e
 _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
 
 
-class _Frames(click.File):
+class _Input(click.File):
+    """A file, or standard input."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-" and sys.stdin is None:
+            raise click.ClickException("standard input is closed: there is no input")
+        return super().convert(value, param, ctx)
+
+
+class _Frames(_Input):
     """A file of frames, or frames in hex. A file with such a name takes precedence."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -183,7 +200,7 @@ def explain(source: Any, show_tokens: bool, full: bool) -> int:
 
 
 @main.command(short_help="Write the frames of commands in JSON.")
-@click.argument("source", metavar="FILE|-", default="-", type=click.File("r", encoding="utf-8"))
+@click.argument("source", metavar="FILE|-", default="-", type=_Input("r", encoding="utf-8"))
 @click.option("--format", "form", type=click.Choice(["hex", "raw", "base64"]), default="hex", show_default=True)
 def encode(source: Any, form: Form) -> int:
     """Write the frames of commands: JSON lines as `decode --json` prints them."""
@@ -199,7 +216,7 @@ def encode(source: Any, form: Form) -> int:
                     frame = encode_command(from_line(line))
                 except WireError as error:
                     raise click.ClickException(f"{_name(source)}: line {number}: {error}") from error
-                click.echo(to_text(frame, form), nl=False)
+                echo_raw(to_text(frame, form))
                 written += 1
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{_name(source)}: not UTF-8 at byte {error.start}") from error
@@ -217,7 +234,7 @@ def dissector(port: int) -> None:
     """
     from segstore.wire.inspect import dissector as source
 
-    click.echo(source(port=port), nl=False)
+    echo_raw(source(port=port))
 
 
 @main.command(short_help="Check every byte of a data directory.")
@@ -248,3 +265,6 @@ def verify(folder: Path) -> int:
     for fault in faults:
         echo(fault, err=True)
     return 1 if faults else 0
+
+
+check_texts(main)

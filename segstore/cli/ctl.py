@@ -15,7 +15,7 @@ import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import Finite, echo
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -147,7 +147,7 @@ def unmatched(api: Api) -> None:
 
 
 @faults.command("round-trip")
-@click.argument("milliseconds", type=click.FloatRange(0), metavar="MS")
+@click.argument("milliseconds", type=Finite(0), metavar="MS")
 @pass_api
 def round_trip(api: Api, milliseconds: float) -> None:
     """Set the minimum delay of every reply."""
@@ -317,10 +317,11 @@ def reset(api: Api) -> None:
 
 
 @ctl.command()
+@click.option("--end", is_flag=True, help="Keep requests no longer, and forget them.")
 @pass_api
-def keep(api: Api) -> None:
-    """Keep requests from now on, for wait and verify."""
-    api.show(api.ask("POST", "requests/keep"))
+def keep(api: Api, end: bool) -> None:
+    """Keep requests from now on, for wait and verify; appends are slower meanwhile."""
+    api.show(api.ask("DELETE" if end else "POST", "requests/keep"))
 
 
 _STAGES: Final = click.Choice(["received", "applied", "refused", "replied"])
@@ -330,7 +331,7 @@ _STAGES: Final = click.Choice(["received", "applied", "refused", "replied"])
 @_match
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Number of requests.")
 @click.option("--stage", type=_STAGES, default="applied", show_default=True, help="Stage to reach.")
-@click.option("--timeout-s", type=click.FloatRange(0, 50), default=5.0, show_default=True, help="Deadline.")
+@click.option("--timeout-s", type=Finite(0, 50), default=5.0, show_default=True, help="Deadline.")
 @click.option("--since", type=click.IntRange(0), default=0, help="Only requests with a greater number.")
 @pass_api
 def wait(api: Api, match: str, **given: Any) -> None:
@@ -349,6 +350,15 @@ def wait(api: Api, match: str, **given: Any) -> None:
 def verify(api: Api, match: str, **given: Any) -> None:
     """Verify the number of requests that match a filter."""
     api.show(api.ask("GET", "requests/verify", match=match, **given))
+
+
+@ctl.command()
+@click.option("--after", type=click.IntRange(0), default=0, help="Only problems with a greater number.")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Maximum number.")
+@pass_api
+def problems(api: Api, **given: Any) -> None:
+    """List the requests that the trace of a replay does not answer, oldest first."""
+    api.show(api.ask("GET", "problems", **given), ("number", "connection", "request", "expected", "detail"), "problems")
 
 
 for _each in CONTENTS:

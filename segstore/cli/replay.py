@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,20 +16,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import MAX_WAIT_S, Finite, echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from segstore.explore import Exploration, Finding
-    from segstore.server.replay import Problem, TraceServer
+    from segstore.server.replay import LeftOut, Problem, TraceServer
     from segstore.traces import Drive
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_OF_SERVERS: Final = ("host", "port", "controller_port", "mode", "missing", "upstream")
-_OF_DRIVING: Final = ("all_differences", "timeout_s", "ignore")
+_OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
+_OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
+_OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -77,9 +80,8 @@ def _report_left_out(records: list[Record]) -> None:
         )
 
 
-def _report_left_out_calls(server: TraceServer) -> None:
-    """Reports what of the controller calls of a trace cannot be answered."""
-    left_out = server.left_out_calls
+def _report_left_out_calls(left_out: Sequence[LeftOut]) -> None:
+    """Reports what of the controller calls of a trace can neither be answered nor made."""
     if left_out:
         echo(f"records of controller calls left out: {len(left_out)}; {left_out[0]}", err=True)
 
@@ -101,7 +103,7 @@ _PORT = click.IntRange(0, 65535)
 
 def timeout_option(help_text: str) -> Callable[[F], F]:
     """`--timeout-s`: how long a command waits for a reply."""
-    positive = click.FloatRange(0, min_open=True)
+    positive = Finite(0, MAX_WAIT_S, min_open=True)
     return click.option("--timeout-s", type=positive, default=5.0, show_default=True, help=help_text)
 
 
@@ -138,6 +140,11 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 @_TRACE
 @click.option("--to", "target", type=Address(), help="Send the requests to this store, and compare its replies.")
 @click.option(
+    "--to-controller",
+    type=Address(),
+    help="With --to: make the controller calls of the trace to this controller, and compare its answers.",
+)
+@click.option(
     "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="As a server: address to listen on."
 )
 @click.option(
@@ -155,6 +162,18 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
+    "--http-port",
+    metavar="PORT",
+    type=_PORT,
+    help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
+)
+@click.option(
+    "--http-token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File with the token that requests to the HTTP port must carry.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
     default="strict",
@@ -170,6 +189,11 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     "forward them to --upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
 @click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option(
+    "--upstream-controller",
+    type=Address(),
+    help="With --controller-port: controller to which --missing pass forwards calls.",
+)
 @click.option("--all", "all_differences", is_flag=True, help="With --to: continue after the first difference.")
 @click.option(
     "--pace",
@@ -180,9 +204,10 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     help="Speed: max, recorded, or a multiple of the recorded speed such as 2.5.",
 )
 @timeout_option("With --to: time to wait for a reply.")
-@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.")
+@ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
-    """Answer clients from a trace or, with --to, send its requests to a store and compare the replies.
+    """Answer clients from a trace or, with --to, send its requests to a store and compare the replies. With
+    --to-controller, its controller calls are made, too.
 
     As a server, it prints a line when it is listening and one for each request that the trace cannot answer. At the end
     it lists the requests that no client has sent.
@@ -195,8 +220,12 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
             name = "--all" if option == "all_differences" else f"--{option.replace('_', '-')}"
             goes = "goes with answering clients, not with --to" if target is not None else "goes with --to"
             raise click.UsageError(f"{name} {goes}", context)
+    if options["http_token_file"] is not None and options["http_port"] is None:
+        raise click.UsageError("--http-token-file goes with --http-port", context)
     if (options["missing"] == "pass") != (options["upstream"] is not None):
         raise click.UsageError("--missing pass and --upstream HOST:PORT go together", context)
+    if options["upstream_controller"] is not None and None in (options["upstream"], options["controller_port"]):
+        raise click.UsageError("--upstream-controller goes with --missing pass and --controller-port", context)
     records = _records(trace)
     try:
         return asyncio.run(_serve(records, options) if target is None else _drive(records, target, options))
@@ -211,15 +240,17 @@ async def _drive(records: list[Record], target: tuple[str, int], options: dict[s
     found = await drive(
         records,
         *target,
+        controller=options["to_controller"],
         timeout_s=options["timeout_s"],
         pace=options["pace"],
         ignore=options["ignore"],
         all_differences=options["all_differences"],
     )
+    _report_left_out_calls(found.left_out)
     calls = sum(each.kind is RecordKind.CALL and each.direction is Direction.REQUEST for each in records)
-    if calls:
-        echo(f"controller calls that were not made, because --to is a store: {calls}", err=True)
-    return _compared(found, "in the trace", "the store's")
+    if calls and options["to_controller"] is None:
+        echo(f"controller calls left out: {calls}; --to-controller HOST:PORT makes them", err=True)
+    return _compared(found, "in the trace", "the server's")
 
 
 def _compared(found: Drive, left: str, right: str) -> int:
@@ -229,7 +260,8 @@ def _compared(found: Drive, left: str, right: str) -> int:
     for difference in found.differences:
         for line in report(difference, left=left, right=right):
             echo(line)
-    echo(f"{found.requests} requests, {found.replies} replies, {len(found.differences)} differ", err=True)
+    calls = f" {found.calls} controller calls," if found.calls else ""
+    echo(f"{found.requests} requests, {found.replies} replies,{calls} {len(found.differences)} differ", err=True)
     return 1 if found.differences else 0
 
 
@@ -250,15 +282,18 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     server = TraceServer(
         of_clients(records) if with_controller else records,
         tell=tell,
-        **{name: options[name] for name in ("mode", "missing", "upstream", "pace", "host", "port")},
+        **{name: options[name] for name in _OF_TRACE_SERVERS},
     )
     _report_left_out(server.replay.left_out)
-    async with server:
-        said = f"segstore replays: {server.host}:{server.port}"
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(server)
+        said, controller = f"segstore replays: {server.host}:{server.port}", None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
             said += f", controller: {controller}"
-            _report_left_out_calls(server)
+            _report_left_out_calls(server.left_out_calls)
+        if options["http_port"] is not None:
+            said += f", http: http://{await _start_http(stack, server, controller, options)}/"
         echo(said)
         sys.stdout.flush()
         await stop.wait()
@@ -267,6 +302,19 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     for line in server.missed():
         echo(f"  {line}", err=True)
     return 1 if server.problems else 0
+
+
+async def _start_http(
+    stack: AsyncExitStack, server: TraceServer, controller: Endpoint | None, options: dict[str, Any]
+) -> Endpoint | None:
+    """Serves the HTTP API of a replay until the stack is closed; returns its address."""
+    from segstore.server.control_api import ControlApi, Controlled
+
+    controlled = Controlled(replay=server, controller_address=lambda: controller)
+    api = ControlApi(controlled, server.host, options["http_port"], token_file=options["http_token_file"])
+    await api.start()
+    stack.push_async_callback(api.stop)
+    return api.address
 
 
 @click.command("diff-stores", short_help="Send a trace to two stores and compare the replies.")
@@ -299,7 +347,7 @@ def diff_stores(
     "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
 )
 @click.option("-f", "--filter", "match", default="", metavar="EXPR", help="Cut only at matching requests.")
-@click.option("--timeout-s", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True)
+@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:

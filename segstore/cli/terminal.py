@@ -1,21 +1,67 @@
-"""Output of the command line: printed lines, tables, errors of the operating system, log format.
+"""Texts and numbers on the command line, and its output: lines, tables, errors of the operating system, log format.
 
 Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
-imitate another line. Log lines have a bounded length.
+imitate another line. Log lines have a bounded length. Refused: arguments that are not UTF-8, and numbers that are not
+finite.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
 
 _LONGEST_LOGGED = 1_000
+MAX_WAIT_S = 1e6
+"""The longest wait that an option sets: 11 days, which every timer of the system takes."""
+
+
+class Finite(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        made = super().convert(value, param, ctx)
+        if not math.isfinite(made):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return made
+
+
+class Text(click.types.StringParamType):
+    """Text: an argument that is UTF-8."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        made = super().convert(value, param, ctx)
+        try:
+            made.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{os.fsencode(made)!r} is not UTF-8.", param, ctx)
+        return made
+
+
+def check_texts(command: click.Command) -> None:
+    """Makes all arguments and options of a command and its subcommands that are text refuse other bytes than UTF-8."""
+    for each in command.params:
+        if each.type is click.STRING:
+            each.type = Text()
+    for below in getattr(command, "commands", {}).values():
+        check_texts(below)
+
+
+@contextmanager
+def writing_output() -> Iterator[None]:
+    """Names standard output in the errors of its writes."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
@@ -23,7 +69,15 @@ def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
     from segstore.wire.printable import printable
 
     text = printable(str(line))
-    click.echo(click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text, err=err)
+    shown = click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text
+    with nullcontext() if err else writing_output():
+        click.echo(shown, err=err)
+
+
+def echo_raw(text: str | bytes) -> None:
+    """Prints text that this program made, as it is."""
+    with writing_output():
+        click.echo(text, nl=False)
 
 
 def error_text(error: OSError) -> str:

@@ -260,18 +260,13 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
 
     way = "reply" if found.direction else "request"
     is_call = found.connection == CONTROLLER
-    yield (
-        f"controller call {found.number}, {way}:"
-        if is_call
-        else f"connection {found.connection}, {way} {found.number}:"
-    )
+    yield f"controller call {found.number}, {way}:" if is_call else f"{_connections(found)}, {way} {found.number}:"
     if found.left is None or found.right is None:
         there, count = ("B", found.right_over) if found.left is None else ("A", found.left_over)
-        yield (
-            f"  only {there} has it, and {count} more of its method"
-            if is_call
-            else (f"  only {there} goes on, with {count} more")
-        )
+        if is_call:
+            yield f"  only {there} has it" + (f", and {count} more of its method" if count else "")
+        else:
+            yield f"  only {there} goes on, with {count} more"
     elif is_call and found.left_over:
         yield f"  {found.left_over} more of its method differ"
     for field in found.fields:
@@ -287,6 +282,14 @@ def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
                 continue
             yield f"  {name}: {len(record.data)} bytes of kind {record.kind.name}"
             yield from (f"  {line}" for line in _annotated(record.data, show_tokens) if not is_call)
+
+
+def _connections(found: Difference) -> str:
+    """The connection of a difference, by its numbers in the traces, as `show` prints them."""
+    sides = {name: record.connection for name, record in (("A", found.left), ("B", found.right)) if record is not None}
+    if len(set(sides.values())) == 1:
+        return f"connection #{next(iter(sides.values()))}"
+    return "connection " + ", ".join(f"#{number} of {name}" for name, number in sides.items())
 
 
 def _brief(value: Any) -> str:

@@ -12,7 +12,8 @@ from segstore.traces.files import (
     write_trace,
 )
 from segstore.traces.recording import STANDARD_OUTPUT, Recording, capture_for, finish
-from segstore.traces.replay import Drive, drive, report
+from segstore.traces.replay import Drive, drive
+from segstore.traces.reply_difference import ReplyDifference, report
 from segstore.traces.stats import duration, lines, statistics
 from segstore.traces.stubborn_client import TraceClient, shortened
 
@@ -23,6 +24,7 @@ __all__ = [
     "Drive",
     "FileRecorder",
     "Recording",
+    "ReplyDifference",
     "TraceClient",
     "TraceFile",
     "UnknownSuffix",

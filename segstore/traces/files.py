@@ -221,7 +221,15 @@ def write_trace(
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails."""
+    """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails.
+
+    What a link names is replaced, not the link. A device or pipe is written to.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as there:
+            yield there
+        return
+    path = path.resolve()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "xb", opener=_owners) as file:

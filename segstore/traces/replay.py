@@ -2,10 +2,11 @@
 
 The order of the trace is kept over all its connections: a request is sent once the replies before it have arrived, as
 it may depend on them. A reply is compared with the expected one that has its request id, a KeepAlive or Hello with the
-oldest of its kind. Names of transient segments, which a store generates, are learnt from its replies and substituted in
-later requests.
+oldest of its kind. Controller calls are made in the same order, if the address of a controller is given. Ids that a
+store or a controller generates, those of transient segments and of transactions, are learnt from its replies and
+substituted in later requests.
 
-Invariants: the bytes sent are those of the trace, except such names; a difference lists the fields in which two replies
+Invariants: the bytes sent are those of the trace, except such ids; a difference lists the fields in which two replies
 differ, in wire order; the wait for a reply is at most `timeout_s`; a finished run leaves no connection.
 """
 
@@ -16,27 +17,30 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from segstore.server.replay import OfClients
+from segstore.traces.reply_difference import ReplyDifference
 from segstore.wire import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     CreateTransientSegment,
-    SegmentAlreadyExists,
     SegmentCreated,
     Unknown,
     WireError,
     decode,
     encode,
 )
-from segstore.wire.inspect import describe, lines
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.inspect import describe
 from segstore.wire.protocol import answer_key
 from segstore.wire.trace import (
+    CONTROLLER,
     VARYING_FIELDS,
     Direction,
     Exchange,
@@ -44,71 +48,34 @@ from segstore.wire.trace import (
     FieldDifference,
     Record,
     RecordKind,
+    Translation,
     compare_frames,
+    put_ids,
+    take_ids,
 )
+
+if TYPE_CHECKING:
+    from segstore.server.replay import LeftOut
+    from segstore.traces.calls import TracedCalls
 
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _FRAME_BYTES: Final = 256
 """Estimated overhead of a queued frame, in addition to its bytes."""
 
 
-class ReplyDifference(NamedTuple):
-    """A reply that is not what was expected.
-
-    connection: as in the trace. number: that of the record in the trace, from 1. request: the frame of the request, if
-    any. expected, actual: frames; None if no reply was expected, or none came. why: why none came.
-    """
-
-    connection: int
-    number: int
-    request: bytes | None
-    expected: bytes | None
-    actual: bytes | None
-    fields: tuple[FieldDifference, ...]
-    why: str = ""
-
-    def __str__(self) -> str:
-        asked = f" to {_name(self.request)}" if self.request is not None else ""
-        where = f"record {self.number}, connection {self.connection}, the reply{asked}"
-        if self.actual is None:
-            return f"{where}: {_name(self.expected)} was expected, but {self.why or 'none came'}"
-        if self.expected is None:
-            return f"{where}: {_name(self.actual)} came, and nothing was expected"
-        if _name(self.expected) != _name(self.actual):
-            said = f"{where}: {_name(self.actual)} came instead of {_name(self.expected)}"
-            there = SegmentAlreadyExists.type_name in (_name(self.expected), _name(self.actual))
-            return f"{said}; a store is to be empty at the start, or it answers so" if there else said
-        said = ", ".join(
-            f"{each.field} is {'another' if each.secret else repr(each.right)}"
-            + ("" if each.secret else f" instead of {each.left!r}")
-            for each in self.fields
-        )
-        return f"{where}, {_name(self.actual)}: {said}"
-
-
 class Drive(NamedTuple):
-    """The result of a run: the differences, and the traffic as records of a trace."""
+    """The result of a run: the differences, and the traffic as records of a trace.
+
+    requests, replies: numbers of frames. calls: number of controller calls. left_out: records of controller calls that
+    are no calls or cannot be made.
+    """
 
     differences: list[ReplyDifference]
     records: list[Record]
     requests: int
     replies: int
-
-
-def _name(frame: bytes | None) -> str:
-    if frame is None:
-        return "nothing"
-    command = describe(frame, unknown="keep").command
-    return command.type_name if command is not None else "a malformed frame"
-
-
-def report(difference: ReplyDifference, *, left: str = "expected", right: str = "actual") -> Iterator[str]:
-    """A difference as text: a summary line, then the annotated bytes of both replies."""
-    yield str(difference)
-    for name, frame in ((left, difference.expected), (right, difference.actual)):
-        if frame is not None:
-            yield f"{name}:"
-            yield from lines(describe(frame, unknown="keep"))
+    calls: int = 0
+    left_out: Sequence[LeftOut] = ()
 
 
 class _Peer:
@@ -230,9 +197,11 @@ def _claim(frame: bytes) -> Any:
 
 @dataclass
 class _Driver:
-    """Repeats the requests of one trace; the arguments are those of `drive`."""
+    """Repeats the requests of one trace; the arguments are those of `drive`. calls: those to make, if any."""
 
     address: tuple[str, int]
+    translation: Translation
+    calls: TracedCalls | None
     timeout_s: float
     pace: float | None
     ignore: frozenset[str]
@@ -242,8 +211,8 @@ class _Driver:
     records: list[Record] = field(default_factory=list)
     requests: int = 0
     replies: int = 0
+    calls_made: int = 0
     _peers: dict[int, _Peer] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)
     _exchanges: Exchanges = field(default_factory=Exchanges)
     _start: float = 0.0
     _first_ns: int | None = None
@@ -252,8 +221,11 @@ class _Driver:
 
     async def run(self, records: Iterable[Record]) -> None:
         self._start = asyncio.get_running_loop().time()
+        is_of_clients = None if self.calls is None else OfClients()
         try:
             for self._number, record in enumerate(records, 1):
+                if is_of_clients is not None and not is_of_clients(record):
+                    continue  # a controller's request to its store, which a call causes again
                 seen = self._exchanges.see(record)
                 await self._record(record, seen)
                 if self.differences and not self.all_differences:
@@ -264,12 +236,16 @@ class _Driver:
         finally:
             for peer in self._peers.values():
                 await peer.close(self.timeout_s)
+            if self.calls is not None:
+                await self.calls.aclose()
 
     async def _record(self, record: Record, seen: Exchange) -> None:
         number = record.connection
         match record.kind, record.direction:
+            case RecordKind.CALL, Direction.REQUEST:
+                await self._call(record)
             case RecordKind.CALL, _:
-                return  # a store answers no calls
+                await self._answer()
             case RecordKind.OPEN, _:
                 await self._end(number)
                 await self._open(number)
@@ -278,7 +254,7 @@ class _Driver:
             case RecordKind.CLOSE, _:
                 await self._end(number)
             case _, Direction.REQUEST:
-                await self._request(record)
+                await self._request(record, seen)
             case RecordKind.FRAME, _:
                 await self._reply(record, seen)
             case RecordKind.BYTES, _:
@@ -336,39 +312,63 @@ class _Driver:
             self._differ(number, None, None, why)
         await self._end(number)
 
-    async def _request(self, record: Record) -> None:
+    async def _until_due(self, record: Record) -> None:
+        """Waits for the time of a request."""
         if self._first_ns is None:
             self._first_ns = record.ts_ns
         if self.pace is not None:
             due = self._start + (record.ts_ns - self._first_ns) / 1e9 / self.pace
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+
+    async def _call(self, record: Record) -> None:
+        if self.calls is None:
+            return
+        await self._until_due(record)
+        made = await self.calls.make(self._number)
+        if made is not None:
+            self.calls_made += 1
+            self._keep(CONTROLLER, Direction.REQUEST, RecordKind.CALL, made.pack())
+
+    async def _answer(self) -> None:
+        found = None if self.calls is None else await self.calls.answer(self._number)
+        if found is None:
+            return
+        actual = None if found.actual is None else found.actual.pack()
+        if actual is not None:
+            self._keep(CONTROLLER, Direction.REPLY, RecordKind.CALL, actual)
+        if actual is None or found.fields:
+            asked = found.request.pack()
+            self._differ(CONTROLLER, found.expected.pack(), actual, found.why, request=asked, fields=found.fields)
+
+    async def _request(self, record: Record, seen: Exchange) -> None:
+        await self._until_due(record)
         peer = self._peers.get(record.connection) or await self._open(record.connection)
-        data = self._translated(record.data) if record.kind is RecordKind.FRAME else record.data
+        data = self._translated(seen)
         self._keep(record.connection, Direction.REQUEST, record.kind, data)
         self.requests += 1
         if not peer.ended and not peer.writer.transport.is_closing():
             peer.writer.write(data)
 
-    def _translated(self, frame: bytes) -> bytes:
-        """A frame with the store's names of transient segments."""
-        if not self._names or not any(name.encode() in frame for name in self._names):
-            return frame
-        try:
-            command = decode(frame)
-        except WireError:
-            return frame  # its names cannot be located
-        changes = {
-            name: self._names[value]
-            for name in command.__struct_fields__
-            if isinstance(value := getattr(command, name), str) and value in self._names
-        }
-        return encode(msgspec.structs.replace(command, **changes)) if changes else frame
+    def _translated(self, seen: Exchange) -> bytes:
+        """A record's data with the ids of this run, where they are in fields of text."""
+        ids, command = self.translation.ids.right, seen.command
+        if not ids or command is None or isinstance(command, Unknown):
+            return seen.record.data
+        changes: dict[str, Any] = {}
+        for name in command.__struct_fields__:
+            value = getattr(command, name)
+            if isinstance(value, str):
+                changes[name] = put_ids(value, ids)
+            elif isinstance(value, tuple | list) and value and isinstance(value[0], str):
+                changes[name] = type(value)(put_ids(each, ids) for each in value)
+        changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
+        return encode(msgspec.structs.replace(command, **changes)) if changes else seen.record.data
 
     async def _reply(self, record: Record, seen: Exchange) -> None:
         number = record.connection
         peer = self._peers.get(number) or await self._open(number)
         request = seen.answers[-1].record.data if seen.answers else None
-        expected = self._translated(record.data)
+        expected = self._translated(seen)
         self.replies += 1
         # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
         patience = self.timeout_s if number not in self._late else min(self.timeout_s, 0.05)
@@ -380,7 +380,7 @@ class _Driver:
         at_ns, frame = found
         self._keep(number, Direction.REPLY, RecordKind.FRAME, frame, at_ns)
         self._learn(seen, record.data, frame)
-        expected = self._translated(record.data)
+        expected = self._translated(seen)
         if not self.compare or frame == expected:
             return
         fields = tuple(
@@ -402,12 +402,13 @@ class _Driver:
             self._differ(number, record.data, found or None, why, fields=fields)
 
     def _learn(self, seen: Exchange, expected: bytes, actual: bytes) -> None:
-        """Records the store's name for a transient segment of the trace."""
+        """Pairs the ids in the name of a transient segment with those in the store's name for it."""
         if not seen.answers or not isinstance(seen.answers[-1].command, CreateTransientSegment):
             return
         traced, live = (describe(frame, unknown="keep").command for frame in (expected, actual))
         if isinstance(traced, SegmentCreated) and isinstance(live, SegmentCreated):
-            self._names[traced.segment] = live.segment
+            for pair in zip(take_ids(traced.segment)[1], take_ids(live.segment)[1], strict=False):
+                self.translation.pair(*pair)
 
 
 async def drive(
@@ -415,6 +416,7 @@ async def drive(
     host: str,
     port: int,
     *,
+    controller: tuple[str, int] | None = None,
     timeout_s: float = 5.0,
     pace: float | None = None,
     ignore: frozenset[str] = VARYING_FIELDS,
@@ -423,15 +425,23 @@ async def drive(
 ) -> Drive:
     """Repeats the requests of a trace and compares the replies.
 
-    timeout_s: the maximum wait for a reply. pace: 1 sends at the times of the trace, 2 twice as fast; None as soon as
-    the earlier replies have come. ignore: fields that may differ. all_differences: continue after the first.
-    Raises OSError if a connection cannot be opened.
+    controller: (host, port) of the controller to which the controller calls of the trace are made; what the recorded
+    controller asked its stores is then left out. None to make no calls. timeout_s: the maximum wait for a reply. pace:
+    1 sends at the times of the trace, 2 twice as fast; None as soon as the earlier replies have come. ignore: fields
+    that may differ. all_differences: continue after the first. Raises OSError if a connection cannot be opened.
     """
     if pace is not None and pace <= 0:
         raise ValueError(f"pace must be above 0, not {pace}")
-    driver = _Driver((host, port), timeout_s, pace, ignore, compare, all_differences)
+    translation, calls = Translation(ignore), None
+    if controller is not None:
+        from segstore.traces.calls import TracedCalls
+
+        records = list(records)
+        calls = TracedCalls(records, Endpoint(*controller), Endpoint(host, port), translation, timeout_s)
+    driver = _Driver((host, port), translation, calls, timeout_s, pace, ignore, compare, all_differences)
     await driver.run(records)
-    return Drive(driver.differences, driver.records, driver.requests, driver.replies)
+    left_out = () if calls is None else calls.left_out
+    return Drive(driver.differences, driver.records, driver.requests, driver.replies, driver.calls_made, left_out)
 
 
 async def diff_stores(

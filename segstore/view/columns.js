@@ -206,6 +206,16 @@ class Trace {
     return SPEC.commands[this.code[at]]?.name ?? SPEC.unknown;
   }
 
+  /** The connection of a lane as text; that of controller calls has no number. */
+  connectionOf(lane) {
+    const [number] = this.tables.lanes[lane];
+    return number === "0" ? "controller" : number;
+  }
+
+  get connectionCount() {
+    return this.tables.lanes.filter(([number]) => number !== "0").length;
+  }
+
   /** A name for every record. */
   nameOf(at) {
     const kind = KINDS[this.what[at] & KIND];

@@ -46,14 +46,14 @@ async function recordDetails(view, at, open) {
 }
 
 function facts(trace, at, mark) {
-  const [number, label] = trace.tables.lanes[trace.lane[at]], hasId = trace.what[at] & HAS_ID, asked = trace.requestOf[at];
+  const label = trace.tables.lanes[trace.lane[at]][1], hasId = trace.what[at] & HAS_ID, asked = trace.requestOf[at];
   const time = duration(Number(trace.since[at])), clock = (trace.start + trace.since[at]) / 1000000n;
   const date = Number(clock), known = Math.abs(date) < 8.64e15;
   return pairs([
     mark && ["Problem", element("strong", { className: "problem" }, mark)],
     ["Time", `${time} after the start${known ? `, ${new Date(date).toISOString().replace("T", " ").replace("Z", " UTC")}` : ""}`],
     asked >= 0 && ["Latency", `${duration(Number(trace.since[at] - trace.since[asked]))} after its ${counted(trace, at) > 1 ? "oldest " : ""}request`],
-    ["Connection", `${number} ${visible(label)}, ${trace.sideOf(at)}`],
+    ["Connection", [trace.connectionOf(trace.lane[at]), visible(label)].filter(Boolean).join(" ") + `, ${trace.sideOf(at)}`],
     hasId && ["Request id", `${trace.requestId[at]} (flow ${trace.ids[2 * at + 1]}, sequence ${trace.ids[2 * at]})`],
     trace.segments[at] && ["Segment", ...trace.namesOf(at).slice(0, 20).map(([name]) => element("div", null, shown(name)))],
     trace.writer[at] && ["Writer", trace.tables.writers[trace.writer[at]]],

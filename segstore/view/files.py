@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from segstore.traces import TraceFile, replacing
 from segstore.view.pack import Sections, pack
 from segstore.view.page import html
-from segstore.wire.trace import TraceError, differences
+from segstore.wire.trace import CONTROLLER, TraceError, Translation, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,8 +49,10 @@ def write_page(
 ) -> Written:
     """Writes the page of traces, replacing an existing file.
 
-    against: a trace that the only source is compared with. share: the wanted size of the page relative to the traces;
-    payloads are shortened for it. advance: called with the number of bytes of a trace that were read, which is twice.
+    against: a trace that the only source is compared with, as two runs of one program. share: the wanted size of the
+    page relative to the traces; payloads are shortened for it. advance: called with the number of bytes of a trace that
+    were read, which is twice.
+
     Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
     """
     packed: list[Sections] = []
@@ -87,18 +89,16 @@ def _packed(path: Path, share: float, advance: Callable[[int], None] | None) -> 
 
 def _compared(left: Path, right: Path) -> list[dict[str, Any]]:
     with TraceFile(left) as one, TraceFile(right) as other:
-        found = differences(one.records(), other.records())
+        found = differences(one.records(), other.records(), translation=Translation())
         return [_difference(each) for each in itertools.islice(found, MOST_DIFFERENCES)]
 
 
 def _difference(found: Difference) -> dict[str, Any]:
     fields = [{"field": each.field, "left": _value(each.left), "right": _value(each.right)} for each in found.fields]
     return {
-        "connection": found.connection,
+        "is_call": found.connection == CONTROLLER,
         "direction": int(found.direction),
-        "number": found.number,
-        "left": found.left is not None,
-        "right": found.right is not None,
+        "places": found.places,
         "fields": fields,
         "left_over": found.left_over,
         "right_over": found.right_over,

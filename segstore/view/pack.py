@@ -76,14 +76,13 @@ class _Lanes:
 
     def lane(self, record: Record) -> int:
         lane = self._lanes.get(record.connection)
-        # The same rule as that of `segstore.wire.trace.diff`, so that its connections are these lanes, without calls.
         if lane is None or (record.kind is RecordKind.OPEN and self._used[lane]):
             lane = self._lanes[record.connection] = len(self._used)
             self._used.append(False)
             self.said.append([str(record.connection), ""])
         if record.kind is RecordKind.OPEN:
             facts = unpack_data(record.data) or {}
-            self.said[lane][1] = " ".join(map(str, facts.values()))[:_LONGEST_LABEL]
+            self.said[lane][1] = " ".join(dict.fromkeys(map(str, facts.values())))[:_LONGEST_LABEL]
         elif record.kind is not RecordKind.CLOSE:
             self._used[lane] = True
         return lane

@@ -41,7 +41,7 @@ class View {
     this.root.setAttribute("aria-label", title);
     this.root.querySelector("h2").textContent = title;
     this.root.querySelector(".facts").textContent = [
-      many(count, "record"), many(tables.lanes.length, "connection"), last, many(bad, "problem"),
+      many(count, "record"), many(this.trace.connectionCount, "connection"), last, many(bad, "problem"),
       `${tables.form} of ${many(tables.bytes, "byte")}`, tables.recorder && `recorded by ${visible(tables.recorder)}`,
     ].filter(Boolean).join(" · ");
     const notes = tables.gaps.map(([at, text]) => `Before record ${at + 1}: ${visible(text)}`), damaged = notes.length;
@@ -54,7 +54,8 @@ class View {
     list.querySelector("summary").textContent = damaged ? `${many(damaged, "part")} of the file could not be read` : "What is not on this page";
     list.querySelector("ul").append(...notes.slice(0, 1000).map((each) => element("li", null, each)));
     this.root.querySelector(".scroll").setAttribute("aria-label", `Records of ${title}`);
-    this.root.querySelector(".lanes canvas").setAttribute("aria-label", `Timeline of ${title}: ${many(count, "record")}, ${many(tables.lanes.length, "connection")}. Arrow keys choose records, Enter opens one; the button Keys lists all.`);
+    this.root.querySelector("nav").setAttribute("aria-label", `Pages of records of ${title}`);
+    this.root.querySelector(".lanes canvas").setAttribute("aria-label", `Timeline of ${title}: ${many(count, "record")}, ${many(this.trace.connectionCount, "connection")}. Arrow keys choose records, Enter opens one; the button Keys lists all.`);
   }
 
   // --- the list -------------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ class View {
     const names = trace.namesOf(at).map(([name]) => name);
     const row = element("tr", { className: ["", "bad", "warn", "warn"][trace.mark[at]] },
       element("td", { className: "n" }, element("button", { type: "button", className: "link", ariaLabel: `Record ${at + 1}` }, String(at + 1))),
-      cell(duration(Number(trace.since[at])), "n"), cell(trace.tables.lanes[trace.lane[at]][0]), cell(`${trace.what[at] & REPLY ? "←" : "→"} ${trace.sideOf(at)}`),
+      cell(duration(Number(trace.since[at])), "n"), cell(trace.connectionOf(trace.lane[at])), cell(`${trace.what[at] & REPLY ? "←" : "→"} ${trace.sideOf(at)}`),
       cell(["", "✗ ", "⚠ ", "☐ "][trace.mark[at]] + visible(trace.nameOf(at))), cell(shown(names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "")), "w"),
       cell(trace.size[at].toLocaleString("en"), "n"), cell(asked < 0 ? "" : duration(Number(trace.since[at] - trace.since[asked])), "n"));
     row.at = at;
@@ -111,8 +112,8 @@ class View {
       row.setAttribute("aria-selected", String(chosen));
       if (chosen) row.parentElement.closest(".scroll").scrollTop = row.offsetTop - 120;
     }
-    const { trace } = this, [number] = trace.tables.lanes[trace.lane[at]], problem = ["", ", failure", ", does not decode", ", no reply"][trace.mark[at]];
-    say(`Record ${at + 1}: ${visible(trace.nameOf(at))}, ${trace.sideOf(at)}, connection ${number}, at ${duration(Number(trace.since[at]))}${problem}`);
+    const { trace } = this, number = trace.tables.lanes[trace.lane[at]][0], problem = ["", ", failure", ", does not decode", ", no reply"][trace.mark[at]];
+    say(`Record ${at + 1}: ${visible(trace.nameOf(at))}, ${trace.sideOf(at)}, ${number === "0" ? "controller" : `connection ${number}`}, at ${duration(Number(trace.since[at]))}${problem}`);
   }
 
   open(at) {
@@ -215,12 +216,14 @@ class Page {
     byId("loading").remove();
     byId("views").classList.toggle("two", letters.length > 1);
     const found = byId("differences");
-    if (found) await this.showDifferences(traces, JSON.parse(new TextDecoder().decode(await inflated(await fromBase64(found.textContent)))));
+    if (found) this.showDifferences(traces, JSON.parse(new TextDecoder().decode(await inflated(await fromBase64(found.textContent)))));
     for (const [number, trace] of traces.entries()) this.views.push(new View(trace, letters[number], on));
     if (found) for (const [number, view] of this.views.entries()) view.timeline.marked = new Set(this.places.map((each) => each[number]).filter((at) => at >= 0));
     this.current = this.views[0];
     document.title = `segstore: ${traces.map((each) => visible(each.tables.file)).join(" and ")}`;
-    byId("problem-count").textContent = many(traces.reduce((sum, each) => sum + each.problemsBefore[each.count], 0), "problem");
+    const problems = traces.reduce((sum, each) => sum + each.problemsBefore[each.count], 0);
+    byId("problem-count").textContent = many(problems, "problem");
+    for (const name of ["previous", "next"]) tools.elements[name].disabled = problems === 0;
     byId("together").hidden = letters.length < 2;
     byId("views").setAttribute("aria-busy", "false");
     this.listen();
@@ -326,22 +329,21 @@ class Page {
 
   // --- differences ----------------------------------------------------------------------------------------------
 
-  /** Lists the differences of two traces, and finds their records. */
-  async showDifferences(traces, differences) {
+  /** Lists the differences of two traces. */
+  showDifferences(traces, differences) {
     this.differences = differences;
-    this.places = [];
-    for (const each of differences) {
-      this.places.push(traces.map((trace) => recordOfStream(trace, each)));
-      if (this.places.length % 50 === 0) await pause();
-    }
+    this.places = differences.map((each) => each.places.map((place) => place - 1));
     const rows = differences.slice(0, 500).map((each, number) => {
-      const over = each.fields.map(({ field }) => field || "bytes not read").join(", ");
-      const what = each.left && each.right ? over || "kind of record" : `only ${each.left ? "A" : "B"} ${each.connection ? "goes on" : "has it"}, with ${many(each.left ? each.left_over : each.right_over, "more record")}`;
-      return [each.connection ? String(each.connection) : "controller", each.direction ? "reply" : "request", String(each.number), link(shown(what), () => this.openDifference(number))];
+      const places = this.places[number], side = places[0] < 0 ? 1 : 0, trace = traces[side];
+      const what = `${visible(trace.nameOf(places[side]))}: ${whatDiffers(each)}`;
+      const connections = places.map((at, which) => at < 0 ? "" : traces[which].connectionOf(traces[which].lane[at]));
+      return [link(shown(what), () => this.openDifference(number)), each.direction ? "reply" : "request",
+        ...places.map((at) => at < 0 ? "" : String(at + 1)), Array.from(new Set(connections.filter(Boolean))).join(", ")];
     });
-    const said = differences.length ? `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}: the first difference of each direction of each connection, and of each method of the controller. Times are not compared.` : "The traces have no difference. Times are not compared.";
+    const ignored = "Times are not compared; ids may differ if each always stands for the same one in the other trace.";
+    const said = differences.length ? `${many(differences.length, "stream")} differ${differences.length === 1 ? "s" : ""}: the first difference of each direction of each connection, and of each method of the controller. ${ignored}` : `The traces have no difference. ${ignored}`;
     const more = differences.length > 500 ? element("p", { className: "facts" }, `The first 500 are listed.`) : null;
-    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" }, element("h2", null, "Differences"), element("p", { className: "facts" }, said), rows.length ? table(["Connection", "Direction", "Number", "What"], rows) : null, more));
+    byId("views").append(element("section", { className: "differences", ariaLabel: "Differences" }, element("h2", null, "Differences"), element("p", { className: "facts" }, said), rows.length ? table(["Difference", "Direction", "In A", "In B", "Connection"], rows) : null, more));
   }
 
   openDifference(number) {
@@ -355,11 +357,11 @@ class Page {
   comparison(view, at) {
     const side = this.views.indexOf(view), number = (this.places ?? []).findIndex((each) => each[side] === at);
     if (number < 0) return [];
-    const { fields, left, right } = this.differences[number], other = this.places[number][1 - side];
+    const { fields } = this.differences[number], other = this.places[number][1 - side];
     const value = (each) => each === null ? "nothing" : shown(typeof each === "string" ? each : JSON.stringify(each));
     const rows = fields.map((each) => [each.field || "bytes not read", ...[each.left, each.right].map((one) => element("td", { className: "w differs" }, value(one)))]);
     const parts = [element("h3", null, "Difference")];
-    if (!left || !right) parts.push(element("p", null, `Only ${left ? "A" : "B"} has this record.`));
+    if (other < 0) parts.push(element("p", null, `Only ${side ? "B" : "A"} has this record.`));
     if (rows.length) parts.push(table(["Field", "In A", "In B"], rows));
     if (other >= 0) parts.push(element("div", { className: "links" }, link(`Show it in ${side ? "A" : "B"}`, () => this.views[1 - side].open(other))));
     return parts;
@@ -372,26 +374,12 @@ function letterOf(number) {
   return number < 26 ? last : letterOf(Math.floor(number / 26) - 1) + last;
 }
 
-/** The record of a stream with a number, counted as `segstore trace diff` does; -1 if it has ended before. */
-function recordOfStream(trace, { connection, direction, number }) {
-  if (!connection) return recordOfCall(trace, direction, number);
-  const ofFrames = trace.lanesOfFrames ??= [...trace.tables.lanes.keys()].filter((lane) => trace.tables.lanes[lane][0] !== "0");
-  const lane = ofFrames[connection - 1];
-  if (lane === undefined) return -1;
-  for (let place = trace.laneStart[lane], left = number; place < trace.laneStart[lane + 1]; place++) {
-    const at = trace.ofLane[place], kind = trace.what[at] & KIND;
-    if (kind !== OPEN && kind !== CLOSE && Boolean(trace.what[at] & REPLY) === Boolean(direction) && --left === 0) return at;
-  }
-  return -1;
-}
-
-/** The request or the answer of the controller call with a number, from 1. */
-function recordOfCall(trace, direction, number) {
-  for (let at = 0, left = number; at < trace.count; at++) {
-    const isRequest = (trace.what[at] & KIND) === CALL && !(trace.what[at] & REPLY);
-    if (isRequest && --left === 0) return direction ? trace.replyOf[at] : at;
-  }
-  return -1;
+/** How two traces differ in a stream, as text. */
+function whatDiffers({ fields, places, is_call: isCall, left_over: inA, right_over: inB }) {
+  if (places[0] && places[1]) return fields.map(({ field }) => field || "bytes not read").join(", ") || "kind of record";
+  const over = places[0] ? inA : inB, side = places[0] ? "A" : "B";
+  if (!isCall) return `only ${side} goes on, with ${many(over, "more record")}`;
+  return `only ${side} has it${over ? `, and ${over.toLocaleString("en")} more of its method` : ""}`;
 }
 
 const page = new Page();

@@ -410,7 +410,8 @@ class Timeline {
       const x = this.x(tick);
       if (x < this.gutter) continue;
       context.fillRect(x, AXIS - 7, 1, 6);
-      context.fillText(this.byOrder ? `${Math.round(tick) + 1}` : tick === 0 ? "0" : duration(tick), x + 4, AXIS / 2);
+      const text = this.byOrder ? `${Math.round(tick) + 1}` : tick === 0 ? "0" : duration(tick);
+      if (x + 4 + context.measureText(text).width <= this.width) context.fillText(text, x + 4, AXIS / 2);
     }
     context.fillText(this.byOrder ? "record" : "time", 8, AXIS / 2);
   }

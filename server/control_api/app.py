@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, params
 from fastapi.routing import APIRoute
 
-from segstore.server.control_api import contents, page
-from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api import contents, page, replayed
+from segstore.server.control_api.controlled import Controlled, Kind
 from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install
 from segstore.server.control_api.routes import (
     about,
@@ -33,8 +33,7 @@ from segstore.server.control_api.routes import (
 )
 from segstore.server.control_api.steering import arranging, asserting, events, snapshots
 
-_EVERYWHERE: Final = (
-    about,
+_WITH_TRAFFIC: Final = (
     connections,
     faults,
     decisions,
@@ -45,8 +44,19 @@ _EVERYWHERE: Final = (
     page,
 )
 _OF_STORES: Final = (streams, segments, containers, contents, arranging, events, snapshots)
-"""Resources that a tap does not have."""
-_ABOUT: Final = """Inspects and controls a running segment store, or a tap before one.
+_RESOURCES: Final[tuple[tuple[tuple[Any, ...], tuple[Kind, ...]], ...]] = (
+    ((about,), ("stores", "tap", "replay")),
+    (_WITH_TRAFFIC, ("stores", "tap")),
+    (_OF_STORES, ("stores",)),
+    ((replayed,), ("replay",)),
+)
+"""The resources, and the kinds of servers that have them."""
+_LACKS: Final[dict[Kind, str]] = {
+    "tap": "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap",
+    "replay": "a replay has problems only: this is a request for `segstore serve` or `segstore tap`",
+    "stores": "stores do not answer from a trace: this is a request for `segstore replay`",
+}
+_ABOUT: Final = """Inspects and controls a running segment store, a tap before one, or a replay of a trace.
 
 Every error response is a `Problem`: one sentence, and the place in the request."""
 
@@ -61,7 +71,7 @@ _REFUSALS: Final = {
     "415": "The body's content type is not one that the operation takes.",
     "422": "A value in the request is invalid.",
     "500": "Unexpected error; the server's log says more.",
-    "503": "The server cannot store data any more.",
+    "503": "The server cannot store data any more, or too many requests are in progress.",
 }
 """What each status means that is no success. Routes add those of their own."""
 _PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -75,10 +85,14 @@ def _operation(route: APIRoute) -> str:
     return route.name
 
 
-def _refuse_on_tap() -> None:
-    raise ApiProblem(
-        409, "a tap has no stores: this is a request for `segstore serve`, or for the cluster behind the tap", "path"
-    )
+def _refuse(kind: Kind) -> params.Depends:
+    """Refuses the requests of a router, which a server of this kind lacks."""
+
+    def refuse() -> None:
+        raise ApiProblem(409, _LACKS[kind], "path")
+
+    found: params.Depends = Depends(refuse)
+    return found
 
 
 def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
@@ -93,12 +107,11 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=_operation,
     )
-    for resources in _EVERYWHERE:
-        app.include_router(resources.router(controlled))
-    on_tap = controlled.tap is not None
-    for resources in _OF_STORES:
-        refused = [Depends(_refuse_on_tap)] if on_tap else []
-        app.include_router(resources.router(controlled), dependencies=refused, include_in_schema=not on_tap)
+    for modules, kinds in _RESOURCES:
+        is_here = controlled.kind in kinds
+        refused = [] if is_here else [_refuse(controlled.kind)]
+        for each in modules:
+            app.include_router(each.router(controlled), dependencies=refused, include_in_schema=is_here)
     install(app)
     described = app.openapi
 
@@ -106,7 +119,8 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         if app.openapi_schema is None:
             description = described()
             _describe_rules(description)
-            bodies.describe_yaml(description)
+            if controlled.kind != "replay":
+                bodies.describe_yaml(description)
             _describe_responses(description)
             _describe_access(description, guarded=guarded)
         return described()

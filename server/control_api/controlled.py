@@ -1,4 +1,4 @@
-"""The objects that the control API inspects and changes: stores or a tap, their faults, the controller."""
+"""The objects that the control API inspects and changes: stores, a tap or a replay, their faults, the controller."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import Front, Store, StoreFront, Tap
+from segstore.server.control_api.fronts import Front, Replayed, ReplayFront, Store, StoreFront, Tap
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
@@ -23,6 +23,7 @@ from segstore.server.traffic import Traffic
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
+Kind = Literal["stores", "tap", "replay"]
 _ALONE = "there is only one store; `segstore serve --stores 2` starts several in one process"
 
 
@@ -38,14 +39,14 @@ async def _settled() -> None:
 class Controlled:
     """The objects behind the control API.
 
-    stores: the stores of this process; none on a tap. tap: the tap, if this is one. faults: their fault rules; None if
-    they have none. controller: returns the current controller, if any; controller_address: returns its address. data:
-    the data directory; None for memory. move: moves a container to a store, if several stores are in this process; else
-    why_not_moved says why containers cannot be moved. owner_elsewhere: returns the address of a container's owner in
-    another process. names: registered writer names. snapshots: those of its data; None with a data directory. settled:
-    returns when the controller's changes are durable. one_at_a_time: held by requests that arrange data. traffic: the
-    latest traffic of the stores; None if it is not kept. started_ms: creation time of this object. version: of this
-    project.
+    stores: the stores of this process; none on a tap and for a replay. tap, replay: the tap or the replay, if this is
+    one. faults: their fault rules; None if they have none. controller: returns the current controller, if any;
+    controller_address: returns its address. data: the data directory; None for memory. move: moves a container to a
+    store, if several stores are in this process; else why_not_moved says why containers cannot be moved.
+    owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
+    snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
+    durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
+    not kept. started_ms: creation time of this object. version: of this project.
     """
 
     stores: Sequence[Store] = ()
@@ -53,6 +54,7 @@ class Controlled:
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
     tap: Tap | None = None
+    replay: Replayed | None = None
     traffic: Traffic | None = None
     data: Path | None = None
     move: Callable[[int, int], Awaitable[None]] | None = None
@@ -66,8 +68,15 @@ class Controlled:
     version: str = field(default_factory=lambda: version("segstore"))
 
     @property
+    def kind(self) -> Kind:
+        """What the objects are, which decides which routes there are."""
+        return "tap" if self.tap is not None else "replay" if self.replay is not None else "stores"
+
+    @property
     def fronts(self) -> list[Front]:
         """What clients connect to, by number."""
+        if self.replay is not None:
+            return [ReplayFront(self.replay)]
         return [StoreFront(each) for each in self.stores] if self.tap is None else list(self.tap.fronts)
 
     @property
@@ -83,14 +92,15 @@ class Controlled:
     @property
     def tls(self) -> bool:
         """Whether the ports for clients use TLS."""
-        return self.stores[0].settings.tls_cert is not None if self.tap is None else self.tap.tls
+        return self.tap.tls if self.tap is not None else any(each.settings.tls_cert is not None for each in self.stores)
 
     @property
     def capabilities(self) -> list[str]:
         """The names of the parts of the API that can be used here."""
-        has_stores, has_traffic = self.tap is None, self.traffic is not None
+        has_stores, has_traffic = self.kind == "stores", self.traffic is not None
         parts = {
-            "tap": not has_stores,
+            "tap": self.kind == "tap",
+            "replay": self.kind == "replay",
             "stores": has_stores,
             "segments": has_stores,
             "containers": has_stores,

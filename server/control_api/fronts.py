@@ -1,21 +1,23 @@
-"""What clients connect to, and their open connections: of a store of this process, or of a tap before a store.
+"""What clients connect to, and their open connections: of a store of this process, of a tap before a store, or of a
+replay.
 
-The routes about addresses, connections and counters use these two protocols, so they are the same for both.
+The routes about addresses, connections and counters use these protocols, so they are the same for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from segstore.server.connection import Connection, ConnectionHub, Ending, StoreService
+from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from segstore.server.config import StoreSettings
+    from segstore.server.replay import Problem
     from segstore.server.store import SegmentStore
-    from segstore.wire.endpoint import Endpoint
 
 _GAUGES = ("connections_open",)
 
@@ -77,6 +79,27 @@ class Tap(Protocol):
     def tls(self) -> bool: ...
 
 
+class Replayed(Protocol):
+    """A server that answers from a trace. upstream: where other requests are forwarded to. problems: the requests that
+    the trace does not answer. requests, connections: totals so far.
+    """
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def upstream(self) -> tuple[str, int] | None: ...
+    @property
+    def problems(self) -> Sequence[Problem]: ...
+    @property
+    def requests(self) -> int: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def open_connections(self) -> Sequence[int]: ...
+
+
 class Store(Protocol):
     """A running segment store. number: in its cluster. address: None until it listens, as `admin_address`."""
 
@@ -135,3 +158,22 @@ class StoreFront:
         indexes = sum(each.index_count for each in containers)
         now |= {"outstanding_bytes": store.hub.outstanding_bytes, "index_segments": indexes}
         return counted, {**now, "segments": sum(len(each.segments) for each in containers) - indexes}
+
+
+class ReplayFront:
+    """The port of a replay, as that of its only store. Its connections are not listed."""
+
+    number = 0
+    admin_address = None
+    serving = True
+    connections: Iterable[OpenConnection] = ()
+
+    def __init__(self, replay: Replayed) -> None:
+        self.address = Endpoint(replay.host, replay.port)
+        self.upstream = None if replay.upstream is None else Endpoint(*replay.upstream)
+        self._replay = replay
+
+    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        replay = self._replay
+        totals = {"connections": replay.connections, "requests": replay.requests, "problems": len(replay.problems)}
+        return totals, {"connections_open": len(replay.open_connections)}

@@ -9,7 +9,8 @@ If a token is configured, requests must carry it. The live page at `/` needs non
 sites can lead only to that page.
 
 Invariants: a body has at most `max_body_bytes` and is complete within `body_timeout_s` before it is processed; a body's
-content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one.
+content type must be JSON, or YAML where that is read, so that forms of other pages cannot send one. A request that may
+be abandoned does not outlive its connection; others are completed, and there are at most `_MOST_COMPLETED` of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -30,6 +31,8 @@ YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "tex
 """Types of YAML, the registered one first. As with JSON, forms of other pages cannot send them."""
 _AUTHORIZATION: Final = "header.authorization"
 _SAFE: Final = ("GET", "HEAD")
+_MOST_COMPLETED: Final = 1_000
+"""More than the connections of a port: clients that disconnect leave requests behind."""
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -76,6 +79,30 @@ def refusal_of(problem: ApiProblem) -> Response:
     )
 
 
+def changes_nothing(scope: Scope) -> bool:
+    """Whether a request of the control API only reads, or waits."""
+    return scope["method"] in _SAFE or scope["path"].endswith("/wait")
+
+
+async def _until_gone(answering: Awaitable[None], receive: Receive) -> None:
+    """Answers a request whose body is received; cancels that if its client disconnects."""
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            continue
+
+    answer = asyncio.ensure_future(answering)
+    tasks = (answer, asyncio.create_task(disconnected(), name="waiting for a client to disconnect"))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if not answer.cancelled():
+        answer.result()
+
+
 class Guard:
     """ASGI middleware that checks requests.
 
@@ -92,16 +119,21 @@ class Guard:
         token: bytes | None = None,
         refusal: Callable[[ApiProblem], Response] = refusal_of,
         yaml_paths: Collection[str] = (),
+        may_abandon: Callable[[Scope], bool] = changes_nothing,
         max_body_bytes: int = 256 * 1024,
         body_timeout_s: float = 10.0,
     ) -> None:
-        """refusal: makes the response of a refused request. yaml_paths: where a body may also be YAML."""
+        """refusal: makes the response of a refused request. yaml_paths: where a body may also be YAML. may_abandon:
+        whether a request is cancelled if its client disconnects.
+        """
         self._app = app
         self._loopback_only = is_loopback(bound)
         self._names = {"localhost", bound.lower(), *(each.lower() for each in names)}
         self._token = token
         self._refusal = refusal
         self._yaml_paths = yaml_paths
+        self._may_abandon = may_abandon
+        self._completing = 0
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -134,7 +166,17 @@ class Guard:
             given = True
             return {"type": "http.request", "body": data, "more_body": False}
 
-        await self._app(scope, receiving, sending)
+        if self._may_abandon(scope):
+            await _until_gone(self._app(scope, receiving, sending), receive)
+        elif self._completing >= _MOST_COMPLETED:
+            why = f"{_MOST_COMPLETED} requests are in progress, as many as may be"
+            await self._refusal(ApiProblem(503, why, "path"))(scope, receive, sending)
+        else:
+            self._completing += 1
+            try:
+                await self._app(scope, receiving, sending)
+            finally:
+                self._completing -= 1
 
     # --- headers ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ short.
 Invariants: after `stop`, which can be called twice, no connection and no task is left. The number of connections is
 limited by its share of descriptors (`descriptors`); another connection replaces the one whose current step started
 first. A step is receiving the head of a request or answering it. Each step has a deadline, which incoming bytes do not
-extend. With TLS, half of the share is for connections whose handshake is not complete.
+extend; a step in which the peer has read a part of a response gets another one, so a download takes as long as its
+reader needs. With TLS, half of the share is for connections whose handshake is not complete.
 
 The control API requires a token unless the address is loopback, because any caller can change the server.
 """
@@ -17,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import ssl
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import h11
 import uvicorn
@@ -40,6 +43,9 @@ from segstore.server.net import CannotListen, TlsFiles, listening_on
 from segstore.server.secret_file import read_secret
 from segstore.wire.endpoint import Endpoint
 
+if TYPE_CHECKING:
+    from segstore.wire import Buffer
+
 log = logging.getLogger(__name__)
 
 _uvicorn_log = log.getChild("uvicorn")
@@ -49,24 +55,56 @@ _BACKLOG: Final = 1024
 _FIRST_HEAD_S: Final = 10.0
 _STEP_S: Final = 60
 _HEAD_BYTES: Final = 32 * 1024
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+_UNSENT_BYTES: Final = 64 * 1024
+"""What the system takes ahead of a slow reader, where this can be set; elsewhere megabytes, which hide its progress."""
 _TOKEN: Final = re.compile(r"[!-~]{16,4096}")
 _DRAIN_S: Final = 1.0
 _LOOK_S: Final = 0.01
 
 
+class _Outgoing:
+    """A transport that counts what is written to it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: Buffer) -> None:
+        self._written += len(data)
+        self._transport.write(data)
+
+    @property
+    def sent(self) -> int:
+        """Number of bytes that were written and are not queued any more."""
+        return self._written - self._transport.get_write_buffer_size()
+
+
 class _Connection(H11Protocol):
-    """One connection, with the deadline of its current step. since_s: when the step started."""
+    """One connection, with the deadline of its current step.
+
+    since_s: when the step started or, if its deadline was extended, when that was.
+    """
 
     _asking = False
     since_s = 0.0
+    _sent = 0
     _deadline: asyncio.TimerHandle | None = None
+    _outgoing: _Outgoing
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self.logger = _uvicorn_log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base has it
-        super().connection_made(transport)
+        self._outgoing = _Outgoing(transport)
+        if _UNSENT is not None:
+            with suppress(OSError):  # the peer may have gone already
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _UNSENT, _UNSENT_BYTES)
+        super().connection_made(cast("asyncio.Transport", self._outgoing))
         self._begin_step(_FIRST_HEAD_S)
         if len(self.connections) > (shares().http // 2 if self.scheme == "https" else shares().http):
             slowest = min((each for each in self.connections if isinstance(each, _Connection)), key=_since_s)
@@ -76,7 +114,14 @@ class _Connection(H11Protocol):
     def _begin_step(self, limit_s: float) -> None:
         self._stop_waiting()
         self.since_s = self.loop.time()
-        self._deadline = self.loop.call_later(limit_s, self.transport.abort)
+        self._sent = self._outgoing.sent
+        self._deadline = self.loop.call_later(limit_s, self._step_is_late)
+
+    def _step_is_late(self) -> None:
+        if self._outgoing.sent > self._sent:
+            self._begin_step(_STEP_S)
+        else:
+            self.transport.abort()
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -90,15 +135,21 @@ class _Connection(H11Protocol):
         super().on_response_complete()
         self._look_for_step()
 
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
+
     def _look_for_step(self) -> None:
-        asking = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # it is, first
+        asking = self._is_answering()
         if asking is not self._asking:
             self._asking = asking
             self._begin_step(_STEP_S)
 
     def send_400_response(self, msg: str) -> None:
         """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""
-        problem = body(400, "this is not an HTTP request, or its head is too long", "header")
+        if self._is_answering():
+            problem = body(400, "the body does not have the form of its transfer-encoding, which is chunked", "body")
+        else:
+            problem = body(400, "this is not an HTTP request, or its head is too long", "header")
         headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
         parts = (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from segstore.server.faults import RoundTrip, Rule
 from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
+_SEPARATORS = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
+
+
+def plain_name(given: str) -> str:
+    """Returns a name that paths of URLs and files can have as a part. Raises ValueError for others."""
+    if given in (".", ".."):
+        raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
+    if found := _SEPARATORS.search(given):
+        raise ValueError(f"a name has no slashes, backslashes and control characters; this one has {found[0]!r}")
+    return given
 
 
 class Health(BaseModel):
@@ -396,7 +407,11 @@ class NewRecording(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(default="", max_length=100, pattern=r"^[^/\x00-\x1f]*$", description="Made up if omitted.")
+    name: Annotated[str, AfterValidator(plain_name)] = Field(
+        default="",
+        max_length=100,
+        description="Made up if omitted. Without slashes, backslashes and control characters, and not . or ..",
+    )
     max_bytes: int = Field(
         default=DEFAULT_BYTES, ge=1, le=MOST_BYTES, strict=True, description="Where the recording ends by itself."
     )
@@ -419,3 +434,21 @@ class RecordingList(BaseModel):
     """The recordings, in the order in which they were started."""
 
     recordings: list[RecordingInfo]
+
+
+class ReplayProblem(BaseModel):
+    """A request that the trace of a replay does not answer."""
+
+    number: int = Field(description="From 1, in the order of occurrence.")
+    connection: int | None = Field(description="The number of the client's connection; null for a controller call.")
+    request: str = Field(description="The command, such as READ_SEGMENT, or the method of a call.")
+    expected: str | None = Field(description="What comes next in the trace; null if requests may come in any order.")
+    detail: str = Field(description="A sentence with the fields that differ; further lines are the nearest requests.")
+
+
+class ReplayProblems(BaseModel):
+    """A page of the problems of a replay, oldest first."""
+
+    total: int = Field(description="Number of problems so far.")
+    problems: list[ReplayProblem]
+    next: int | None = Field(description="`after` for the next page; null on the last one.")

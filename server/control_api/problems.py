@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
+_NAME_CHARACTERS: Final = 100
 
 
 class Problem(BaseModel):
@@ -78,13 +80,17 @@ def shown(text: str) -> str:
 
 
 def place(location: Sequence[int | str]) -> str:
-    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`."""
+    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`.
+
+    Long keys are cut.
+    """
     path = ""
     for index, part in enumerate(location):
         if isinstance(part, int):
             path += f"[{part}]"
         elif not (index and part.startswith(("<", "[key]"))):
-            path += f".{part}" if path else part
+            name = part if len(part) <= _NAME_CHARACTERS else f"{part[:_NAME_CHARACTERS]}…"
+            path += f".{name}" if path else name
     return path
 
 
@@ -141,7 +147,44 @@ async def _http(request: Request, error: Exception) -> Response:
         allowed = ", ".join(_allowed(request))
         why = f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}"
         return answer(405, why, "method", {"allow": allowed})
+    if isinstance(error.__cause__, ValueError | RecursionError):
+        return answer(400, *_unreadable(error.__cause__, await request.body()))
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
+
+
+def _unreadable(error: Exception, data: bytes) -> tuple[str, str]:
+    """Returns why a body cannot be read although it may be JSON, and where."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"body: not UTF-8 at byte {error.start}", "body"
+    if isinstance(error, RecursionError):
+        return "body: it is nested too deeply", "body"
+    where = place(("body", *too_long_integer(data)))
+    return f"{where}: an integer has at most {sys.get_int_max_str_digits()} digits", where
+
+
+def too_long_integer(data: bytes) -> tuple[int | str, ...]:
+    """Returns the location of the first integer in JSON that has more digits than are read."""
+    limit, too_long = sys.get_int_max_str_digits(), object()
+    path: list[int | str] = []
+    ahead = [_items(json.loads(data, parse_int=lambda text: too_long if len(text.lstrip("-")) > limit else 0))]
+    while ahead:
+        for key, value in ahead[-1]:
+            if value is too_long:
+                return (*path, key)
+            if isinstance(value, dict | list):
+                path.append(key)
+                ahead.append(_items(value))
+                break
+        else:
+            ahead.pop()
+            path[-1:] = []
+    return ()
+
+
+def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
+    if isinstance(value, dict):
+        return iter(value.items())
+    return enumerate(value if isinstance(value, list) else ())
 
 
 def _allowed(request: Request) -> list[str]:

@@ -146,19 +146,21 @@ class Decider:
         self._log: deque[Decision] = deque()
         self._log_bytes = 0
         self._rules: dict[str, _Rule] = {}
+        self._terms = 0
         self._named = 0
 
     def add(self, rule: Rule) -> str:
         """Appends a rule and returns its name. Raises ValueError if the name is taken or there are too many rules."""
-        check_size([*(each.rule for each in self._rules.values()), rule])
+        check_size(len(self._rules) + 1, self._terms + rule.terms)
         self._named += 1
         while not rule.name and f"rule {self._named}" in self._rules:
             self._named += 1
         name = rule.name or f"rule {self._named}"
         if name in self._rules:
             raise ValueError(f"there is a rule with the name {name!r}")
-        self._rules[name] = _Rule(rule, name)
-        self._changed()
+        self._rules[name] = made = _Rule(rule, name)
+        self._terms += rule.terms
+        self._look_at(made)
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
@@ -169,7 +171,7 @@ class Decider:
         old, new = self._rule(name), rule.name or name
         if new != name and new in self._rules:
             raise ValueError(f"there is a rule with the name {new!r}")
-        check_size([rule, *(each.rule for each in self._rules.values() if each is not old)])
+        check_size(len(self._rules), self._terms - old.rule.terms + rule.terms)
         made = _Rule(rule, new)
         made.enabled = old.enabled
         self._rules = {
@@ -202,9 +204,17 @@ class Decider:
         return self._rules[name]
 
     def _changed(self) -> None:
-        enabled = [each for each in self._rules.values() if each.enabled]
-        self.looks_at_replies = any(each.rule.on == "reply" for each in enabled)
-        self.looks_at_appends = any(_may_match_append(each) for each in enabled)
+        """Rules were replaced, removed, enabled or disabled."""
+        self._terms = sum(each.rule.terms for each in self._rules.values())
+        self.looks_at_replies = self.looks_at_appends = False
+        for each in self._rules.values():
+            if each.enabled:
+                self._look_at(each)
+
+    def _look_at(self, each: _Rule) -> None:
+        """An enabled rule takes effect."""
+        self.looks_at_replies = self.looks_at_replies or each.rule.on == "reply"
+        self.looks_at_appends = self.looks_at_appends or _may_match_append(each)
 
     @property
     def rules(self) -> list[str]:

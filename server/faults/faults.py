@@ -107,7 +107,7 @@ class Faults(Decider):
         self.round_trip_ms: float | Mapping[int, float] = 0.0
         self.functions = Functions()
         self.toxics = Toxics(clock, lambda: self.seed)
-        self._held: dict[str, list[Waiting]] = {}
+        self._held: dict[str, dict[Waiting, None]] = {}
         self._holding: list[tuple[str, int, asyncio.Future[None]]] = []
         self._requests = 0
         self._connections = 0
@@ -186,7 +186,7 @@ class Faults(Decider):
         return self._release(name)
 
     def _release(self, name: str) -> int:
-        waiting = self._held.pop(name, [])
+        waiting = self._held.pop(name, {})
         for each in waiting:
             each.advance()
         return len(waiting)
@@ -217,13 +217,13 @@ class Faults(Decider):
         if name not in self._rules or not self._rules[name].enabled:
             waiting.advance()  # the rule was cleared or disabled while this waited for something else
             return
-        self._held.setdefault(name, []).append(waiting)
+        self._held.setdefault(name, {})[waiting] = None
         self._notify_held()
 
     def _forget(self, waiting: Waiting) -> None:
         for name, those in list(self._held.items()):
             if waiting in those:
-                those.remove(waiting)
+                del those[waiting]
                 if not those:
                     del self._held[name]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,9 +24,11 @@ from segstore.wire.printable import printable
 
 _LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024
+_MOST_DIGITS: Final = sys.int_info.default_max_str_digits
+_INTEGER: Final = "tag:yaml.org,2002:int"
 _FORMS: Final = {
     "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
-    "tag:yaml.org,2002:int": ("[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    _INTEGER: ("[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
     "tag:yaml.org,2002:float": (r"[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)", "-+0123456789"),
     "tag:yaml.org,2002:null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
 }
@@ -133,7 +136,7 @@ def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
     given = None
     if form == "json":
         try:
-            given = json.loads(text)
+            given = json.loads(text, parse_int=_integer)
         except (ValueError, RecursionError) as error:
             line, column = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
             raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}", column) from error
@@ -141,7 +144,7 @@ def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        _check_duplicates(root, source)
+        _check(root, source)
         if form != "json":
             given = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
@@ -152,6 +155,11 @@ def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
             raise
         raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
     return Document(given, root)
+
+
+def _integer(text: str) -> int:
+    """Returns an integer; 0 for one with too many digits, which `_check` refuses."""
+    return int(text) if len(text.lstrip("-")) <= _MOST_DIGITS else 0
 
 
 def _from_one(mark: Any) -> tuple[int | None, int | None]:
@@ -186,19 +194,33 @@ def _reason(found: Any) -> str:
     return unknown_name("key", str(found["loc"][-1]), model.model_fields)
 
 
-def _check_duplicates(root: Any, source: str) -> None:
-    waiting = [(root, "")]
-    while waiting:
-        node, path = waiting.pop()
+_Path = tuple["_Path", str] | None
+"""The path of a node: that of the node around it, and its own part."""
+
+
+def _check(root: Any, source: str) -> None:
+    """Refuses duplicate keys, and integers with more digits than Python reads."""
+    ahead: list[tuple[Any, _Path]] = [(root, None)]
+    while ahead:
+        node, path = ahead.pop()
         if isinstance(node, yaml.SequenceNode):
-            waiting.extend((each, f"{path}[{index}]") for index, each in enumerate(node.value))
-        if not isinstance(node, yaml.MappingNode):
-            continue
-        keys: set[str] = set()
-        for key, value in node.value:
-            here = f"{path}.{key.value}".lstrip(".")
-            if str(key.value) in keys:
-                line, column = _from_one(key.start_mark)
-                raise FaultFileError(source, line, here, "the key appears twice", column)
-            keys.add(str(key.value))
-            waiting.append((value, here))
+            ahead.extend((each, (path, f"[{index}]")) for index, each in enumerate(node.value))
+        elif isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in node.value:
+                here = (path, f".{key.value}")
+                if str(key.value) in keys:
+                    raise _at_node(key, source, here, "the key appears twice")
+                keys.add(str(key.value))
+                ahead += (key, here), (value, here)
+        elif node is not None and node.tag == _INTEGER and len(node.value.lstrip("+-")) > _MOST_DIGITS:
+            raise _at_node(node, source, path, f"an integer has at most {_MOST_DIGITS} digits")
+
+
+def _at_node(node: Any, source: str, path: _Path, reason: str) -> FaultFileError:
+    parts = []
+    while path is not None:
+        path, part = path
+        parts.append(part)
+    line, column = _from_one(node.start_mark)
+    return FaultFileError(source, line, "".join(reversed(parts)).lstrip("."), reason, column)

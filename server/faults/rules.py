@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
@@ -46,6 +46,7 @@ _MOST_RULES: Final = 1_000
 _MOST_TERMS: Final = 10_000
 _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
+_LONG_MAX: Final = (1 << 63) - 1
 STATUSES: Final = (
     *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
@@ -159,14 +160,14 @@ class Duplicate(_Action):
 class Corrupt(_Action):
     """Changes one byte of the reply: at offset `corrupt` from the frame's start or, if negative, from its end."""
 
-    corrupt: int
+    corrupt: int = Field(ge=-_LONG_MAX, le=_LONG_MAX)
     xor: int = Field(default=0xFF, ge=1, le=0xFF)
 
 
 class Truncate(_Action):
     """Sends only the first `truncate` bytes of the reply; later replies follow directly."""
 
-    truncate: int = Field(ge=0)
+    truncate: int = Field(ge=0, le=_LONG_MAX)
 
 
 class Close(_Action):
@@ -177,7 +178,7 @@ class Close(_Action):
     """
 
     close: At = "before"
-    reply_bytes: int = Field(default=0, ge=0)
+    reply_bytes: int = Field(default=0, ge=0, le=_LONG_MAX)
     reset: bool = False
 
     @property
@@ -374,13 +375,13 @@ class Rule(BaseModel):
     name: str = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
-    store: int | None = Field(default=None, ge=0)
+    store: int | None = Field(default=None, ge=0, le=_LONG_MAX)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
-    nth: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=_MOST_LISTED)
-    skip: int = Field(default=0, ge=0)
-    every: int = Field(default=1, ge=1)
+    nth: tuple[Annotated[int, Field(ge=1, le=_LONG_MAX)], ...] = Field(default=(), max_length=_MOST_LISTED)
+    skip: int = Field(default=0, ge=0, le=_LONG_MAX)
+    every: int = Field(default=1, ge=1, le=_LONG_MAX)
     probability: float = Field(default=1.0, ge=0, le=1)
-    times: int | None = Field(default=None, ge=1)
+    times: int | None = Field(default=None, ge=1, le=_LONG_MAX)
     do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
 
     @model_validator(mode="before")
@@ -430,12 +431,16 @@ class Rule(BaseModel):
         """The parsed `match`; None if it matches everything."""
         return parse_filter(self.match) if self.match.strip() else None
 
+    @property
+    def terms(self) -> int:
+        """The number of terms of its filter."""
+        return 0 if self.filter is None else self.filter.terms
 
-def check_size(rules: Collection[Rule]) -> None:
-    """Raises ValueError if there are more rules or filter terms than may be evaluated for each request."""
-    if len(rules) > _MOST_RULES:
-        raise ValueError(f"{len(rules)} rules exceed the limit of {_MOST_RULES}")
-    terms = sum(each.filter.terms for each in rules if each.filter is not None)
+
+def check_size(rules: int, terms: int) -> None:
+    """Raises ValueError for more rules, or terms of their filters, than may be evaluated for each request."""
+    if rules > _MOST_RULES:
+        raise ValueError(f"{rules} rules exceed the limit of {_MOST_RULES}")
     if terms > _MOST_TERMS:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
@@ -459,7 +464,7 @@ class FaultSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = 0
+    seed: int = Field(default=0, ge=-_LONG_MAX, le=_LONG_MAX)
     round_trip_ms: RoundTrip = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
     toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)
@@ -467,7 +472,7 @@ class FaultSettings(BaseModel):
     @field_validator("rules")
     @classmethod
     def _consistent(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        check_size(given)
+        check_size(len(given), sum(each.terms for each in given))
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:

@@ -7,7 +7,7 @@ in flight together may come in any order, as gRPC shares connections between cal
 answered wherever it is in the trace, and those that clients repeat any number of times.
 
 Clients ping transactions by the clock. So in both modes a ping may come at any time, and any number of times; one that
-the trace lacks is answered with OK.
+the trace lacks is answered with OK, unless other calls that it lacks are forwarded.
 
 In answers the client's ids, and this replay's addresses, take the place of those of the trace, and delegation tokens
 are empty: a recording has none, or expired ones.
@@ -43,13 +43,15 @@ from segstore.wire.trace import (
     differing_fields,
     fields_of,
     key_of_call,
-    translated_answer,
+    translated_call,
 )
 
 if TYPE_CHECKING:
     from segstore.wire.endpoint import Endpoint
 
 _PING: Final = "pingTransaction"
+_BEGIN: Final = "createTransaction"
+_NOT_FOUND: Final = "_NOT_FOUND"
 _REPEATABLE: Final = frozenset({"getControllerServerList", "getDelegationToken", "getURI"})
 _STATUSES: Final = frozenset(grpc.StatusCode.__members__)
 _NEVER: Final = 1 << 62
@@ -149,9 +151,14 @@ def _flaw_of_answer(call: Call, step: CallStep | None) -> str:
 
 
 class CallReplay:
-    """A replay of the calls of a trace: which were used, and which ids are paired."""
+    """A replay of the calls of a trace: which were used, and which ids are paired.
 
-    def __init__(self, records: Iterable[Record], mode: Literal["strict", "match"] = "strict") -> None:
+    forwards: whether calls that the trace lacks are forwarded, among them pings of transactions that it lacks.
+    """
+
+    def __init__(
+        self, records: Iterable[Record], mode: Literal["strict", "match"] = "strict", *, forwards: bool = False
+    ) -> None:
         self.mode = mode
         self.left_out: list[LeftOut] = []
         self.steps = read_calls(records, self.left_out)
@@ -161,6 +168,9 @@ class CallReplay:
         for step in self.steps:
             self._by_key.setdefault(step.key, []).append(step)
             self._by_rpc.setdefault(step.request.rpc, []).append(step)
+        begun = [step.answer for step in self._by_rpc.get(_BEGIN, ()) if step.answer is not None]
+        self._transactions = {name for each in begun for name in key_of_call(_BEGIN, fields_of(each))[1]}
+        self._forwards = forwards
         self._next = 0
         self._ordered = [step for step in self.steps if step.request.rpc != _PING]
         self._answers = [(step.answered, step.number, step) for step in self._ordered]
@@ -178,7 +188,7 @@ class CallReplay:
         key, ids = key_of_call(call.rpc, fields_of(call))
         step = first_unused(each for each in self._by_key.get(key, ()) if self._fits(each, ids))
         if step is None:
-            return _pinged(call) if call.rpc == _PING and call.content is not None else None
+            return self._pinged(call, ids)
         if self.mode == "strict" and call.rpc != _PING and step.made > self._earliest():
             return None
         step.used += 1
@@ -195,6 +205,14 @@ class CallReplay:
             return False
         return not any(each is not step and self._fits(each, ids) for each in self._by_key[step.key])
 
+    def _pinged(self, call: Call, ids: tuple[str, ...]) -> CallStep | None:
+        """A ping that the trace lacks, answered with OK, whose number is 0."""
+        if call.rpc != _PING or call.content is None or (self._forwards and self._transactions.isdisjoint(ids)):
+            return None
+        step = CallStep(0, 0, 0, call)
+        step.answer = Call(call.number, call.rpc, status="OK")
+        return step
+
     def _fits(self, step: CallStep, ids: Iterable[str]) -> bool:
         return all(self._ids.fits(*pair) for pair in zip(step.ids, ids, strict=True))
 
@@ -207,7 +225,23 @@ class CallReplay:
     def message(self, step: CallStep, store: Endpoint, controller: Endpoint) -> bytes:
         """The answer to a call for the client. store, controller: the addresses of this replay."""
         assert step.answer is not None
-        return translated_answer(step.answer, self._ids.right, store, controller)
+        return translated_call(step.answer, self._ids.right, store, controller)
+
+    def refusal(self, call: Call, answer: Call) -> str:
+        """How a call that was forwarded has been refused; "" if it was not.
+
+        It is refused with any status but OK, and where a scope or a stream is not found about which the trace has
+        answered calls.
+        """
+        if answer.status != "OK":
+            return f"{answer.status}: {printable(answer.details, _SHOWN)}" if answer.details else answer.status
+        return answer.outcome if answer.outcome.endswith(_NOT_FOUND) and self._has_answered(call) else ""
+
+    def _has_answered(self, call: Call) -> bool:
+        """Whether the trace has answered a call about the scope of this one."""
+        scopes = {scope for scope, _ in call.streams}
+        used = (step.request.streams for step in self.steps if step.used)
+        return any(scope in scopes for streams in used for scope, _ in streams)
 
     def differing(self, call: Call, step: CallStep) -> tuple[FieldDifference, ...]:
         """The fields in which a call differs from one of the trace; ids that are paired are left out."""
@@ -243,13 +277,6 @@ class CallReplay:
         return (
             f"call {each.number}: {printable(str(each.request), _SHOWN)}" for each in self._ordered if not each.used
         )
-
-
-def _pinged(call: Call) -> CallStep:
-    """A ping that the trace lacks, answered with OK, whose number is 0."""
-    step = CallStep(0, 0, 0, call)
-    step.answer = Call(call.number, call.rpc, status="OK")
-    return step
 
 
 def trailing_of_answer(answer: Call) -> tuple[tuple[str, str | bytes], ...]:

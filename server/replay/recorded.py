@@ -5,8 +5,10 @@ its client gave up or the trace ends, is not answered here either: it ends with 
 server.
 
 A call that the trace does not have is refused with INVALID_ARGUMENT, after which clients do not retry, or with
-UNAVAILABLE, as on a lost connection, if the server closes connections then. A failed server refuses all calls, except
-that no segment has successors; so clients whose segments are gone end.
+UNAVAILABLE, as on a lost connection, if the server closes connections then. If the server forwards requests and has the
+address of another controller, the call is forwarded to it, with its metadata and its deadline; in the answer, which is
+otherwise unchanged, the addresses of this replay replace those of stores and controllers. A failed server refuses all
+calls, except that no segment has successors; so clients whose segments are gone end.
 """
 
 from __future__ import annotations
@@ -18,11 +20,21 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import Handler, InFlight, bounds, listen, new_server
-from segstore.server.replay.calls import CallReplay, CallStep, trailing_of_answer
+from segstore.server.controller.api import (
+    Handler,
+    InFlight,
+    UpstreamController,
+    bounds,
+    listen,
+    new_server,
+    sent_metadata,
+    unreached,
+)
+from segstore.server.replay.calls import CallReplay, trailing_of_answer
+from segstore.server.replay.problem import Problem
 from segstore.wire.controller_api import SERVICE
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Call
+from segstore.wire.trace import CONTROLLER, Call, translated_call
 
 if TYPE_CHECKING:
     from segstore.server.replay.server import TraceServer
@@ -41,6 +53,8 @@ class RecordedController(Handler):
         self._in_flight = InFlight(listener, self)
         self._number = 0
         self.endpoint = Endpoint(host, 0)
+        upstream = server.upstream_controller
+        self._upstream = None if upstream is None else UpstreamController(Endpoint(*upstream))
 
     @classmethod
     async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
@@ -54,6 +68,8 @@ class RecordedController(Handler):
     async def aclose(self, grace_s: float = 0.0) -> None:
         """Accepts no more calls, and ends those in flight after `grace_s` seconds."""
         await self._in_flight.stop(grace_s)
+        if self._upstream is not None:
+            await self._upstream.aclose()
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call; None for another service, which gRPC answers with UNIMPLEMENTED."""
@@ -66,27 +82,43 @@ class RecordedController(Handler):
         async def handle(request: bytes, context: Any) -> bytes:
             self._number += 1
             server = self._server
-            found = server.call(Call(self._number, rpc, request, peer=context.peer()))
+            given = Call(self._number, rpc, request, peer=context.peer())
+            found = server.call(given)
             if isinstance(found, str):
+                if self._upstream is not None and not server.failure:
+                    return await self._forwarded(given, self._upstream, context)
                 return await self._refused(rpc, found, context)
             if server.pace is not None and found.is_answered:
                 await asyncio.sleep(found.delay_ns / 1e9 / server.pace)
             elif not found.is_answered:
                 return await self._refused(rpc, await server.wait_failed(), context)
-            return await self._answered(found, context)
+            assert found.answer is not None
+            return await self._answered(found.answer, self._calls.message(found, *self._addresses), context)
 
         return handle
 
-    async def _answered(self, step: CallStep, context: Any) -> bytes:
-        answer = step.answer
-        assert answer is not None
+    async def _forwarded(self, call: Call, upstream: UpstreamController, context: Any) -> bytes:
+        answer = await upstream.ask(call, sent_metadata(context), context.time_remaining())
+        lost, refusal = unreached(answer), self._calls.refusal(call, answer)
+        if refusal:
+            why = f"the controller at {upstream.address} answers {refusal}"
+            why = f"no connection to the controller at {upstream.address}: {lost}" if lost else why
+            self._server.add(Problem(CONTROLLER, call.rpc, None, (), call.message, None, refusal=why))
+        message = translated_call(answer, {}, *self._addresses, keep_tokens=True)
+        return await self._answered(answer, message, context)
+
+    @property
+    def _addresses(self) -> tuple[Endpoint, Endpoint]:
+        return Endpoint(self._server.host, self._server.port), self.endpoint
+
+    async def _answered(self, answer: Call, message: bytes, context: Any) -> bytes:
         trailing, details = trailing_of_answer(answer), answer.details.encode(errors="replace").decode()
         if answer.status != "OK":
             await context.abort(grpc.StatusCode[answer.status], details, trailing)
             raise AssertionError("abort raises")
         context.set_trailing_metadata(trailing)
         context.set_details(details)
-        return self._calls.message(step, Endpoint(self._server.host, self._server.port), self.endpoint)
+        return message
 
     async def _refused(self, rpc: str, why: str, context: Any) -> bytes:
         server = self._server

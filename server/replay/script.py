@@ -84,18 +84,28 @@ def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
     return (type(item), *fields)
 
 
-def of_clients(records: Iterable[Record]) -> Iterator[Record]:
-    """The records without those of connections whose opening record says that they are a controller's."""
-    left_out: set[int] = set()
-    for record in records:
+class OfClients:
+    """Whether a record is one of clients, for the records of a trace in order.
+
+    Those of connections whose opening record says that they are a controller's are not.
+    """
+
+    def __init__(self) -> None:
+        self._controllers: set[int] = set()
+
+    def __call__(self, record: Record) -> bool:
         if record.kind is RecordKind.OPEN:
             facts = unpack_data(record.data)
             if facts is not None and facts.get("role") == "controller":
-                left_out.add(record.connection)
+                self._controllers.add(record.connection)
             else:
-                left_out.discard(record.connection)
-        if record.connection not in left_out:
-            yield record
+                self._controllers.discard(record.connection)
+        return record.connection not in self._controllers
+
+
+def of_clients(records: Iterable[Record]) -> Iterator[Record]:
+    """The records of clients: those of which `OfClients` is true."""
+    return filter(OfClients(), records)
 
 
 def read_script(records: Iterable[Record], left_out: list[Record] | None = None) -> list[Step]:

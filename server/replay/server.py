@@ -9,7 +9,7 @@ error, closes the connection, or is forwarded to another store, such as a mock, 
 Hello that the trace lacks is not a problem, because no client continues without an answer to it.
 
 `start_controller` starts a controller beside it, which answers the calls of the trace by the same rules. If the trace
-has none, the controller knows the streams that the trace names.
+has none, and calls are not forwarded, the controller knows the streams that the trace names.
 
 Clients retry after most errors, and after a closed connection, some for minutes. NoSuchSegment ends those that ask a
 controller for successors and get none. So a failed server, after the first problem with missing="fail" or after its
@@ -89,6 +89,7 @@ class TraceOptions(TypedDict, total=False):
     mode: Mode
     missing: Missing
     upstream: tuple[str, int] | None
+    upstream_controller: tuple[str, int] | None
     pace: float | None
     tell: Callable[[Problem], object] | None
     timeout_s: float | None
@@ -120,7 +121,8 @@ class TraceServer:
 
     records: those of the trace. mode: "strict" or "match", as in `Replay`. missing: how to treat a request that the
     trace does not answer: "error", "close", "pass" to forward it to the store at `upstream`, (host, port), or "fail" to
-    refuse it, and everything after it, with NoSuchSegment. timeout_s: after this time the server fails, too, and closes
+    refuse it, and everything after it, with NoSuchSegment. upstream_controller: (host, port) of the controller to which
+    "pass" forwards controller calls; None to refuse them. timeout_s: after this time the server fails, too, and closes
     all connections. pace: 1 answers with the delays of the trace, 2 twice as fast; None at once.
     problems: requests that the trace does not answer, up to 64 MiB of them. tell: called with each as it occurs.
     requests: number of requests so far. recent: the last of them. failure: why the server has failed; "" if it has not.
@@ -137,6 +139,7 @@ class TraceServer:
         mode: Mode = "strict",
         missing: Missing = "error",
         upstream: tuple[str, int] | None = None,
+        upstream_controller: tuple[str, int] | None = None,
         pace: float | None = None,
         tell: Callable[[Problem], object] | None = None,
         timeout_s: float | None = None,
@@ -145,6 +148,8 @@ class TraceServer:
     ) -> None:
         if (missing == "pass") != (upstream is not None):
             raise ValueError("upstream goes with missing='pass'")
+        if upstream_controller is not None and missing != "pass":
+            raise ValueError("upstream_controller goes with missing='pass'")
         if pace is not None and pace <= 0:
             raise ValueError(f"pace must be above 0, not {pace}")
         if timeout_s is not None and timeout_s <= 0:
@@ -155,6 +160,7 @@ class TraceServer:
         self._controller: ControllerServer | RecordedController | None = None
         self.missing = missing
         self.upstream = upstream
+        self.upstream_controller = upstream_controller
         self.pace = pace
         self.tell = tell
         self.timeout_s = timeout_s
@@ -267,9 +273,10 @@ class TraceServer:
         from segstore.server.replay.controller import replay_controller
         from segstore.server.replay.recorded import RecordedController
 
-        calls = CallReplay(records, self.replay.mode)
+        forwards = self.upstream_controller is not None
+        calls = CallReplay(records, self.replay.mode, forwards=forwards)
         self.left_out_calls = calls.left_out
-        if calls.steps:
+        if calls.steps or forwards:
             self.calls = calls
             self._controller = await RecordedController.start(self, calls, host, port)
         else:

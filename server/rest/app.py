@@ -126,7 +126,7 @@ def _health(
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    found = response(Answer(error.status_code, why=f"{request.method} {request.url.path[:200]}: {error.detail}"))
+    found = response(Answer(error.status_code, why=f"{request.method[:20]} {request.url.path[:200]}: {error.detail}"))
     found.headers.update(error.headers or {})
     return found
 

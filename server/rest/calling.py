@@ -2,7 +2,8 @@
 
 So a recording has them, and fault rules apply to them: a status or another answer that a rule gives becomes the HTTP
 status that the method's own failure has. They have no metadata. Under a rule that drops or holds them, the request is
-not answered until the rule releases them, or the server is reset or stops.
+not answered until the rule releases them, or the server is reset or stops. If the client disconnects meanwhile, it is
+not executed any more.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Calling:
             message: bytes = found.SerializeToString()
             return message
 
-        handle = self._calls.recorded(method, self._calls.ruled(method, behave))
+        handle = self._calls.recorded(method, self._calls.ruled(method, behave, self.caller.gone))
         try:
             data = await handle(request.SerializeToString(), context)
         except grpc.aio.AbortError:

@@ -60,7 +60,10 @@ async def answered(
     operation = OPERATIONS[asked.operation]
 
     async def perform(caller: Caller) -> Answer:
-        answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
+        try:
+            answer = await operation.perform(Calling(executor, caller, peer, calls), asked)
+        except Refused as error:
+            return Answer(error.status, why=error.why)
         executor.charge(len(answer.body))
         return answer
 
@@ -68,8 +71,6 @@ async def answered(
         return await executor.execute(
             operation.like, peer, asked.body, authorization, lambda _, caller: partial(perform, caller)
         )
-    except Refused as error:
-        return Answer(error.status, why=error.why)
     except JournalFailed as error:
         return Answer(HTTPStatus.SERVICE_UNAVAILABLE, why=str(error))
     except ControllerError as error:

@@ -577,6 +577,6 @@ class Container(ContainerState):
 
     def _write_index_entry(self, segment: Segment) -> None:
         name = index_name(segment.name)
-        home = self if self._peer_of is None else self._peer_of(name)
+        home = self if name in self.segments or self._peer_of is None else self._peer_of(name)
         if home is not None:
             home.append_index_entry(name, segment.length, segment.event_count or 0, segment.index_due_ms)

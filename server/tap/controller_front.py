@@ -21,7 +21,18 @@ from typing import Any, Final, Self
 import grpc
 from google.protobuf.message import DecodeError
 
-from segstore.server.controller.api import Calls, Handler, InFlight, listen, new_server, sent_metadata, trailing_of
+from segstore.server.controller.api import (
+    MOST_MESSAGE,
+    RAW,
+    Calls,
+    Handler,
+    InFlight,
+    channel_to,
+    listen,
+    new_server,
+    sent_metadata,
+    trailing_of,
+)
 from segstore.server.net import TlsFiles
 from segstore.server.tap.probe import Probed
 from segstore.wire.controller_api import METHODS, SERVICE, messages
@@ -29,17 +40,6 @@ from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
-_MOST_MESSAGE: Final = ("grpc.max_receive_message_length", 64 * 1024 * 1024)
-"""The limit of segstore's client; gRPC's default is 4 MiB."""
-_CHANNEL: Final = (
-    _MOST_MESSAGE,
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.enable_retries", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
-_RAW: Final[dict[str, Any]] = {"request_serializer": bytes, "response_deserializer": bytes}
 _UNARY: Final = f"/{SERVICE}/"
 """Prefix of methods with one request message and one answer, including methods that this version does not know."""
 _STORE: Final = METHODS["getURI"].path
@@ -94,14 +94,9 @@ class ControllerFront(Handler):
         """
         if controller.port == port and controller.host in (host, published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
-        server = new_server(_MOST_MESSAGE)
+        server = new_server(MOST_MESSAGE)
         bound = await listen(server, host, port, tls)
-        if trust is None:
-            channel = grpc.aio.insecure_channel(str(controller), options=_CHANNEL)
-        else:
-            trusted = grpc.ssl_channel_credentials(trust or None)
-            channel = grpc.aio.secure_channel(str(controller), trusted, options=_CHANNEL)
-        self = cls(server, channel, controller, through, published_host, calls)
+        self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
         await server.start()
         return self
@@ -118,7 +113,7 @@ class ControllerFront(Handler):
     async def probe(self, timeout_s: float) -> tuple[Probed, Endpoint | None]:
         """Asks the controller where a segment is. Returns whether it answered, and the store that it named, if any."""
         question = messages.SegmentId(streamInfo=messages.StreamInfo(scope="segstore", stream="probe"))
-        asking: Any = self._channel.unary_unary(_STORE, **_RAW)
+        asking: Any = self._channel.unary_unary(_STORE, **RAW)
         try:
             uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
@@ -147,7 +142,7 @@ class ControllerFront(Handler):
         async def handle(message: bytes, context: Any) -> bytes:
             # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
             # might end with gRPC's own failure instead of the status.
-            unary: Any = self._channel.unary_unary(method, **_RAW)
+            unary: Any = self._channel.unary_unary(method, **RAW)
             call = unary(message, metadata=sent_metadata(context), timeout=context.time_remaining())
             answers: list[bytes] = []
 
@@ -164,7 +159,7 @@ class ControllerFront(Handler):
 
     def _stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            stream: Any = self._channel.stream_stream(method, **_RAW)
+            stream: Any = self._channel.stream_stream(method, **RAW)
             call = stream(metadata=sent_metadata(context), timeout=context.time_remaining())
             sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import anyio
 import pytest
 
-from segstore.client import Client, TableConfig, TableKey, connect
+from segstore.client import Client, TableConfig, TableKey, TransactionStatus, connect
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
@@ -95,18 +95,25 @@ async def test_a_scope_ends_any_use_at_any_time(
         await writer.write(b"works")
 
 
-async def test_a_reader_that_is_closed_in_a_shielded_scope_goes_offline(pravega: Client) -> None:
-    async with pravega.reader_group("a", "shielded", streams=["s"]) as group:
-        reader = group.reader("r")
-        await reader.open()
-        with anyio.move_on_after(0.01) as scope:
-            try:
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.004, 0.01, 0.03])
+async def test_a_reader_of_a_group_is_offline_after_its_scope_was_cancelled(pravega: Client, after_s: float) -> None:
+    async with pravega.reader_group("a", "g", streams=["s"], refresh_ms=20) as group:
+        with anyio.move_on_after(after_s) as scope:
+            async with group.reader("r") as reader:
                 await reader.read()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await reader.aclose()
         assert scope.cancelled_caught
         assert await group.readers() == []
+
+
+async def test_a_transaction_is_aborted_when_its_scope_is_cancelled(pravega: Client) -> None:
+    async with pravega.transaction_writer("a", "s") as writer:
+        with anyio.CancelScope() as scope:
+            async with writer.begin() as transaction:
+                await transaction.write(b"event")
+                scope.cancel()
+                await transaction.write(b"more")
+        assert scope.cancelled_caught
+        assert await transaction.status() is TransactionStatus.ABORTED
 
 
 async def test_a_task_group_cancels_its_tasks_and_gives_its_own_error(pravega: Client) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from segstore.client.errors import RequestTimedOut
-from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, within
+from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, finish, within
 
 
 class Noted:
@@ -112,3 +112,39 @@ async def test_a_cancellation_is_no_deadline() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_work_that_is_finished_ends_before_the_cancellations_of_its_caller() -> None:
+    done = asyncio.Event()
+    ended: list[int] = []
+
+    async def work() -> int:
+        await done.wait()
+        ended.append(1)
+        return 7
+
+    caller = asyncio.create_task(finish(work(), "work"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        caller.cancel()
+    assert (caller.done(), ended) == (False, [])
+    done.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended == [1]
+    assert await finish(work(), "work") == 7
+
+
+async def test_the_error_of_finished_work_is_raised_and_is_the_cause_of_a_cancellation() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await finish(work(), "work")
+    caller = asyncio.create_task(finish(work(), "work"))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await caller
+    assert isinstance(cancelled.value.__cause__, ZeroDivisionError)

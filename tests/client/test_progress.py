@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -16,10 +17,11 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.controller import Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import Answer
-from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
+from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
+from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
@@ -28,20 +30,28 @@ from segstore.wire import (
     Command,
     ConditionalAppend,
     ConditionalCheckFailed,
+    ErrorMessage,
+    ErrorMessageCode,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
     ReadSegment,
+    ReadTableEntriesDelta,
     SegmentAttribute,
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentRead,
     SetupAppend,
     StreamSegmentInfo,
+    TableEntries,
+    TableEntriesDeltaRead,
+    TableEntry,
+    TableKey,
+    TableValue,
     WrongHost,
 )
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
-from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState
+from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState, encode_key
 from segstore.wire.state_records import encode_initial
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 
@@ -147,7 +157,8 @@ async def read(pool: ConnectionPool, controller: Controller, store: FixedStore) 
 class Group:
     """The state of a reader group of one reader, in memory."""
 
-    group, stream = "a/g", "a/_RGg"
+    group = "a/g"
+    facts: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         self.state = GroupState()
@@ -370,6 +381,34 @@ async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> N
         async for _ in liar.controller.list_scopes():
             pass
     assert liar.asked == 1
+
+
+async def no_table(scope: str, table: str) -> None:
+    raise NoSuchTable(f"table {scope}/{table}: none")
+
+
+@pytest.mark.parametrize("goes", ["nowhere", "back", "to the beginning"])
+async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str) -> None:
+    entries = TableEntries([TableEntry(TableKey(encode_key("x", None), 1), TableValue(b""))])
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        assert isinstance(command, ReadTableEntriesDelta)
+        request_id, segment, at = command.request_id, command.segment, command.from_position
+        if goes == "to the beginning" and at:
+            code = ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
+            peer.send(ErrorMessage(request_id, segment, "that is no position", code))
+            return
+        position = {"nowhere": at, "back": at - 1}.get(goes, 100) if at else 100
+        peer.send(TableEntriesDeltaRead(request_id, segment, entries, False, False, position))
+
+    async with store_of(script) as (peer, pool, store):
+        controller = SimpleNamespace(table_config=no_table)
+        cluster = Cluster(pool, cast("Controller", controller), store)
+        table = GroupTable(cluster, store, "a", "g", recovers=False)
+        with pytest.raises(PeerRefused if goes == "to the beginning" else ProtocolViolation):
+            await table.fetch()
+        await table.aclose()
+        assert got(peer, ReadTableEntriesDelta) <= 4
 
 
 # --- writers that have nothing to write -----------------------------------------------------------------------------

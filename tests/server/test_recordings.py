@@ -102,3 +102,19 @@ def test_there_are_at_most_a_hundred(kept: Traffic) -> None:
         recordings.start("", 1000)
     with pytest.raises(RecordingRefused, match="there are 100 recordings"):
         recordings.start("", 1000)
+
+
+def test_a_deleted_recording_counts_until_it_is_not_read_any_more(kept: Traffic) -> None:
+    recordings = Recordings(kept, max_bytes=10_000)
+    number = kept.opened()
+    recordings.start("first", 5_000)
+    kept.received(number, encode(append(1, bytes(4_000))))
+    recordings.stop("first")
+    reading = recordings.get("first").trace()
+    next(reading)
+    recordings.delete("first")
+    with pytest.raises(RecordingRefused, match="bytes are left"):
+        recordings.start("second", 9_000)
+    assert sum(map(len, reading)) > 4_000
+    del reading
+    recordings.start("second", 9_000)

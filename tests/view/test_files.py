@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,25 @@ def test_a_page_is_a_file_for_its_owner_and_the_same_each_time(tmp_path: Path) -
     write_page(again, [WRITE])
     assert page.read_bytes() == again.read_bytes()
     assert sorted(tmp_path.iterdir()) == [page, again]
+
+
+def test_a_page_is_written_to_a_pipe_which_stays(tmp_path: Path) -> None:
+    page, pipe = tmp_path / "a.html", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(pipe.read_bytes)
+        write_page(pipe, [WRITE])
+        write_page(page, [WRITE])
+        assert read.result() == page.read_bytes()
+    assert pipe.is_fifo()
+
+
+def test_a_page_is_written_where_a_link_points_to(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("page.html")
+    written = write_page(link, [WRITE])
+    assert link.is_symlink()
+    assert written.size == (tmp_path / "page.html").stat().st_size > 0
 
 
 def test_several_traces_have_sections_of_their_own(tmp_path: Path) -> None:
@@ -83,4 +104,4 @@ def test_values_that_differ_are_texts_of_bounded_length(tmp_path: Path) -> None:
     assert left.endswith("… (10000 characters)")
     assert left[:4] == "6161"
     assert right[:4] == "6262"
-    assert (found["connection"], found["number"]) == (1, 4)
+    assert (found["is_call"], found["places"]) == (False, [8, 8])

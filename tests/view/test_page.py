@@ -264,7 +264,16 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
         await browser.until("page.views[0].timeline.span === page.views[1].timeline.span")
         await browser.get("page.filter('failure')")
         assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 1 record of 76 match."
-    async with shown(tmp_path, one, against=one) as browser:
+
+
+@needs_chromium
+async def test_two_runs_of_a_program_do_not_differ_by_their_ids(tmp_path: Path) -> None:
+    runs = [
+        [each._replace(data=each.data.replace(WRITER.bytes, UUID(int=number).bytes)) for each in dialogue()]
+        for number in (1, 2)
+    ]
+    one, other = (saved(tmp_path, run, f"{number}.wtrace") for number, run in enumerate(runs))
+    async with shown(tmp_path, one, against=other) as browser:
         assert "The traces have no difference." in await browser.get(text_of(".differences"))
 
 
@@ -275,12 +284,23 @@ async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path) -> No
     async with shown(tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "1 stream differs" in said
-        assert "controller\trequest\t3\tscalingPolicy.minNumSegments" in said
+        assert "createStream: scalingPolicy.minNumSegments\trequest\t5\t5\tcontroller" in said
         await browser.get("document.querySelector('.differences button').click()")
         await browser.until("document.querySelector('#drawer-title')?.textContent.includes('createStream')")
         assert "scalingPolicy.minNumSegments\t1\t2" in await browser.get(text_of("#drawer"))
         selected = await browser.get("page.views.map((each) => each.timeline.selected)")
         assert selected == [4, 4]
+
+
+@pytest.mark.needs("chromium", "npm's package axe-core")
+async def test_axe_finds_nothing_on_the_page_of_two_traces(tmp_path: Path) -> None:
+    one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "controller_calls.jsonl"
+    async with shown(tmp_path, one, against=other) as browser:
+        await browser.get("document.querySelector('.differences button').click()")
+        await browser.until("!drawer.hidden && !!document.querySelector('#drawer-title')")
+        for width, dark in ((1280, False), (400, True)):
+            await browser.look(width, dark=dark)
+            assert await browser.violations() == []
 
 
 @needs_chromium

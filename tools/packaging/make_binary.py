@@ -11,6 +11,7 @@ may change its root, else in an empty directory without an environment; the outp
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 HELLO: Final = "ffffff81000000080000001100000005\n"
 RUNS: Final = 5
-ENTRY: Final = "from segstore.cli.commands import main\n\nmain(prog_name='segstore')\n"
+ENTRY: Final = "from segstore.__main__ import run\n\nrun()\n"
+WITHOUT: Final = "without it, a virtual environment with `pip install .` has the same command"
 LIBRARIES: Final = (
     *("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"),
     *("libc.so.6", "libdl.so.2", "libpthread.so.0", "libz.so.1", "libm.so.6", "librt.so.1", "libutil.so.1"),
@@ -29,12 +31,24 @@ LIBRARIES: Final = (
 """What the executable and the modules in it take from the system."""
 
 
+class CannotBuildError(Exception):
+    """The machine lacks something: one sentence that names it and what works without it."""
+
+
 def build(out: Path, work: Path, *, one_file: bool) -> Path:
-    """Builds the executable below `out`; returns its path."""
-    subprocess.run((sys.executable, "-m", "venv", work / "venv"), check=True)
+    """Builds the executable below `out`; returns its path. Raises CannotBuildError."""
+    lacking = [each for each in ("objdump", "strip") if shutil.which(each) is None]
+    if lacking:
+        raise CannotBuildError(f"an executable takes {' and '.join(lacking)}: apt install binutils; {WITHOUT}")
     python = work / "venv" / "bin" / "python"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
-    subprocess.run((*pip, "pyinstaller>=6.11", ROOT), check=True)
+    try:
+        subprocess.run((sys.executable, "-m", "venv", work / "venv"), check=True)
+        subprocess.run((*pip, "pyinstaller>=6.11", ROOT), check=True)
+    except subprocess.CalledProcessError as error:
+        raise CannotBuildError(
+            f"an executable takes python3-venv, and PyInstaller from PyPI, which could not be installed; {WITHOUT}"
+        ) from error
     entry = work / "entry.py"
     entry.write_text(ENTRY, encoding="utf-8")
     form = "--onefile" if one_file else "--onedir"
@@ -98,16 +112,21 @@ def tried(executable: Path, work: Path) -> str:
     return where
 
 
-def main(out: Path) -> None:
+def main(out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segstore-binary-") as name:
         work = Path(name)
-        executable = build(out, work, one_file=True)
+        try:
+            executable = build(out, work, one_file=True)
+        except CannotBuildError as error:
+            print(error, file=sys.stderr)
+            return 2
         print(f"{executable}: {executable.stat().st_size / 1e6:.1f} MB, tried {tried(executable, work)}")
         installed = work / "venv" / "bin" / "segstore"
         own, other = cpu_ms(executable, "--version"), cpu_ms(installed, "--version")
         print(f"CPU of segstore --version: {own:.0f} ms; of the installed command: {other:.0f} ms (least of {RUNS})")
+    return 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").resolve())
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "dist").resolve()))

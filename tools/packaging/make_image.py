@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from make_binary import ROOT, build, empty_root
+from make_binary import ROOT, CannotBuildError, build, empty_root
 
 USER: Final = 10001
 MOST_BYTES: Final = 80_000_000
@@ -75,7 +75,11 @@ def listening_s(root: Path) -> float:
 
 def main(out: Path) -> int:
     if shutil.which("buildah") is None or os.geteuid():
-        print("an image takes buildah and root: apt install buildah", file=sys.stderr)
+        print(
+            "an image takes buildah and root: apt install buildah; `make binary` needs neither, and its executable "
+            "runs in any image with the same C library",
+            file=sys.stderr,
+        )
         return 2
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segstore-image-") as name:
@@ -83,7 +87,11 @@ def main(out: Path) -> int:
         root = work / "root"
         root.mkdir(mode=0o755)
         empty_root(root)
-        build(root, work, one_file=False)
+        try:
+            build(root, work, one_file=False)
+        except CannotBuildError as error:
+            print(error, file=sys.stderr)
+            return 2
         archive = out / "segstore-image.tar"
         commit(root, archive)
         size = archive.stat().st_size

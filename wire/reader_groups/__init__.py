@@ -1,9 +1,9 @@
-"""The state of a reader group: events of a stream (Java clients and this one), or entries of a table (Rust, Python)."""
+"""The state of a reader group: updates in a stream (Java clients), or entries of a table (Rust, Python)."""
 
 from segstore.wire.reader_groups.config import NO_ID, RETENTIONS, Cuts, GroupConfig
 from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState
 from segstore.wire.reader_groups.stored import StoredGroup
-from segstore.wire.reader_groups.table import decode_key
+from segstore.wire.reader_groups.table import VERSION_VALUE, decode_key, encode_key
 from segstore.wire.reader_groups.updates import (
     AcquireSegment,
     AddReader,
@@ -26,6 +26,7 @@ __all__ = [
     "NO_ID",
     "RETENTIONS",
     "SILENT",
+    "VERSION_VALUE",
     "AcquireSegment",
     "AddReader",
     "CheckpointPublished",
@@ -46,5 +47,6 @@ __all__ = [
     "UpdateDistance",
     "UpdatingConfig",
     "decode_key",
+    "encode_key",
     "encode_update",
 ]

@@ -1,4 +1,4 @@
-"""The state that the readers of a group share, in the form of Java clients. Pure.
+"""The state that the readers of a group share, and its records in the form of Java clients. Pure.
 
 A group has a stream of records: initial states, and updates of the state before. Each client replays them, so all have
 the same state, by the same rules. Invariant: a segment is assigned to one reader, unassigned, or waits until others are
@@ -267,7 +267,7 @@ class GroupState:
         for successor, before in new.items():
             self._await(successor, before)
         done = SegmentName.parse(update.segment).segment_id or 0
-        for successor in sorted(self._followers.pop(done, set()) | update.following.keys()):
+        for successor in sorted(self._waiting_for(update.segment) | update.following.keys()):
             left = self.future.get(successor)
             if left is None:
                 continue
@@ -326,6 +326,10 @@ class GroupState:
         self.future[segment] = before
         for each in before:
             self._followers[each].add(segment)
+
+    def _waiting_for(self, segment: str) -> set[str]:
+        """Returns the segments that may wait for one that was read, and forgets that they do."""
+        return self._followers.pop(SegmentName.parse(segment).segment_id or 0, set())
 
     def _take_from(self, reader: str, segment: str) -> None:
         if self.readers.get(reader, {}).pop(segment, None) is None:

@@ -1,7 +1,8 @@
-"""Reads the entries of a reader group's table, in the format of Pravega's clients in Rust and Python.
+"""Codec for the entries of a reader group's table, in the format of Pravega's clients in Rust and Python.
 
 A key is the CBOR text "NNouter/inner", where NN is the two-digit length of `outer`; without "/inner" it holds the
 version of the whole map `outer`. A value is a CBOR map of a type name and an array of bytes, which are CBOR again.
+Values are encoded as serde_cbor does: definite lengths, shortest heads.
 
 Invariants: no length is trusted beyond the remaining bytes; nesting is bounded. Refused (`ValueError`, with the
 position): floats, tags, indefinite lengths, trailing bytes, malformed keys. Follows `InternalKey`, `Value`,
@@ -10,9 +11,11 @@ position): floats, tags, indefinite lengths, trailing bytes, malformed keys. Fol
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
+from segstore.wire.reader_groups.config import GroupConfig
 
 TOMBSTONE: Final = "tombstone"
 _DEEPEST: Final = 16
@@ -21,6 +24,15 @@ _CONSTANTS: Final[dict[int, bool | None]] = {20: False, 21: True, 22: None}
 
 
 # --- CBOR -----------------------------------------------------------------------------------------------------------
+
+
+def _head(kind: int, number: int) -> bytes:
+    if number < 24:
+        return bytes([kind << 5 | number])
+    for size, code in ((1, 24), (2, 25), (4, 26), (8, 27)):
+        if number < 1 << 8 * size:
+            return bytes([kind << 5 | code]) + number.to_bytes(size)
+    raise ValueError(f"{number} is too large for CBOR")
 
 
 class Pairs(tuple[tuple[Any, Any], ...]):
@@ -35,6 +47,26 @@ class Pairs(tuple[tuple[Any, Any], ...]):
         if missing:
             raise ValueError(f"no {' and no '.join(missing)} in a map of {len(self)}")
         return [found[name] for name in names]
+
+
+def cbor_encode(value: Any) -> bytes:
+    """Encodes integers, text, bytes, None, booleans, lists, dicts and `Pairs`. Raises ValueError for other types."""
+    match value:
+        case bool() | None:
+            return bytes([_SIMPLE << 5 | {False: 20, True: 21, None: 22}[value]])
+        case int():
+            return _head(_UINT, value) if value >= 0 else _head(_NEGATIVE, -1 - value)
+        case str():
+            data = value.encode()
+            return _head(_TEXT, len(data)) + data
+        case bytes():
+            return _head(_BYTES, len(value)) + value
+        case Pairs() | dict():
+            pairs = value.items() if isinstance(value, dict) else value
+            return _head(_MAP, len(value)) + b"".join(cbor_encode(key) + cbor_encode(each) for key, each in pairs)
+        case list() | tuple():
+            return _head(_ARRAY, len(value)) + b"".join(map(cbor_encode, value))
+    raise ValueError(f"{type(value).__name__} cannot be encoded as CBOR here")
 
 
 class _Decoder:
@@ -106,6 +138,11 @@ def cbor_decode(data: bytes) -> Any:
 # --- keys and values ------------------------------------------------------------------------------------------------
 
 
+def encode_key(outer: str, inner: str | None) -> bytes:
+    text = f"{len(outer.encode()):02}{outer}"
+    return cbor_encode(text if inner is None else f"{text}/{inner}")
+
+
 def decode_key(data: bytes) -> tuple[str, str | None]:
     """Returns the names of the map and of its entry, None for the map's version. Raises ValueError."""
     text = cbor_decode(data)
@@ -116,6 +153,19 @@ def decode_key(data: bytes) -> tuple[str, str | None]:
     if len(rest) < size or rest[size : size + 1] not in (b"", b"/"):
         raise ValueError(f"{text!r:.80} is not a reader group key: a name of {size} bytes is expected")
     return rest[:size].decode(), rest[size + 1 :].decode() if rest[size:] else None
+
+
+_OCTETS: Final = [cbor_encode(each) for each in range(256)]
+
+
+def encode_value(kind: str, data: bytes) -> bytes:
+    """Equivalent to `cbor_encode({"type_id": kind, "data": list(data)})`."""
+    head = _head(_MAP, 2) + cbor_encode("type_id") + cbor_encode(kind) + cbor_encode("data")
+    return head + _head(_ARRAY, len(data)) + b"".join([_OCTETS[each] for each in data])
+
+
+VERSION_VALUE: Final = encode_value("blob", b"\0")
+"""The value at the key of a whole map, whose version is all that matters."""
 
 
 def decode_value(value: bytes) -> tuple[str, bytes]:
@@ -154,9 +204,19 @@ def _name(value: Any) -> str:
 
 def check_segment(name: str) -> None:
     """Raises ValueError unless the name can be a stream segment's."""
+    _segment(name)
+
+
+def _segment(name: str) -> Pairs:
     parsed = SegmentName.parse(name)
     if parsed.stream is None or parsed.segment_id is None:
         raise ValueError(f"{name!r:.200} is not a stream segment")
+    number = Pairs((("number", parsed.segment_id), ("tx_id", None)))
+    return Pairs((*_stream(parsed.scope or "", parsed.stream), ("segment", number)))
+
+
+def _stream(scope: str, stream: str) -> Pairs:
+    return Pairs((("scope", Pairs((("name", scope),))), ("stream", Pairs((("name", stream),)))))
 
 
 def _segment_of(value: Any) -> str:
@@ -166,6 +226,10 @@ def _segment_of(value: Any) -> str:
     name = segment_name(_name(scope), _name(stream), low, epoch)
     check_segment(name)
     return name
+
+
+def encode_offset(offset: int) -> bytes:
+    return cbor_encode({"read": offset})
 
 
 def _read(value: Any) -> int:
@@ -178,9 +242,18 @@ def decode_offset(data: bytes) -> int:
     return _read(cbor_decode(data))
 
 
+def encode_offsets(offsets: Mapping[str, int]) -> bytes:
+    """offsets: qualified segment name → offset at which reading continues."""
+    return cbor_encode(Pairs((_segment(name), {"read": offset}) for name, offset in offsets.items()))
+
+
 def decode_offsets(data: bytes) -> dict[str, int]:
     """Raises ValueError."""
     return {_segment_of(key): _read(value) for key, value in _pairs(cbor_decode(data))}
+
+
+def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
+    return cbor_encode([{"number": each, "tx_id": None} for each in segment_ids])
 
 
 def decode_predecessors(data: bytes) -> list[int]:
@@ -191,9 +264,55 @@ def decode_predecessors(data: bytes) -> list[int]:
     return [_number(_pairs(each).named("number")[0]) for each in found]
 
 
-def decode_streams(data: bytes) -> list[str]:
-    """Returns the streams of a group's configuration, as "scope/stream". Raises ValueError."""
+# --- configuration --------------------------------------------------------------------------------------------------
+
+_UNBOUNDED: Final = "Unbounded"
+_TAIL: Final = "Tail"
+
+
+def encode_config(config: GroupConfig) -> bytes:
+    """Encodes the streams, with where they begin, and the refresh interval; a table holds no more."""
+    fields = {
+        "group_refresh_time_millis": config.refresh_ms,
+        "starting_stream_cuts": Pairs(
+            (_stream(*stream.split("/", 1)), _encode_cut(stream, cut)) for stream, cut in config.starts.items()
+        ),
+        "ending_stream_cuts": {},
+    }
+    return cbor_encode({"V1": fields})
+
+
+def _encode_cut(stream: str, cut: Mapping[int, int]) -> Any:
+    if not cut:
+        return _UNBOUNDED
+    scope, name = stream.split("/", 1)
+    named = {segment_name(scope, name, *reversed(split_segment_id(each))): offset for each, offset in cut.items()}
+    positions = Pairs((_segment(segment), offset) for segment, offset in named.items())
+    return {"V1": {"stream": _stream(scope, name), "positions": positions}}
+
+
+def decode_config(data: bytes) -> GroupConfig:
+    """Returns a configuration without checkpoints. Raises ValueError.
+
+    A start at the tail becomes one at the head: it is of use only when the group is created. End cuts are ignored: no
+    client writes them.
+    """
     (fields,) = _pairs(cbor_decode(data)).named("V1")
-    (starts,) = _pairs(fields).named("starting_stream_cuts")
-    named = [_pairs(key).named("scope", "stream") for key, _ in _pairs(starts)]
-    return [f"{_name(scope)}/{_name(stream)}" for scope, stream in named]
+    refresh_ms, starts = _pairs(fields).named("group_refresh_time_millis", "starting_stream_cuts")
+    cuts: dict[str, Mapping[int, int]] = {}
+    for key, cut in _pairs(starts):
+        scope, stream = _pairs(key).named("scope", "stream")
+        cuts[f"{_name(scope)}/{_name(stream)}"] = _decode_cut(cut)
+    return GroupConfig(cuts, refresh_ms=_number(refresh_ms), checkpoint_ms=-1)
+
+
+def _decode_cut(cut: Any) -> dict[int, int]:
+    if isinstance(cut, str):
+        if cut not in (_UNBOUNDED, _TAIL):
+            raise ValueError(f"{cut!r:.80} is not the start of a stream")
+        return {}
+    (positions,) = _pairs(_pairs(cut).named("V1")[0]).named("positions")
+    return {
+        SegmentName.parse(_segment_of(segment)).segment_id or 0: _number(offset)
+        for segment, offset in _pairs(positions)
+    }

@@ -35,7 +35,7 @@ from segstore.wire.trace.blocks import (
     read_metadata,
     unpack_data,
 )
-from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_answer
+from segstore.wire.trace.call_fields import CallKey, fields_of, key_of_call, names_of_call_fields, translated_call
 from segstore.wire.trace.calls import CONTROLLER, Call, redacted_call, with_fields
 from segstore.wire.trace.diff import (
     VARYING_FIELDS,
@@ -61,7 +61,7 @@ from segstore.wire.trace.fixture import (
     to_line,
     write_lines,
 )
-from segstore.wire.trace.pairing import Pairing, take_ids
+from segstore.wire.trace.pairing import Pairing, put_ids, take_ids
 from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
 from segstore.wire.trace.redaction import SECRET_CODES, redact
 from segstore.wire.trace.writer import (
@@ -135,6 +135,7 @@ __all__ = [
     "mark_of",
     "names_of_call_fields",
     "parse_filter",
+    "put_ids",
     "read_blocks",
     "read_body",
     "read_header",
@@ -146,7 +147,7 @@ __all__ = [
     "segments_of",
     "take_ids",
     "to_line",
-    "translated_answer",
+    "translated_call",
     "unpack_data",
     "with_fields",
     "write_lines",

@@ -9,6 +9,7 @@ recordings leave them out.
 from __future__ import annotations
 
 import math
+import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -105,6 +106,15 @@ def text_field(text: str) -> CallField:
     return CallField(text, tuple(ids), (rest, len(ids)) if ids else rest)
 
 
+def facts_of(call: Call) -> dict[str, CallField]:
+    """What is compared of a call: method, status and details as gRPC names them, and the fields of its message."""
+    facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
+    found = {name: text_field(text) for name, text in facts.items() if text}
+    if call.omitted:
+        found["omitted"] = CallField(call.omitted, (), call.omitted)
+    return found | fields_of(call)
+
+
 def id_of(transaction: Any) -> UUID:
     """The UUID in a `TxnId`."""
     return UUID(int=(transaction.highBits & _MASK) << 64 | transaction.lowBits & _MASK)
@@ -138,33 +148,44 @@ def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[
     return key, tuple(name for each in shown.values() for name in each.ids)
 
 
-def translated_answer(call: Call, ids: Mapping[str, str], store: Endpoint, controller: Endpoint) -> bytes:
-    """The message of an answer for the client of a replay, with other ids and addresses, and without tokens.
+def translated_call(
+    call: Call, ids: Mapping[str, str], store: Endpoint, controller: Endpoint, *, keep_tokens: bool = False
+) -> bytes:
+    """The message of a request or an answer for the other side of a replay, with other ids and addresses, and without
+    tokens unless they are kept.
 
-    ids: the client's, by those of the trace. store, controller: the addresses of the replay.
+    ids: those of the other side, by those of the trace. store, controller: the addresses of the replay.
     """
     if call.content is None:
         return call.message
     shown: Any = type(call.content)()
     shown.CopyFrom(call.content)
-    _translate(shown, ids, controller if call.rpc == _CONTROLLERS else store)
-    if call.rpc == _CONTROLLERS:
+    is_of_controllers = call.rpc == _CONTROLLERS and bool(call.status)
+    _translate(shown, ids, controller if is_of_controllers else store, keep_tokens)
+    if is_of_controllers:
         del shown.nodeURI[1:]
     message: bytes = shown.SerializeToString(deterministic=True)
     return call.message if shown == call.content else message
 
 
-def _translate(message: Any, ids: Mapping[str, str], node: Endpoint) -> None:
-    if message.DESCRIPTOR.name == "NodeUri":
+def _translate(message: Any, ids: Mapping[str, str], node: Endpoint, keep_tokens: bool) -> None:
+    kind = message.DESCRIPTOR.name
+    if kind == "NodeUri":
         if message.endpoint:
             message.endpoint, message.port = node
         return
+    if kind == "TxnId":
+        known = ids.get(id_of(message).hex)
+        if known is not None:
+            message.highBits, message.lowBits = struct.unpack(">qq", bytes.fromhex(known))
+        return
     for field, value in message.ListFields():
         if field.name == TOKEN:
-            message.ClearField(TOKEN)
+            if not keep_tokens:
+                message.ClearField(TOKEN)
         elif isinstance(value, str):
             setattr(message, field.name, put_ids(value, ids))
         elif field.type == field.TYPE_STRING:
             value[:] = [put_ids(each, ids) for each in value]
         for each in messages_in(field, value):
-            _translate(each, ids, node)
+            _translate(each, ids, node, keep_tokens)

@@ -27,7 +27,7 @@ from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import describe
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
-from segstore.wire.trace.call_fields import CallField, fields_of, key_of_call, text_field
+from segstore.wire.trace.call_fields import CallField, facts_of, fields_of, key_of_call
 from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import segments_of
 from segstore.wire.trace.pairing import Pairing, take_ids
@@ -43,7 +43,6 @@ VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 
 _KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
 _HELLO: Final = struct.pack(">i", Hello.code)
-_EVERYWHERE: Final = 0
 _RECORD_BYTES: Final = 256
 """Approximate overhead of a record."""
 _DERIVED: Final = ("length", "count", "total")
@@ -78,7 +77,8 @@ class Difference(NamedTuple):
     connection: from 1, in order of appearance; `CONTROLLER` for a call. number: from 1, within the stream; of a call,
     its place among the calls of the trace that has it, the left one if both have. left, right: None if the stream has
     ended, or the call is missing, on that side. fields: differing fields. left_over, right_over: number of records that
-    follow; of calls, of those of the method that differ, too.
+    follow; of calls, of those of the method that differ, too. places: the numbers of both records in their traces, from
+    1; 0 where there is none.
     """
 
     connection: int
@@ -89,6 +89,7 @@ class Difference(NamedTuple):
     fields: tuple[FieldDifference, ...]
     left_over: int
     right_over: int
+    places: tuple[int, int]
 
 
 class Translation:
@@ -96,11 +97,13 @@ class Translation:
 
     Request ids are paired within a connection, other ids in the whole trace (see `segstore.wire.trace.pairing`).
     KeepAlives are left out, as clocks send them. ignore: names of fields that may differ in any way.
+    ids: the pairs of ids that are not request ids.
     """
 
     def __init__(self, ignore: frozenset[str] = VARYING_FIELDS) -> None:
+        self.ids: Pairing[str] = Pairing()
         self._ignore = ignore
-        self._ids: Pairing[tuple[int, str]] = Pairing()
+        self._request_ids: Pairing[tuple[int, str]] = Pairing()
 
     @staticmethod
     def compares(record: Record) -> bool:
@@ -127,16 +130,28 @@ class Translation:
 
     def fit(self, left: str, right: str) -> bool:
         """Whether two ids may stand for each other."""
-        return self._ids.fits((_EVERYWHERE, left), (_EVERYWHERE, right))
+        return self.ids.fits(left, right)
 
     def pair(self, left: str, right: str) -> None:
         """Pairs two ids if they fit."""
         if self.fit(left, right):
-            self._ids.pair((_EVERYWHERE, left), (_EVERYWHERE, right))
+            self.ids.pair(left, right)
+
+    def call_fields(self, left: Call, right: Call) -> tuple[FieldDifference, ...]:
+        """The fields of two calls that differ beyond ids and times. The ids in all others are paired."""
+        one, other = (
+            {name: each for name, each in facts_of(call).items() if self.counts(name)} for call in (left, right)
+        )
+        found = differing_fields(one, other, self.fit)
+        differ = {each.field for each in found}
+        for name in one:
+            for pair in () if name in differ else zip(one[name].ids, other[name].ids, strict=True):
+                self.pair(*pair)
+        return found
 
     def fields(self, connection: int, left: bytes, right: bytes) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids. If none does, the ids are paired."""
-        pairs: list[tuple[tuple[int, str], tuple[int, str]]] = []
+        pairs: list[tuple[Pairing[Any], Any, Any]] = []
         quickly = _top_fields(left, right)
         if not quickly or not all(self._same(connection, each, pairs) for each in quickly):
             pairs.clear()
@@ -144,8 +159,8 @@ class Translation:
             found = tuple(each for each in found if not self._same(connection, each, pairs))
             if found:
                 return found
-        for pair in pairs:
-            self._ids.pair(*pair)
+        for pairing, one, other in pairs:
+            pairing.pair(one, other)
         return ()
 
     def equal(self, frame: bytes) -> None:
@@ -156,16 +171,17 @@ class Translation:
             return
         for text in (str(getattr(command, "writer_id", "")), *segments_of(command)):
             for each in take_ids(text)[1]:
-                if self._ids.fits((_EVERYWHERE, each), (_EVERYWHERE, each)):
-                    self._ids.pair((_EVERYWHERE, each), (_EVERYWHERE, each))
+                self.pair(each, each)
 
-    def _same(self, connection: int, field: FieldDifference, pairs: list[Any]) -> bool:
+    def _same(self, connection: int, field: FieldDifference, pairs: list[tuple[Pairing[Any], Any, Any]]) -> bool:
         if field.field.partition(".")[0] in self._ignore:
             return True
         if field.secret or field.left is None or field.right is None:
             return False
         if field.field == "request_id":
-            new = [((connection, str(field.left)), (connection, str(field.right)))]
+            new: list[tuple[Pairing[Any], Any, Any]] = [
+                (self._request_ids, (connection, str(field.left)), (connection, str(field.right)))
+            ]
         elif isinstance(field.left, str) and isinstance(field.right, str):
             texts = (field.left, field.right)
             if field.is_data:
@@ -173,11 +189,11 @@ class Translation:
             (rest, mine), (other, its) = map(take_ids, texts)
             if rest != other or len(mine) != len(its):  # a name may contain what stands for an id
                 return False
-            new = [((_EVERYWHERE, one), (_EVERYWHERE, another)) for one, another in zip(mine, its, strict=True)]
+            new = [(self.ids, *pair) for pair in zip(mine, its, strict=True)]
         else:
             return False
         pairs += new
-        return all(self._ids.fits(*pair) for pair in new)
+        return all(pairing.fits(one, other) for pairing, one, other in new)
 
 
 def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
@@ -228,15 +244,16 @@ def differences(
         for side, connection in enumerate(mates):
             if connection is not None:
                 connection.pairs, held, connection.held = pairs, connection.held, []
-                change += sum(pairs[each.direction].add(side, each) - _size(each) for each in held)
+                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
         return change
 
-    for both in zip_longest(left, right):
+    for place, both in enumerate(zip_longest(left, right), 1):
         for side, record in enumerate(both):
             if record is None:
                 continue
+            placed = _Placed(place, record)
             if record.kind is RecordKind.CALL:
-                waiting += calls.add(side, record)
+                waiting += calls.add(side, placed)
                 continue
             connection = sides[side].connection(record)
             if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
@@ -244,9 +261,9 @@ def differences(
             if translation is not None and not translation.compares(record):
                 continue
             if connection.pairs is not None:
-                waiting += connection.pairs[record.direction].add(side, record)
+                waiting += connection.pairs[record.direction].add(side, placed)
                 continue
-            connection.held.append(record)
+            connection.held.append(placed)
             waiting += _size(record)
             key = connection.number if translation is None else translation.key(record)
             if key is not None and not connection.is_known:
@@ -267,8 +284,29 @@ def differences(
             found = pair.difference()
             if found is not None:
                 at, one, other, fields = found
-                over = [pair.counts[0] - at + 1, pair.counts[1] - at + 1]
-                yield Difference(number, direction, at, one, other, fields, max(0, over[0]), max(0, over[1]))
+                in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
+                yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
+
+
+class _Placed(NamedTuple):
+    """A record and its number in the trace, from 1."""
+
+    place: int
+    record: Record
+
+
+def _difference(
+    connection: int,
+    direction: Direction,
+    number: int,
+    left: _Placed | None,
+    right: _Placed | None,
+    fields: tuple[FieldDifference, ...] = (),
+    over: tuple[int, int] = (0, 0),
+) -> Difference:
+    one, other = (None if each is None else each.record for each in (left, right))
+    places = (left.place if left else 0, right.place if right else 0)
+    return Difference(connection, direction, number, one, other, fields, *over, places)
 
 
 @dataclass(slots=True)
@@ -279,7 +317,7 @@ class _Connection:
     """
 
     number: int
-    held: list[Record] = field(default_factory=list)
+    held: list[_Placed] = field(default_factory=list)
     pairs: list[_Pair] | None = None
     is_known: bool = False
 
@@ -313,28 +351,30 @@ class _Pair:
     connection: int
     translation: Translation | None
     counts: list[int] = field(default_factory=lambda: [0, 0])
-    _waiting: deque[Record] = field(default_factory=deque)
+    _waiting: deque[_Placed] = field(default_factory=deque)
     _whose: int = 0
-    _found: tuple[int, Record, Record, tuple[FieldDifference, ...]] | None = None
+    _found: tuple[int, _Placed, _Placed, tuple[FieldDifference, ...]] | None = None
 
-    def add(self, side: int, record: Record) -> int:
+    def add(self, side: int, placed: _Placed) -> int:
         """Adds the next record of one side; returns the change in buffered bytes."""
         self.counts[side] += 1
         if self._found is not None:
             return 0
+        record = placed.record
         if not self._waiting or self._whose == side:
             self._whose = side
-            self._waiting.append(record)
+            self._waiting.append(placed)
             return _size(record)
-        mate = self._waiting.popleft()
+        waited = self._waiting.popleft()
+        mate = waited.record
         freed = _size(mate)
         if (record.data, record.kind) != (mate.data, mate.kind):
-            one, other = (mate, record) if side else (record, mate)
-            fields = self._fields(one, other)
-            if self.translation is not None and not fields and one.kind is other.kind is RecordKind.FRAME:
+            one, other = (waited, placed) if side else (placed, waited)
+            fields = self._fields(one.record, other.record)
+            if self.translation is not None and not fields and record.kind is mate.kind is RecordKind.FRAME:
                 return -freed
             self._found = self.counts[side], one, other, fields
-            freed += sum(map(_size, self._waiting))
+            freed += sum(_size(each.record) for each in self._waiting)
             self._waiting.clear()
         elif self.translation is not None and record.kind is RecordKind.FRAME:
             self.translation.equal(record.data)
@@ -345,7 +385,7 @@ class _Pair:
             return compare_frames(one.data, other.data)
         return self.translation.fields(self.connection, one.data, other.data)
 
-    def difference(self) -> tuple[int, Record | None, Record | None, tuple[FieldDifference, ...]] | None:
+    def difference(self) -> tuple[int, _Placed | None, _Placed | None, tuple[FieldDifference, ...]] | None:
         """Returns the first difference, with its number, both records and their fields."""
         if self._found is not None:
             return self._found
@@ -365,7 +405,7 @@ class _Call:
     number: int
     rpc: str
     ids: tuple[str, ...] = ()
-    records: list[Record | None] = field(default_factory=lambda: [None, None])
+    records: list[_Placed | None] = field(default_factory=lambda: [None, None])
     mate: _Call | None = None
 
 
@@ -396,18 +436,19 @@ class _Calls:
         self._open: dict[_Call, None] = {}  # those of the left trace whose mate is known and an answer is not
         self._found: dict[tuple[str, Direction], Difference] = {}
 
-    def add(self, side: int, record: Record) -> int:
+    def add(self, side: int, placed: _Placed) -> int:
         """Adds the next record of one side; returns the change in buffered bytes."""
+        record = placed.record
         here, call = self._sides[side], Call.unpack(record.data)
         made = here.pending.pop(call.number, None) if call is not None and record.direction else None
         if made is None:
             here.count += 1
             made = _Call(here.count, "" if call is None else call.rpc)
-            made.records[record.direction] = record
+            made.records[record.direction] = placed
             if call is not None and not record.direction:
                 here.pending[call.number] = made
             self._match(side, made, call, record.direction)
-        made.records[record.direction] = record
+        made.records[record.direction] = placed
         size = _size(record)
         if made.mate is None:
             return size
@@ -417,7 +458,7 @@ class _Calls:
             return size
         self._open.pop(left, None)
         self._compare(left, right)
-        return size - sum(_size(each) for one in (left, right) for each in one.records if each is not None)
+        return size - sum(_size(each.record) for one in (left, right) for each in one.records if each is not None)
 
     def _match(self, side: int, made: _Call, call: Call | None, direction: Direction) -> None:
         """Looks for the same call of the other trace."""
@@ -449,24 +490,16 @@ class _Calls:
             one, other = left.records[direction], right.records[direction]
             fields = self._fields(one, other)
             if fields or (one is None) is not (other is None):
-                self._differ(left.rpc, Difference(CONTROLLER, direction, left.number, one, other, fields, 0, 0))
+                self._differ(left.rpc, _difference(CONTROLLER, direction, left.number, one, other, fields))
 
-    def _fields(self, one: Record | None, other: Record | None) -> tuple[FieldDifference, ...]:
+    def _fields(self, one: _Placed | None, other: _Placed | None) -> tuple[FieldDifference, ...]:
         """The fields that differ beyond ids, whose pairs are then known."""
         if one is None or other is None:
             return ()
-        translation, left, right = self._translation, _fields_of_record(one), _fields_of_record(other)
-        if translation is None:
-            return differing_fields(left, right, None)
-        left, right = (
-            {name: each for name, each in side.items() if translation.counts(name)} for side in (left, right)
-        )
-        found = differing_fields(left, right, translation.fit)
-        if not found:
-            for name in left:
-                for pair in zip(left[name].ids, right[name].ids, strict=True):
-                    translation.pair(*pair)
-        return found
+        left, right = Call.unpack(one.record.data), Call.unpack(other.record.data)
+        if self._translation is not None and left is not None and right is not None:
+            return self._translation.call_fields(left, right)
+        return differing_fields(_facts(one.record, left), _facts(other.record, right), None)
 
     def _differ(self, rpc: str, found: Difference) -> None:
         first = self._found.setdefault((rpc, found.direction), found)
@@ -488,20 +521,12 @@ class _Calls:
                 only = one or other
                 place = next(each for each in Direction if only.records[each] is not None)
                 mine, its = (only.records[place], None) if other is None else (None, only.records[place])
-                self._differ(rpc, Difference(CONTROLLER, place, only.number, mine, its, (), 0, 0))
+                self._differ(rpc, _difference(CONTROLLER, place, only.number, mine, its))
         return sorted(self._found.values(), key=lambda each: (each.number, each.direction))
 
 
-def _fields_of_record(record: Record) -> dict[str, CallField]:
-    """What is compared of a call: method, status and details as gRPC names them, and the fields of its message."""
-    call = Call.unpack(record.data)
-    if call is None:
-        return {"": CallField(record.data.hex(), (), record.data)}
-    facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
-    found = {name: text_field(text) for name, text in facts.items() if text}
-    if call.omitted:
-        found["omitted"] = CallField(call.omitted, (), call.omitted)
-    return found | fields_of(call)
+def _facts(record: Record, call: Call | None) -> dict[str, CallField]:
+    return {"": CallField(record.data.hex(), (), record.data)} if call is None else facts_of(call)
 
 
 def _size(record: Record) -> int:

@@ -49,6 +49,14 @@ _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
 _SMALL_BYTES: Final = 4096
 """Smaller pieces are collected and framed together, which costs less."""
+_MOST_PIECES: Final = 4096
+"""Maximum number of pieces that are collected: each takes about 300 bytes beside its own."""
+_RECORD_BYTES: Final = 26
+"""What a record takes beside its data: its columns."""
+_RUN_BYTES: Final = 400
+"""What the objects of a run of rows take."""
+_MOST_OVERHEAD: Final = 4
+"""A block is due when its rows take this many times its intended size, as those of many tiny records do."""
 _read_header = struct.Struct(">ii").unpack_from
 _read_length = struct.Struct(">i").unpack_from
 
@@ -81,7 +89,7 @@ class RecordWriter:
         self._rows: list[Rows] = []
         self._clear_columns()
         self._data: list[Buffer] = []
-        self._size = 0
+        self._size = self._overhead = 0
         self._first_ns = self._last_ns = 0
         self._sample = False
 
@@ -94,6 +102,7 @@ class RecordWriter:
         if self._ts:
             numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
             self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
+            self._overhead += _RUN_BYTES
             self._clear_columns()
 
     def start(self) -> bytes:
@@ -121,6 +130,7 @@ class RecordWriter:
         self._directions.append(direction)
         self._kinds.append(kind)
         self._size += size
+        self._overhead += _RECORD_BYTES
         self._ends.append(self._size)
 
     def _time(self, first_ns: int, last_ns: int) -> None:
@@ -136,6 +146,7 @@ class RecordWriter:
         self._end_columns()
         self._rows.append(rows)
         self._size += size
+        self._overhead += _RUN_BYTES
 
     def _pending(self) -> Pending | None:
         """Removes and returns the pending records; None if there are none."""
@@ -163,8 +174,9 @@ class TraceWriter:
     and finally `finish()`.
 
     A frame is recorded with the arrival time of its last byte. At most a block, the latest bytes and incomplete frames
-    are held in memory; a crash of the process loses these. If incomplete frames take more than `most_held_bytes` (by
-    default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES from then on.
+    are held in memory, however small the pieces; a crash of the process loses these. If incomplete frames take more
+    than `most_held_bytes` (by default `MOST_HELD_BYTES`), the directions with the longest ones are recorded as BYTES
+    from then on.
 
     redact: `redact(frame, whole)` returns the frame to store instead, of the same length. It is called for frames with
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
@@ -242,7 +254,7 @@ class TraceWriter:
         if size >= _SMALL_BYTES:  # its headers are in the processor's cache now
             self._drain()
             self._frame_pieces([(ts_ns, connection, direction, data, 0, size)])
-            return self._added(ts_ns) or self._size >= self.block_bytes
+            return self._added(ts_ns) or self._is_full()
         start = self._used
         stop = start + size
         source: Buffer = self._view
@@ -252,7 +264,12 @@ class TraceWriter:
         else:
             source, start, stop = bytes(data), 0, size
         self._waiting.append((ts_ns, connection, direction, source, start, stop))
-        return self._added(ts_ns) or self._size >= self.block_bytes
+        if len(self._waiting) >= _MOST_PIECES:
+            self._drain()
+        return self._added(ts_ns) or self._is_full()
+
+    def _is_full(self) -> bool:
+        return self._size >= self.block_bytes or self._records._overhead >= _MOST_OVERHEAD * self.block_bytes
 
     def has_room(self, size: int) -> bool:
         """Whether so many more bytes find room in the writer's memory."""
@@ -277,7 +294,7 @@ class TraceWriter:
         self._drain()
         self._end(ts_ns, connection)
         self._event(ts_ns, connection, by, RecordKind.CLOSE, event_data(**facts))
-        return self._records._size >= self.block_bytes
+        return self._is_full()
 
     def called(self, ts_ns: int, direction: Direction, call: Call) -> bool:
         """Records the request or the answer of a controller call, redacted as frames are; returns True if a block is
@@ -285,11 +302,12 @@ class TraceWriter:
         """
         shown = call if self._redact is None else redacted_call(call)
         self._event(ts_ns, CONTROLLER, direction, RecordKind.CALL, shown.pack())
-        return self._records._size >= self.block_bytes
+        return self._is_full()
 
     def _event(self, ts_ns: int, connection: int, side: Direction, kind: RecordKind, data: bytes) -> None:
         self._drain()
         self._put(ts_ns, connection, side, kind, data)
+        self._size += len(data)
         self._added(ts_ns)
 
     def due(self, now_ns: int) -> bool:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import STREAM, Cluster, cluster_options
+from segstore.cli.pravega.cluster import NAME, STREAM, Cluster, cluster_options, cut_of
 from segstore.cli.terminal import cell_text, echo, print_table
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 Name = tuple[str, str]
 
 _SCALE_MS: Final = 60_000
+_MAX_INT: Final = (1 << 31) - 1
+_MAX_LONG: Final = (1 << 63) - 1
+_MAX_S: Final = timedelta.max // timedelta(seconds=1)
+_MAX_KEY_BYTES: Final = 256
+_MAX_SCALE: Final = 200_000
+"""Number of segments that fit in a request of 4 MiB, the limit of gRPC servers."""
 
 
 class Admin:
@@ -69,7 +75,7 @@ class Admin:
 
 
 _admin: Final[Callable[..., Any]] = click.make_pass_decorator(Admin)
-_scope: Final = click.argument("scope")
+_scope: Final = click.argument("scope", type=NAME)
 _stream: Final = click.argument("stream", type=STREAM)
 _table: Final = click.argument("table", type=STREAM)
 _group: Final = click.argument("group", type=STREAM)
@@ -183,7 +189,7 @@ def _shown(config: StreamConfig) -> dict[str, Any]:
     scaling, retention = config.scaling, config.retention
     unit = {ScaleType.FIXED: "fixed", ScaleType.EVENT_RATE: "events/s", ScaleType.DATA_RATE: "KB/s"}[scaling.kind]
     rate = "fixed" if scaling.kind is ScaleType.FIXED else f"{scaling.target_rate} {unit}, factor {scaling.factor}"
-    kept = None
+    kept = "unlimited"
     if retention is not None:
         unit = "ms" if retention.kind is RetentionType.TIME else "bytes"
         most = "" if retention.maximum is None else f", at most {retention.maximum}"
@@ -192,12 +198,22 @@ def _shown(config: StreamConfig) -> dict[str, Any]:
 
 
 _CONFIG: Final = (
-    click.option("--segments", type=click.IntRange(1), help="Number of segments, or the lowest with a rate."),
-    click.option("--event-rate", type=click.IntRange(1), metavar="N", help="Split segments above N events per second."),
-    click.option("--data-rate", type=click.IntRange(1), metavar="KB", help="Split segments above KB per second."),
-    click.option("--factor", type=click.IntRange(2), help="Number of segments that a split makes; default: 2."),
-    click.option("--keep-s", type=click.IntRange(1), metavar="SECONDS", help="Truncate events older than this."),
-    click.option("--keep-bytes", type=click.IntRange(1), metavar="BYTES", help="Truncate what is above this size."),
+    click.option("--segments", type=click.IntRange(1, _MAX_INT), help="Number of segments, or the lowest with a rate."),
+    click.option(
+        "--event-rate", type=click.IntRange(1, _MAX_INT), metavar="N", help="Split segments above N events per second."
+    ),
+    click.option(
+        "--data-rate", type=click.IntRange(1, _MAX_INT), metavar="KB", help="Split segments above KB per second."
+    ),
+    click.option(
+        "--factor", type=click.IntRange(2, _MAX_INT), help="Number of segments that a split makes; default: 2."
+    ),
+    click.option(
+        "--keep-s", type=click.IntRange(1, _MAX_S), metavar="SECONDS", help="Truncate events older than this."
+    ),
+    click.option(
+        "--keep-bytes", type=click.IntRange(1, _MAX_LONG), metavar="BYTES", help="Truncate what is above this size."
+    ),
     click.option("--tag", "tags", multiple=True, help="A tag of the stream; can be repeated."),
 )
 
@@ -208,9 +224,9 @@ def _configured(command: F) -> F:
     return command
 
 
-def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
-    """A configuration with the parts that options give. Raises UsageError."""
-    from segstore.client import RetentionPolicy, ScalingPolicy
+def _new(given: dict[str, Any]) -> StreamConfig:
+    """The configuration of a new stream. Raises UsageError."""
+    from segstore.client import StreamConfig
 
     if given["event_rate"] is not None and given["data_rate"] is not None:
         raise click.UsageError("give --event-rate or --data-rate")
@@ -218,6 +234,18 @@ def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
         raise click.UsageError("give --keep-s or --keep-bytes")
     if given["factor"] is not None and given["event_rate"] is None and given["data_rate"] is None:
         raise click.UsageError("--factor goes with --event-rate or --data-rate")
+    try:
+        made = _changed(StreamConfig(), given)
+        made.check()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return made
+
+
+def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
+    """A configuration with the parts that options give. Raises ValueError."""
+    from segstore.client import RetentionPolicy, ScalingPolicy
+
     scaling, factor = config.scaling, given["factor"] or 2
     minimum = given["segments"] or scaling.minimum
     if given["event_rate"] is not None:
@@ -240,11 +268,9 @@ def _changed(config: StreamConfig, given: dict[str, Any]) -> StreamConfig:
 @_admin
 def create_stream(admin: Admin, stream: Name, **given: Any) -> int:
     """Create a stream."""
+    config = _new(given)
 
     async def work(client: Client) -> None:
-        from segstore.client import StreamConfig
-
-        config = _changed(StreamConfig(), given)
         _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
 
     return admin.do(work)
@@ -256,6 +282,7 @@ def create_stream(admin: Admin, stream: Name, **given: Any) -> int:
 @_admin
 def update_stream(admin: Admin, stream: Name, **given: Any) -> int:
     """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
+    _new(given)  # finds wrong options
 
     async def work(client: Client) -> None:
         config = await client.controller.stream_config(*stream)
@@ -266,7 +293,7 @@ def update_stream(admin: Admin, stream: Name, **given: Any) -> int:
 
 @streams.command("scale")
 @_stream
-@click.argument("segments", type=click.IntRange(1))
+@click.argument("segments", type=click.IntRange(1, _MAX_SCALE))
 @_admin
 def scale_stream(admin: Admin, stream: Name, segments: int) -> int:
     """Replace a stream's segments by SEGMENTS new ones of equal size."""
@@ -286,14 +313,13 @@ def scale_stream(admin: Admin, stream: Name, segments: int) -> int:
 def truncate_stream(admin: Admin, stream: Name, cut: str) -> int:
     """Delete a stream's events before a cut, or all that it has now."""
 
-    async def work(client: Client) -> None:
-        from segstore.client import StreamCut
+    given = None if cut == "tail" else cut_of(stream, cut, "CUT is tail")
 
-        if cut == "tail":
+    async def work(client: Client) -> None:
+        place = given
+        if place is None:
             async with client.event_reader(*stream, from_="tail") as reader:
                 place = reader.cut
-        else:
-            place = StreamCut.from_text(cut)
         await client.controller.truncate_stream(*stream, place)
 
     return admin.do(work)
@@ -406,19 +432,23 @@ def show_table(admin: Admin, table: Name) -> int:
 
 @tables.command("create")
 @_table
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Number of its segments.")
-@click.option("--key-bytes", type=click.IntRange(1, 256), required=True, help="Length of primary keys.")
-@click.option("--secondary-key-bytes", type=click.IntRange(0, 256), default=0, help="Length of secondary keys.")
+@click.option(
+    "--partitions", type=click.IntRange(1, _MAX_INT), default=1, show_default=True, help="Number of its segments."
+)
+@click.option("--key-bytes", type=click.IntRange(1, _MAX_KEY_BYTES), required=True, help="Length of primary keys.")
+@click.option(
+    "--secondary-key-bytes", type=click.IntRange(0, _MAX_KEY_BYTES), default=0, help="Length of secondary keys."
+)
 @_admin
 def create_table(admin: Admin, table: Name, partitions: int, key_bytes: int, secondary_key_bytes: int) -> int:
     """Create a key-value table."""
+    from segstore.client import TableConfig
+
+    if key_bytes + secondary_key_bytes > _MAX_KEY_BYTES:
+        raise click.UsageError(f"keys have at most {_MAX_KEY_BYTES} bytes in both parts together")
+    config = TableConfig(partitions=partitions, primary_key_bytes=key_bytes, secondary_key_bytes=secondary_key_bytes)
 
     async def work(client: Client) -> None:
-        from segstore.client import TableConfig
-
-        config = TableConfig(
-            partitions=partitions, primary_key_bytes=key_bytes, secondary_key_bytes=secondary_key_bytes
-        )
         _must(await client.controller.create_table(*table, config), f"table {'/'.join(table)} exists")
 
     return admin.do(work)

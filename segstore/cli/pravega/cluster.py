@@ -1,4 +1,4 @@
-"""Options shared by the commands for a cluster: its address and settings, and names of streams."""
+"""What the commands for a cluster share: options for its address and settings, names of objects, stream cuts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from segstore.cli.terminal import Finite, Text
+
 if TYPE_CHECKING:
-    from segstore.client import Client
+    from segstore.client import Client, StreamCut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,6 +94,30 @@ def cluster_options(command: F) -> F:
     )
 
 
+def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
+    """Returns the cut of a stream that a text is. Raises UsageError. takes: what may stand here, for the message."""
+    from segstore.client import CutError, StreamCut
+
+    try:
+        cut = StreamCut.from_text(text)
+        cut.check(*stream)
+    except CutError as error:
+        raise click.UsageError(f"{takes} or the text of a stream cut: {error}") from error
+    return cut
+
+
+class PartName(Text):
+    """A part of a scoped name."""
+
+    name = "NAME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name: str = super().convert(value, param, ctx)
+        if not name or "/" in name:
+            self.fail(f"{value!r} is not a name: it is empty or has a slash.", param, ctx)
+        return name
+
+
 class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
     """A scoped name, SCOPE/NAME."""
 
@@ -100,16 +126,14 @@ class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in o
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        scope, found, name = str(value).partition("/")
+        scope, found, name = Text().convert(value, param, ctx).partition("/")
         if not found or not scope or not name or "/" in name:
             self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
         return scope, name
 
 
 RATE = click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    metavar="N",
-    help="At most N events per second; default: no limit.",
+    "--rate", type=Finite(0, min_open=True), metavar="N", help="At most N events per second; default: no limit."
 )
 STREAM = StreamName()
+NAME = PartName()

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, Cluster, cluster_options
+from segstore.cli.pravega.cluster import NAME, RATE, STREAM, Cluster, cluster_options, cut_of
 from segstore.cli.pravega.formats import Place, as_json, formatter
+from segstore.cli.terminal import writing_output
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -62,7 +63,9 @@ def _start(context: click.Context, parameter: click.Parameter, given: str) -> St
 )
 @click.option("-D", "delimiter", metavar="TEXT", help=r"Printed after each payload; default: \n.")
 @click.option("-J", "in_json", is_flag=True, help="Print a line of JSON for each event.")
-@click.option("-G", "group", metavar="GROUP", help="Read as a member of a reader group, which is created if needed.")
+@click.option(
+    "-G", "group", type=NAME, metavar="GROUP", help="Read as a member of a reader group, which is created if needed."
+)
 @RATE
 @cluster_options
 def consume(
@@ -93,7 +96,8 @@ def consume(
         printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    given = _cut_of(stream, start) if isinstance(start, str) and start not in ("head", "tail") else start
+    takes = f"-o takes begin, end, {_SINCE}TIME"
+    given = cut_of(stream, start, takes) if isinstance(start, str) and start not in ("head", "tail") else start
 
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
@@ -119,17 +123,6 @@ async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Sta
         return await windows.cut_before(timestamp) or "head"
 
 
-def _cut_of(stream: tuple[str, str], text: str) -> Mapping[int, int]:
-    from segstore.client import CutError, StreamCut
-
-    try:
-        cut = StreamCut.from_text(text)
-        cut.check(*stream)
-    except CutError as error:
-        raise click.UsageError(f"-o takes begin, end, {_SINCE}TIME or the text of a stream cut: {error}") from error
-    return cut
-
-
 class Output:
     """Standard output, buffered until `flush`."""
 
@@ -145,12 +138,14 @@ class Output:
             lines = data.decode("utf-8", "backslashreplace").split("\n")
             sys.stdout.write("\n".join(map(printable, lines)))
         else:
-            sys.stdout.buffer.write(data)
+            with writing_output():
+                sys.stdout.buffer.write(data)
         if flush:
             self.flush()
 
     def flush(self) -> None:
-        sys.stdout.flush()
+        with writing_output():
+            sys.stdout.flush()
 
 
 @asynccontextmanager

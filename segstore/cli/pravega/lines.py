@@ -73,7 +73,10 @@ async def chunks(descriptor: int) -> AsyncIterator[bytes]:
                 await ready
             finally:
                 loop.remove_reader(descriptor)
-        data = os.read(descriptor, _READ_BYTES)
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except OSError as error:
+            raise click.ClickException(f"standard input: {error.strerror}") from error
         if not data:
             return
         yield data

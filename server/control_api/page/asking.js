@@ -24,11 +24,12 @@ const headers = () => {
 };
 
 /**
- * Requests a resource and returns its JSON. path: with {names} that `parts` has. query: without empty values.
+ * Requests a resource and returns its JSON, or its bytes. path: with {names} that `parts` has. query: without empty
+ * values. patience: in ms, until the answer is complete. isFile: whether the answer is a Blob.
  *
  * Throws Refused, Locked and Gone.
  */
-async function ask(method, path, { parts = {}, query = {}, body, patience = 8000 } = {}) {
+async function ask(method, path, { parts = {}, query = {}, body, patience = 8000, isFile = false } = {}) {
   const where = path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(parts[name]));
   const asked = Object.entries(query).filter(([, value]) => value !== "" && value !== false);
   const search = new URLSearchParams(asked).toString();
@@ -41,7 +42,7 @@ async function ask(method, path, { parts = {}, query = {}, body, patience = 8000
   let response, answer = null;
   try {
     response = await fetch(search ? `${where}?${search}` : where, options);
-    if (response.status !== 204) answer = await response.json();
+    if (response.status !== 204) answer = await (isFile && response.ok ? response.blob() : response.json());
   } catch (error) {
     throw new Gone("The server does not answer.", { cause: error });
   }

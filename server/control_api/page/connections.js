@@ -19,7 +19,7 @@ const connectionsPanel = addPanel({
       ["Bytes in", (each) => number(each.bytes_in), "n"],
       ["Bytes out", (each) => number(each.bytes_out), "n"],
       ["Bytes held", (each) => number(each.held_bytes), "n x"],
-      ["", null, "buttons", [rowButton("Close", closeConnection)]],
+      ["Actions", null, "buttons", [rowButton("Close", closeConnection)]],
     ], it.connections, (each) => `${each.store} ${each.number} ${each.peer}`);
   },
 });

@@ -26,7 +26,7 @@ async function lookAtScopes(select) {
 function addContentsPanel({ id, title, one, open, list, rowsOf, nameOf, columns, show, chosen, body, controls = [] }) {
   const select = element("select", { name: "scope" }), table = grid(title);
   const previous = button("Previous", () => turn(pages.slice(0, -1))), next = button("Next", () => turn([...pages, after]));
-  const form = element("form", { role: "search" }, element("label", null, "Scope", select), ...controls,
+  const form = element("form", { role: "search", ariaLabel: title }, element("label", null, "Scope", select), ...controls,
     element("div", { className: "buttons" }, previous, next));
   const heading = element("h3", { tabIndex: -1 }), problem = element("p", { className: "problem", role: "status" });
   const inside = element("div", null, ...body);

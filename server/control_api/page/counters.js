@@ -26,8 +26,8 @@ addPanel({
     }
     fill(countersTable, [
       ["Counter", (each) => each.name.replaceAll("_", " ")],
-      ["Now", (each) => number(each.value), "n"],
-      ["Each second", (each) => typeof each.rate === "number" ? number(Math.round(each.rate)) : "", "n"],
+      ["Value", (each) => number(each.value), "n"],
+      ["Per second", (each) => typeof each.rate === "number" ? number(Math.round(each.rate)) : "", "n"],
       ["By store", (each) => each.values.length > 1 ? each.values.map(number).join(" / ") : "", "w"],
     ], [...now, ...totals], (each) => each.name);
   },

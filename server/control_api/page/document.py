@@ -26,6 +26,7 @@ SCRIPTS: Final = (
     "about.js",
     "drawer.js",
     "requests.js",
+    "recordings.js",
     "faults.js",
     "toxics.js",
     "connections.js",

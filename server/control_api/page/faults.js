@@ -43,7 +43,7 @@ class RuleForm {
     this.list = element("ol", { className: "actions" });
     this.submit = element("button", { className: "main" });
     this.root = element("form", { className: "editor", hidden: true, noValidate: true },
-      this.heading, this.conditions, element("h4", null, "Action; of several, one each time the rule fires"), this.list,
+      this.heading, this.conditions, element("h4", null, "Actions: one each time the rule fires, in this order"), this.list,
       element("div", { className: "buttons" }, button("Another action", () => this.addAction())), this.rest,
       element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     this.root.addEventListener("submit", (event) => {
@@ -158,7 +158,7 @@ const faultsPanel = addPanel({
       ["Matched", (each) => number(each.matched), "n"],
       ["Fired", (each) => number(each.fired), "n"],
       ["Holds", (each) => number(each.held), "n"],
-      ["", showButtons, "buttons",
+      ["Actions", showButtons, "buttons",
         [["Release", release], ["Disable", turn], ["Edit", edit], ["Remove", remove]].map((each) => rowButton(...each))],
     ], it.rules, (each) => each.name, { isOff: (each) => !each.enabled });
   },
@@ -189,7 +189,7 @@ function deed(action) {
   const others = rest.filter(([name, each]) => !isUsual(name, each));
   const said = (each) => typeof each === "object" ? JSON.stringify(each) : String(each);
   const isTime = key.endsWith("_ms"), name = isTime ? key.slice(0, -3) : key.replaceAll("_", " ");
-  const main = `${name} ${said(value)}${isTime ? " ms" : ""}`;
+  const main = value === true ? name : `${name} ${said(value)}${isTime ? " ms" : ""}`;
   return [main, ...others.map(([name, each]) => `${name.replaceAll("_", " ")} ${said(each)}`)].join(", ");
 }
 

@@ -30,15 +30,15 @@ async function showGroup(scope, group, isWanted) {
   fill(groupReaders, [
     ["Reader", (each) => each.reader, "w"],
     ["Segments", (each) => number(each.segments), "n"],
-    ["Not read yet", (each) => number(each.lag_bytes), "n"],
+    ["Not read yet, bytes", (each) => number(each.lag_bytes), "n"],
   ], it.readers, (each) => each.reader);
   put(groupNote, it.segment_count > it.segments.length
     ? `The first ${number(it.segments.length)} of ${number(it.segment_count)} are shown, and counted.` : "");
   fill(groupSegments, [
     ["Segment", (each) => each.name, "w"],
     ["Reader", (each) => each.reader ?? { unassigned: "none", later: "after others" }[each.status], "w"],
-    ["Offset", (each) => number(each.offset), "n"],
-    ["Length", (each) => each.length === null ? "unknown" : number(each.length), "n"],
-    ["Not read yet", (each) => number(each.lag_bytes), "n"],
+    ["Offset, bytes", (each) => number(each.offset), "n"],
+    ["Length, bytes", (each) => each.length === null ? "unknown" : number(each.length), "n"],
+    ["Not read yet, bytes", (each) => number(each.lag_bytes), "n"],
   ], it.segments, (each) => each.name);
 }

@@ -5,7 +5,7 @@ const filterInput = element("input", { className: "long", name: "match", autocom
   "aria-describedby": "requests-note" });
 const filterCaret = element("pre", { className: "caret", hidden: true });
 const paused = element("input", { type: "checkbox", name: "pause" });
-const requestsForm = element("form", { role: "search" },
+const requestsForm = element("form", { role: "search", ariaLabel: "Requests" },
   element("label", { className: "grow" },
     element("span", null, "Filter, such as ", element("code", null, 'type = READ_SEGMENT and segment ~ "scope/*"')),
     filterInput),
@@ -33,13 +33,13 @@ const requestsPanel = addPanel({
     }
     if (asked !== match || isStill()) return;
     pointAt(asked, "");
-    requestsPanel.count(it.last ? `the last record is number ${number(it.last)}` : "");
+    requestsPanel.count(it.last ? `${many(it.last, "record")} so far` : "");
     requestsPanel.note([asked && !it.requests.length && "No request matches.",
       it.forgotten && `Records up to number ${number(it.forgotten)} are no longer kept.`].filter(Boolean).join(" "));
     fill(requestsTable, [
       ["Number", (each) => each.number, "n"],
       ["Time", (each) => clock(each.received_ms), "x"],
-      ["Connection", (each) => each.role || each.connection, "n x"],
+      ["Connection", (each) => each.role || each.connection || "controller", "n x"],
       ["Store", (each) => each.store ?? "", "n x"],
       ["Type", (each) => each.type],
       ["Segment", (each) => each.segments.join(", "), "w"],

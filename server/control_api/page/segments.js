@@ -7,7 +7,7 @@ const segmentsTable = grid("Segments", "packed");
 let pages = [""], shownPage = null;
 onRestart.push(() => turnTo([""]));
 
-const segmentsForm = element("form", { role: "search" },
+const segmentsForm = element("form", { role: "search", ariaLabel: "Segments" },
   element("label", { className: "grow" }, "Name contains",
     element("input", { className: "long", name: "contains", autocomplete: "off", spellcheck: false })),
   element("div", { className: "buttons" }, element("button", { className: "main" }, "Find"),
@@ -42,8 +42,8 @@ const segmentsPanel = addPanel({
     form.next.dataset.after = it.next ?? "";
     fill(segmentsTable, [
       ["Segment", (each) => each.name, "w"],
-      ["Length", (each) => number(each.length), "n"],
-      ["Starts at", (each) => number(each.start_offset), "n x"],
+      ["Length, bytes", (each) => number(each.length), "n"],
+      ["Starts at byte", (each) => number(each.start_offset), "n x"],
       ["Sealed", (each) => yes(each.sealed)],
       ["Container", (each) => each.container, "n x"],
       ["Store", (each) => each.store, "n x"],

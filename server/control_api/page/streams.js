@@ -96,12 +96,12 @@ function showSegments(segments, first, epoch, isCut) {
   refill(streamPicture, [first, epoch, drawn], () => segments.length ? [picture(segments, first, epoch)] : []);
   fill(streamSegments, [
     ["Segment", (each) => `${each.number}.#epoch.${each.epoch}`],
-    ["Epochs", (each) => each.until_epoch === null ? `${each.epoch} on` : each.until_epoch === each.epoch + 1 ? each.epoch
+    ["Epochs", (each) => each.until_epoch === null ? `from ${each.epoch}` : each.until_epoch === each.epoch + 1 ? each.epoch
       : `${each.epoch} to ${each.until_epoch - 1}`, "n"],
     ["Keys", (each) => `${each.low.toFixed(4)} to ${each.high.toFixed(4)}`, "n"],
     ["State", (each) => each.status],
-    ["Length", (each) => number(each.length), "n"],
-    ["Starts at", (each) => number(each.start_offset), "n x"],
+    ["Length, bytes", (each) => number(each.length), "n"],
+    ["Starts at byte", (each) => number(each.start_offset), "n x"],
     ["Predecessors", (each) => each.predecessors.map(segmentText).join(", "), "w x"],
     ["Successors", (each) => each.successors.map(segmentText).join(", "), "w x"],
     ["Store", (each) => each.store ?? "", "x"],

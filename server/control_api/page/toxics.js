@@ -42,17 +42,23 @@ const toxicsPanel = addPanel({
       ["Direction", (each) => each.toxic.stream ?? "both"],
       ["Attributes", (each) => attributes(each.toxic), "w"],
       ["Connections", (each) => number(each.connections), "n"],
-      ["", null, "buttons", [rowButton("Remove", removeToxic)]],
+      ["Actions", null, "buttons", [rowButton("Remove", removeToxic)]],
     ], it.toxics, (each) => each.name);
   },
 });
 
 /** The attributes of a toxic as text, with those of all types if they are not as usual. */
 function attributes({ type, name, stream, toxicity, store, ...own }) {
-  const parts = Object.entries(own).map(([key, value]) => `${key.replaceAll("_", " ")} ${value}`);
+  const parts = Object.entries(own).map(([key, value]) => attribute(type, key, value));
   if (toxicity !== 1) parts.push(`toxicity ${toxicity}`);
   if (store !== null) parts.push(`store ${store}`);
   return parts.join(", ");
+}
+
+/** An attribute as text, with the unit of its label. */
+function attribute(type, key, value) {
+  const label = key === "delay" ? DELAY_UNITS[type] : TOXIC_FIELDS[key]?.label, unit = label?.split(", ")[1];
+  return `${key.replaceAll("_", " ")} ${value}${unit ? ` ${unit}` : ""}`;
 }
 
 const removeToxic = (each) => act(() => ask("DELETE", "/v1/toxics/{name}", { parts: each }),

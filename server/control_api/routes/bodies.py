@@ -4,7 +4,7 @@ A body is read as fault files are, so aliases, tags and duplicate keys are refus
 Then the route sees JSON, so both forms are validated alike; an error in YAML has the line and the column in front.
 
 Reading YAML takes long, some seconds for odd documents of `_MOST_BYTES`, the limit. So a body is read in a thread, and
-a route reads one at a time.
+a route reads one at a time, unless its client has disconnected meanwhile.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class YamlRoute(APIRoute):
             if len(body) > _MOST_BYTES:
                 raise ApiProblem(413, f"a body in YAML has at most {_MOST_BYTES} bytes; JSON may be longer", "body")
             async with one_at_a_time:
+                if await request.is_disconnected():
+                    raise ApiProblem(408, "the client disconnected before its body was read", "body")
                 document = await _read(body)
             try:
                 return await handle(_as_json(request, document.given))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -17,6 +17,7 @@ from segstore.server.traffic import Traffic
 from segstore.wire.trace import FixtureHeader, Record, header_line, to_line
 
 _LINES_AT_ONCE: Final = 100
+_AT_ONCE_BYTES: Final = 64 * 1024
 _Form = Annotated[Literal["wtrace", "jsonl"], Query(description="A capture, or a fixture with one record per line.")]
 _Name = Annotated[str, Path(max_length=100, description="The name of a recording.")]
 _TRACE: Final[dict[int | str, dict[str, Any]]] = {
@@ -105,16 +106,25 @@ def _trace(traffic: Traffic, form: str, pieces: Iterable[bytes], records: Iterab
     return StreamingResponse(_pieces(pieces), media_type="application/octet-stream", headers=name)
 
 
-async def _pieces(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _pieces(pieces: Iterable[bytes]) -> AsyncIterator[memoryview]:
     for each in pieces:
-        yield each
+        for part in _parts(each):
+            yield part
 
 
-async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[bytes]:
+async def _lines(traffic: Traffic, records: Iterable[Record]) -> AsyncIterator[memoryview]:
     """The lines of a fixture, which are made as they are sent."""
     start_ns = traffic.started_ns
-    yield f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode()
+    yield memoryview(f"{header_line(FixtureHeader(traffic.metadata, start_ns))}\n".encode())
     for done, record in enumerate(records, 1):
-        yield f"{to_line(record, start_ns)}\n".encode()
+        for part in _parts(f"{to_line(record, start_ns)}\n".encode()):
+            yield part
         if done % _LINES_AT_ONCE == 0:
             await asyncio.sleep(0)
+
+
+def _parts(data: bytes) -> Iterator[memoryview]:
+    """Yields at most `_AT_ONCE_BYTES` at a time, so that the listener sees the progress of a slow reader."""
+    view = memoryview(data)
+    for start in range(0, len(view), _AT_ONCE_BYTES):
+        yield view[start : start + _AT_ONCE_BYTES]

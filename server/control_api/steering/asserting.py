@@ -1,8 +1,10 @@
 """Routes that keep requests, wait for them and verify their number, and wait for what a fault rule holds.
 
 They use the log of requests that `mock.requests` and `mock.wait_for` use. A mock keeps it from its start; another
-server from the first `POST /v1/requests/keep` on, and refuses to wait or verify before, because it would count only
-what came since. Invariants: a wait ends by its deadline, before the listener's; at most `_MOST_WAITS` wait at a time.
+server from `POST /v1/requests/keep` to `DELETE /v1/requests/keep`, and refuses to wait or verify at other times,
+because it would count only what came since. While it is kept, appends are looked at one by one, which costs time.
+Invariants: a wait ends by its deadline, before the listener's, or with its connection; at most `_MOST_WAITS` wait at a
+time.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _Count = Annotated[int | None, Query(ge=0)]
 
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1")
-    waiting = 0
+    waiting, asked_for = 0, None
 
     def faults() -> Faults:
         if controlled.faults is None:
@@ -56,12 +58,24 @@ def router(controlled: Controlled) -> APIRouter:
         finally:
             waiting -= 1
 
-    @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on, until the server stops")
+    @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
     async def keep_requests() -> Kept:
+        nonlocal asked_for
         there = faults()
         if there.observer is None:
-            there.observer = Observer()
+            asked_for = there.observer = Observer()
         return Kept(last=there.observer.mark())
+
+    @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
+    async def stop_keeping_requests() -> Response:
+        nonlocal asked_for
+        there = faults()
+        if there.observer is not asked_for:
+            raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
+        if waiting:
+            raise ApiProblem(409, f"{waiting} requests wait for those that are kept", "path")
+        asked_for = there.observer = None
+        return Response(status_code=204)
 
     @made.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
     async def forget_requests() -> Response:

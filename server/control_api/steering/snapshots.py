@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
+from pydantic import AfterValidator
 
 from segstore.server.control_api.controlled import Controlled
+from segstore.server.control_api.models import plain_name
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
 from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
 _Name = Annotated[str, Path(min_length=1, max_length=100, description="The name of a snapshot.")]
+_NewName = Annotated[_Name, AfterValidator(plain_name)]
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -35,7 +38,7 @@ def router(controlled: Controlled) -> APIRouter:
         return SnapshotList(snapshots=[_described(each) for each in there])
 
     @made.put("/snapshots/{name}", summary="Take a snapshot of all data, and replace one of this name")
-    async def take_snapshot(name: _Name) -> NewSnapshot:
+    async def take_snapshot(name: _NewName) -> NewSnapshot:
         async with controlled.one_at_a_time:
             return _described(await snapshots().take(name))
 

@@ -10,8 +10,11 @@ from segstore.server.controller.api.in_flight import Handler, InFlight, trailing
 from segstore.server.controller.api.resources import SCOPES, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
 from segstore.server.controller.api.service import Caller
+from segstore.server.controller.api.upstream import MOST_MESSAGE, RAW, UpstreamController, channel_to, unreached
 
 __all__ = [
+    "MOST_MESSAGE",
+    "RAW",
     "SCOPES",
     "Accounts",
     "Authority",
@@ -24,14 +27,17 @@ __all__ = [
     "InFlight",
     "NotForwarded",
     "Permission",
+    "UpstreamController",
     "answer",
     "bounds",
+    "channel_to",
     "listen",
     "new_server",
     "scope_resource",
     "sent_metadata",
     "stream_resource",
     "trailing_of",
+    "unreached",
     "user_resource",
     "with_status",
 ]

@@ -5,7 +5,7 @@ or `status`, and about frames otherwise.
 
 Invariants: a call is recorded with its request when it arrives, and with what the caller is answered, also if that was
 cancelled; without rules, observer and recorder a call passes at once. A call that a rule drops is not answered: it ends
-with the caller's deadline, or with the server.
+with the caller's deadline or connection, or with the server.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Calls:
                 return await behaviour(request, context)
             self._number += 1
             number, message = self._number, b""
-            given = _texts(sent_metadata(context))
+            given = as_texts(sent_metadata(context))
             recorder.called(Direction.REQUEST, Call(number, rpc, request, given, context.peer()))
             status = "UNKNOWN"
             try:
@@ -70,20 +70,23 @@ class Calls:
                 raise
             finally:
                 details = context.details()
-                trailing = _texts(context.trailing_metadata() or ())
+                trailing = as_texts(context.trailing_metadata() or ())
                 said = details.decode() if isinstance(details, bytes) else details or ""
                 recorder.called(Direction.REPLY, Call(number, rpc, message, trailing, "", status, said))
 
         return handle
 
-    def ruled(self, rpc: str, behaviour: Behaviour) -> Behaviour:
-        """Returns `behaviour` with the rules applied to it, and observed."""
+    def ruled(self, rpc: str, behaviour: Behaviour, gone: asyncio.Future[None] | None = None) -> Behaviour:
+        """Returns `behaviour` with the rules applied to it, and observed.
+
+        gone: done once the caller has given up, after which no rule holds its call; None if the call is cancelled then.
+        """
 
         async def handle(request: bytes, context: Any) -> bytes:
             faults = self._faults()
             if faults is None:
                 return await behaviour(request, context)
-            return await _Ruled(faults, rpc, context).serve(request, behaviour)
+            return await _Ruled(faults, rpc, context, gone).serve(request, behaviour)
 
         return handle
 
@@ -91,10 +94,11 @@ class Calls:
 class _Ruled:
     """One call under rules."""
 
-    def __init__(self, faults: Faults, rpc: str, context: Any) -> None:
+    def __init__(self, faults: Faults, rpc: str, context: Any, gone: asyncio.Future[None] | None) -> None:
         self._faults = faults
         self._rpc = rpc
         self._context = context
+        self._gone = gone
 
     async def serve(self, request: bytes, behaviour: Behaviour) -> bytes:
         faults, observer = self._faults, self._faults.observer
@@ -103,11 +107,11 @@ class _Ruled:
         if observer is not None:
             observer.add(seen)
         plan = faults.decide(seen)
-        await self._wait(None if plan is None else plan.before)
         action, name = (None, "") if plan is None else (plan.action, plan.rule)
         try:
+            await self._wait(None if plan is None else plan.before)
             if isinstance(action, Drop) and action.drop == "request":
-                await asyncio.Event().wait()
+                await self._until(asyncio.get_running_loop().create_future())
             if isinstance(action, Status | Answer) and action.at == "before":
                 answer = await self._replaced(action, name, b"")
             else:
@@ -140,7 +144,7 @@ class _Ruled:
 
     async def _changed(self, action: Action | None, name: str, answer: bytes) -> bytes:
         if isinstance(action, Drop):
-            await asyncio.Event().wait()
+            await self._until(asyncio.get_running_loop().create_future())
         return await self._replaced(action, name, answer) if isinstance(action, Status | Answer) else answer
 
     async def _replaced(self, action: Status | Answer, name: str, answer: bytes) -> bytes:
@@ -160,9 +164,18 @@ class _Ruled:
         waits = FaultWaits(self._faults)
         try:
             waits.add(wait, lambda: None if over.done() else over.set_result(None))
-            await over
+            await self._until(over)
         finally:
             waits.clear()
+
+    async def _until(self, over: asyncio.Future[None]) -> None:
+        """Waits; ends the call if its caller goes before."""
+        if self._gone is None:
+            await over
+            return
+        await asyncio.wait((over, self._gone), return_when=asyncio.FIRST_COMPLETED)
+        if not over.done():
+            await self._context.abort(grpc.StatusCode.CANCELLED, "the client has disconnected")
 
     def _seen(self, call: Call, size: int, direction: int = 0) -> Seen:
         faults = self._faults
@@ -185,7 +198,7 @@ class _Ruled:
         )
 
 
-def _texts(metadata: Any) -> dict[str, str]:
+def as_texts(metadata: Any) -> dict[str, str]:
     """Metadata as texts: binary values in hex, values of a repeated key joined."""
     found: dict[str, str] = {}
     for key, value in metadata:

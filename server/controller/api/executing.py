@@ -74,18 +74,20 @@ class Executor:
         the work raise.
         """
         size, work = len(asked), None
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         CALLER.set(peer)
         self.controller.pace.charge(_CALL_UNITS)
         if not self._held.try_take(peer, size):
             raise RequestsTooLarge
         try:
-            work = await self._begin(name, peer, asked, authorization, prepare)
+            work = await self._begin(name, peer, asked, authorization, prepare, gone)
             del asked  # it may be large, and is not needed any more
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             if work is None:
                 raise
             if not work.cancelled():
+                gone.set_result(None)
                 work.add_done_callback(_abandoned)
                 raise
             raise Interrupted from None
@@ -104,9 +106,10 @@ class Executor:
         asked: bytes,
         authorization: str | None,
         prepare: Callable[[bytes, Caller], Callable[[], Awaitable[T]]],
+        gone: asyncio.Future[None],
     ) -> asyncio.Task[T]:
         """Starts the work of a call once its peer's share allows it. A cancelled wait leaves nothing behind."""
-        caller = Caller(self._authority, await self._authority.principal(authorization))
+        caller = Caller(self._authority, await self._authority.principal(authorization), gone)
         await self._works.take(peer)
         work: asyncio.Task[T] | None = None
         try:

@@ -20,7 +20,7 @@ from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
 
 _ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
-_NOT_SENT: Final = "failed to connect to all addresses"
+NOT_SENT: Final = "failed to connect to all addresses"
 """gRPC's message for a call that was not sent, for lack of a connection."""
 
 if TYPE_CHECKING:
@@ -113,6 +113,6 @@ def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple
     """The trailing metadata for the client of a failed forwarded call; with `OUTCOME_UNKNOWN` if it was lost."""
     own = tuple(error.trailing_metadata() or ())
     answered = channel.get_state() is grpc.ChannelConnectivity.READY
-    if error.code() is not grpc.StatusCode.UNAVAILABLE or answered or _NOT_SENT in (error.details() or ""):
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or answered or NOT_SENT in (error.details() or ""):
         return own
     return (*own, OUTCOME_UNKNOWN)

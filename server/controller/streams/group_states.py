@@ -1,14 +1,15 @@
 """The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
 
-Clients in Rust and Python have a table of entries; those in Java and this package's have a stream of updates, whose
-mark says where the last whole state is. Invariant: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read.
-Refused: a state that no group has written, and a larger one.
+Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark says
+where the last whole state is. Invariants: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read; they are
+decoded in a thread, one part at a time, because large ones take seconds. Refused: a state that no group has written,
+and a larger one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -26,7 +27,6 @@ _MARK: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 _MOST_ENTRIES: Final = 10_000
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _PAGE: Final = 1_000
-_AT_ONCE: Final = 200
 
 
 class SharedState(NamedTuple):
@@ -42,18 +42,18 @@ class SharedState(NamedTuple):
     future: set[str]
 
 
-async def shared_state(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState | None:
-    """Reads the state of a group; None if there is no such group.
+async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
+    """Reads the state of a group; None if there is no such group. decoding: held while a part is decoded.
 
     Raises `IllegalState` for what no group has written, and `SegmentStoreFailed`.
     """
     if READER_GROUP_PREFIX + group in scope.streams:
-        return await _from_stream(segments, scope, group)
+        return await _from_stream(segments, scope, group, decoding)
     # The first partition of a key-value table has the name of the table that a group would have.
-    return None if group in scope.tables else await _from_table(segments, scope.name, group)
+    return None if group in scope.tables else await _from_table(segments, scope.name, group, decoding)
 
 
-async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedState | None:
+async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: asyncio.Lock) -> SharedState | None:
     segment = segment_name(scope, f"{group}{TABLE_SUFFIX}", 0, 0)
     stored, token, entries, size = StoredGroup(), b"", 0, 0
     while True:
@@ -63,43 +63,53 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str) -> SharedS
             if isinstance(getattr(error.__cause__, "reply", None), NoSuchSegment):
                 return None
             raise
-        for each in page:
-            key, value = bytes(each.key.data), bytes(each.value.data)
-            try:
-                outer, inner = decode_key(key)
-                if inner is not None:
-                    stored.take(outer, inner, value)
-            except ValueError as error:
-                raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
-            entries, size = entries + 1, size + len(key) + len(value)
+        pairs = [(bytes(each.key.data), bytes(each.value.data)) for each in page]
+        async with decoding:
+            await asyncio.to_thread(_take, stored, pairs, segment)
+        entries, size = entries + len(pairs), size + sum(len(key) + len(value) for key, value in pairs)
         if not token or not page:
             break
         if entries > _MOST_ENTRIES or size > _MOST_BYTES:
             raise _too_large(segment)
-    return SharedState("table", sorted(stored.streams), stored.readers, stored.unassigned, set(stored.future))
+    streams = [] if stored.config is None else sorted(stored.config.starts)
+    return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future))
 
 
-async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str) -> SharedState:
+def _take(stored: StoredGroup, pairs: Iterable[tuple[bytes, bytes]], segment: str) -> None:
+    for key, value in pairs:
+        try:
+            outer, inner = decode_key(key)
+            if inner is not None:
+                stored.take(outer, inner, value)
+        except ValueError as error:
+            raise errors.IllegalState(f"{segment} has an entry that no reader group has: {error}") from error
+
+
+async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState:
     stream = scope.streams[READER_GROUP_PREFIX + group]
     segment = stream.segment_name(stream.current.segments[0])
     info = await segments.segment_info(segment)
     start = max(info.start_offset, await segments.attribute(segment, _MARK) or 0)
     if info.write_offset - start > _MOST_BYTES:
         raise _too_large(segment)
-    replayed = GroupState(keeps_checkpoints=False)
     data = await segments.read_segment(segment, start, info.write_offset - start)
-    for number, part in enumerate(payload_parts(data), 1):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+    async with decoding:
+        replayed = await asyncio.to_thread(_replayed, data, segment)
+    config = scope.reader_groups.get(group)
+    streams = [] if config is None else sorted(config.starting_cuts)
+    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, set(replayed.future))
+
+
+def _replayed(data: bytes, segment: str) -> GroupState:
+    replayed = GroupState(keeps_checkpoints=False)
+    for part in payload_parts(data):
         try:
             if part.kind != "event":
                 raise ValueError(f"{part.kind} of {part.size} bytes")
             replayed.apply_record(bytes(part.data))
         except ValueError as error:
             raise errors.IllegalState(f"{segment} has an event that no reader group has: {error}") from error
-    config = scope.reader_groups.get(group)
-    streams = [] if config is None else sorted(config.starting_cuts)
-    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, set(replayed.future))
+    return replayed
 
 
 def _too_large(segment: str) -> errors.IllegalState:

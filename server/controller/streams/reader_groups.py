@@ -9,6 +9,7 @@ generation. Follows the reader-group part of `StreamMetadataTasks`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from uuid import UUID
@@ -37,6 +38,7 @@ class ReaderGroups:
     def __init__(self, core: Core, streams: Streams) -> None:
         self._core = core
         self._streams = streams
+        self._decoding = asyncio.Lock()
 
     def check_entries(self, count: int) -> None:
         """Raise `TooMany` for a configuration whose stream cuts name more segments than one request may."""
@@ -76,7 +78,7 @@ class ReaderGroups:
         """
         require(scope=scope, reader_group=name)
         self._core.check_name(scope, name)
-        found = await shared_state(self._core.segments, self._core.state.scope(scope), name)
+        found = await shared_state(self._core.segments, self._core.state.scope(scope), name, self._decoding)
         if found is None:
             raise errors.NotFound("reader group", f"{scope}/{name}")
         return found

@@ -107,7 +107,7 @@ async def test_what_is_no_range_is_refused_and_what_is_gone_is_reported() -> Non
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         await write(pravega, 0, 9)
-        with pytest.raises(CutError, match=r"a/s/0.#epoch.0 has no range from 0 to 1000: it ends at 81"):
+        with pytest.raises(CutError, match=r"behind the end of a/s/0.#epoch.0: it has 1000, the segment ends at 81"):
             await pravega.event_ranges("a", "s", to={0: 1000})
         with pytest.raises((CutError, ClientError), match="a/s"):
             await pravega.event_ranges("a", "s", from_={0: 18}, to={0: 9})

@@ -29,7 +29,7 @@ async def made(pravega: Client, config: GroupConfig, name: str = "g") -> None:
     """Creates a group as a client in Java does."""
     held = await pravega.controller.create_reader_group("a", name, config._replace(id=uuid4()))
     shared = SharedGroup(pravega._cluster("READ"), pravega.locations(), "a", name)
-    await shared.initialise(await initial_state(pravega.controller, held))
+    await shared.initialise("java", await initial_state(pravega.controller, held))
     await shared.aclose()
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from segstore.client.client import Client
-from segstore.client.controller import TableConfig
 from segstore.client.errors import (
     Closed,
-    ConditionFailed,
     NoSuchReaderGroup,
     NoSuchStream,
     ReaderExists,
@@ -25,7 +23,6 @@ from segstore.client.errors import (
 )
 from segstore.client.groups import CheckpointTaken, GroupChange, GroupEvent, GroupReader
 from segstore.client.groups.shared import SharedGroup
-from segstore.client.tables import TableSegment
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
@@ -261,18 +258,6 @@ async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) 
         group(pravega, from_={"other": "head"})
     with pytest.raises(ValueError, match="refresh_ms"):
         group(pravega, refresh_ms=0)
-
-
-async def test_a_group_whose_state_is_in_a_table_is_refused_and_a_table_of_the_name_is_none(pravega: Client) -> None:
-    await fill(pravega, 5, segments=1)
-    async with pravega.segment_requests() as requests:
-        await TableSegment(requests, "a/old_kvtable/0.#epoch.0").create()
-    for streams in ((), ("s",)):
-        with pytest.raises(ConditionFailed, match="reader group a/old has its state in a table, as clients in Rust"):
-            await group(pravega, "old", streams=streams).open()
-    await pravega.controller.create_table("a", "new", TableConfig(primary_key_bytes=2))
-    async with group(pravega, "new") as shared, shared.reader("r") as reader:
-        assert len(await take(reader, 5)) == 5
 
 
 async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_with(pravega: Client) -> None:

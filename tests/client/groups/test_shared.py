@@ -1,4 +1,4 @@
-"""The state of a group in its stream: conflicts, records of something else, compaction, checkpoints that are gone."""
+"""The state of a group: conflicts, checkpoints that are gone, and which of the two forms a group has."""
 
 from __future__ import annotations
 
@@ -6,27 +6,21 @@ import asyncio
 
 import pytest
 
-from segstore.client import Client
-from segstore.client.errors import NoSuchReaderGroup, ProtocolViolation
-from segstore.client.groups import shared as module
-from segstore.client.groups.shared import SharedGroup
+from segstore.client import Client, TableConfig
+from segstore.client.errors import ConditionFailed, NoSuchReaderGroup
+from segstore.client.groups import GroupForm
 from segstore.client.groups.state import Draft
-from segstore.wire.reader_groups import ClearCheckpointsBefore, GroupConfig, InitialState
-from segstore.wire.state_records import encode_initial
-from tests.client.groups.support import fill, group
+from segstore.client.tables import TableSegment
+from segstore.wire.reader_groups import ClearCheckpointsBefore
+from tests.client.groups.support import fill, group, shared
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
-FIRST = InitialState(GroupConfig({"a/s": {}}), {"a/s/0.#epoch.0": 0}, {})
 
-
-def shared(pravega: Client) -> SharedGroup:
-    return SharedGroup(pravega._cluster("READ"), pravega.locations(), "a", "g")
-
-
-async def test_changes_that_conflict_are_decided_again(pravega: Client) -> None:
+@pytest.mark.parametrize("form", ["java", "rust"])
+async def test_changes_that_conflict_are_decided_again(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 0, segments=2)
-    async with group(pravega):
+    async with group(pravega, shared_with=form):
         groups = [shared(pravega) for _ in range(5)]
         await asyncio.gather(*[each.fetch() for each in groups])
         await asyncio.gather(*[each.change(lambda draft, n=n: draft.join(f"r{n}")) for n, each in enumerate(groups)])
@@ -37,51 +31,6 @@ async def test_changes_that_conflict_are_decided_again(pravega: Client) -> None:
         for each in groups:
             await each.aclose()
             await each.aclose()
-
-
-async def test_the_first_state_is_written_once_and_a_group_without_one_does_not_exist(pravega: Client) -> None:
-    await fill(pravega, 0, segments=1)
-    await pravega.controller.create_stream("a", "_RGg")
-    one, two = shared(pravega), shared(pravega)
-    with pytest.raises(NoSuchReaderGroup, match="reader group a/g does not exist") as told:
-        await one.fetch()
-    assert told.value.stream == "a/_RGg"
-    await one.initialise(FIRST)
-    await two.initialise(FIRST._replace(starts={}))
-    assert two.state.unassigned == FIRST.starts
-    await asyncio.gather(one.aclose(), two.aclose())
-
-
-@pytest.mark.parametrize("record", [b"no record", encode_initial(b"\0\xff\0\1")])
-async def test_a_stream_of_something_else_is_refused(record: bytes, pravega: Client) -> None:
-    await fill(pravega, 0)
-    await pravega.controller.create_stream("a", "_RGg")
-    async with pravega.revisioned_stream("a", "_RGg") as stream:
-        await stream.write(record)
-    with pytest.raises(ProtocolViolation, match=r"a/_RGg/0\.#epoch\.0 has no valid record before"):
-        await group(pravega).open()
-
-
-async def test_a_compacted_state_is_read_from_its_mark(pravega: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_COMPACT_BYTES", 100)
-    monkeypatch.setattr(module, "_COMPACT_SHARE", 1.0)
-    await fill(pravega, 0, segments=3)
-    async with group(pravega), pravega.revisioned_stream("a", "_RGg") as stream:
-        one, late = shared(pravega), shared(pravega)
-        await late.fetch()
-        for number in range(5):
-            await one.change(lambda draft, number=number: draft.join(f"r{number}"))
-        await one.compact_if_due()
-        mark = await stream.mark()
-        await one.compact_if_due()
-        assert await stream.mark() == mark != await stream.oldest(), "there was nothing new"
-        for number in range(5):
-            await one.change(lambda draft, number=number: draft.quit(f"r{number}", {}))
-        await one.compact_if_due()
-        assert await stream.oldest() == mark
-        await late.change(lambda draft: draft.join("late"))
-        assert list((await one.fetch()).readers) == ["late"]
-        await asyncio.gather(one.aclose(), late.aclose())
 
 
 async def test_a_checkpoint_that_others_forget_once_it_is_complete_is_known(pravega: Client) -> None:
@@ -104,3 +53,61 @@ async def test_a_checkpoint_that_others_forget_once_it_is_complete_is_known(prav
             assert "c" not in (await one.fetch()).checkpoints.positions
             assert taken() == {"a/s/0.#epoch.0": 0}
         await asyncio.gather(one.aclose(), two.aclose())
+
+
+async def test_an_existing_group_keeps_its_form_which_each_object_finds(pravega: Client) -> None:
+    await fill(pravega, 0, segments=1)
+    async with group(pravega, shared_with="rust"), group(pravega, shared_with="java") as again:
+        found = shared(pravega)
+        assert found.form is None
+        await found.fetch()
+        assert found.form == "rust"
+        assert found.facts == {"segment": "a/g_kvtable/0.#epoch.0"}
+        assert "_RGg" not in [each async for each in pravega.controller.list_streams("a")]
+        await again.delete()
+        with pytest.raises(NoSuchReaderGroup):
+            await found.fetch()
+        await found.aclose()
+    async with group(pravega), group(pravega, shared_with="rust"):
+        found = shared(pravega)
+        await found.change(lambda draft: draft.join("r"))
+        assert (found.form, found.facts) == ("java", {"stream": "a/_RGg"})
+        await found.aclose()
+
+
+async def test_an_empty_table_is_no_group_and_a_key_value_table_is_left_alone(pravega: Client) -> None:
+    await fill(pravega, 0, segments=1)
+    async with pravega.segment_requests() as requests:
+        await TableSegment(requests, "a/g_kvtable/0.#epoch.0").create()
+    with pytest.raises(NoSuchReaderGroup, match="reader group a/g does not exist"):
+        await shared(pravega).fetch()
+    await pravega.controller.create_table("a", "t", TableConfig(primary_key_bytes=2))
+    async with pravega.table("a", "t") as table:
+        for number in range(2):  # without entries, and with one
+            with pytest.raises(ConditionFailed, match="reader group a/t cannot have the name of a key-value table"):
+                await group(pravega, "t", shared_with="rust").open()
+            with pytest.raises(NoSuchReaderGroup):
+                await group(pravega, "t", streams=()).open()
+            await table.put(b"%02d" % number, b"value")
+        assert (await table.get(b"00")) is not None
+    async with group(pravega, "t") as made:
+        assert await made.streams() == ["a/s"]
+
+
+async def test_what_a_table_does_not_hold_is_refused(pravega: Client) -> None:
+    await fill(pravega, 0, segments=1)
+    async with group(pravega, shared_with="rust") as made:
+        for refused, what in (
+            (made.checkpoint("c"), "checkpoints"),
+            (made.reset(), "resets"),
+            (made.update_retention({}), "retention"),
+        ):
+            with pytest.raises(
+                ConditionFailed, match=f"reader group a/g has no {what}: it is shared with clients in Rust"
+            ):
+                await refused
+        assert (await made.config()).checkpoint_ms == -1
+    with pytest.raises(ValueError, match="has no retention 'manual'"):
+        group(pravega, shared_with="rust", retention="manual")
+    with pytest.raises(ValueError, match="shared with 'java' or 'rust', not 'go'"):
+        group(pravega, shared_with="go")

@@ -333,7 +333,7 @@ def test_behind_a_key_comes_the_next_and_nothing_behind_the_last(key: bytes) -> 
         assert int.from_bytes(bounds.first) == int.from_bytes(key) + 1
 
 
-async def test_a_table_segment_with_keys_of_any_length_has_pages_by_token() -> None:
+async def test_a_table_segment_with_keys_of_any_length_has_pages_by_token_and_deltas() -> None:
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(MockSegmentStore(watched=False))
         pool = await stack.enter_async_context(ConnectionPool(settings()))
@@ -352,7 +352,10 @@ async def test_a_table_segment_with_keys_of_any_length_has_pages_by_token() -> N
         assert seen == {each.key: each.value for each in items}
         keys, _ = await segment.keys(100)
         assert sorted(each.key for each in keys) == sorted(seen)
-        assert (await segment.info()).segment_name == segment.name
+        delta = await segment.delta(0, 100)
+        assert {each.key: each.value for each in delta.items} == seen  # a real store gives them in any order
+        assert delta.position == (await segment.info()).length
+        assert (await segment.delta(delta.position, 100)).items == []
         with pytest.raises(NoSuchKey):
             await segment.remove([(b"none", 7)])
         with pytest.raises(ConditionFailed):

@@ -26,6 +26,12 @@ HIDDEN = """each => {
     return legend && legend.getBoundingClientRect().bottom > area.getBoundingClientRect().top + 1;
 }"""
 """Whether the legend of a plot covers its lines."""
+SETTLED = """new Promise(done => {
+    let frames = 40;
+    const next = () => --frames ? requestAnimationFrame(next) : done();
+    next();
+})"""
+"""Resolved when the page has been shown for some frames: Plotly moves legends after it has drawn."""
 
 
 def looked_at(made: str, folder: Path, *more: str) -> tuple[str, list[str]]:
@@ -88,3 +94,30 @@ async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_win
         text, box = (sum(map(int, re.findall(r"\d+", each))) for each in await browser.get(colours))
         assert text > 600 > 200 > box
         assert browser.complaints == []
+
+
+async def test_no_legend_covers_a_plot_when_the_window_has_been_made_wider(tmp_path: Path) -> None:
+    where = tmp_path / "report.html"
+    where.write_text(page(facts()), "utf-8")
+    async with Browser(tmp_path) as browser:
+        await browser.look(400)
+        await browser.open(where.as_uri())
+        await browser.until("document.querySelectorAll('.main-svg').length > 5")
+        await browser.get(SETTLED)
+        await browser.look(1280)
+        plots = "[...document.querySelectorAll('.plot')]"
+        await browser.until(f"{plots}.every(each => each.querySelector('.main-svg').clientWidth > 600)")
+        await browser.get(SETTLED)
+        assert await browser.get(f"{plots}.filter({HIDDEN}).map(each => each.id)") == []
+
+
+@pytest.mark.needs("npm's package axe-core")
+async def test_axe_finds_nothing_on_the_page(tmp_path: Path) -> None:
+    where = tmp_path / "report.html"
+    where.write_text(page(facts()), "utf-8")
+    async with Browser(tmp_path) as browser:
+        await browser.open(where.as_uri())
+        await browser.until("document.querySelectorAll('.main-svg').length > 5")
+        for width, dark in ((1280, False), (400, True)):
+            await browser.look(width, dark=dark)
+            assert await browser.violations() == []

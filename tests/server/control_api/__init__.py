@@ -2,5 +2,6 @@
 
 controlled, first, fronts, problems: test_resources, test_listening
 detail, latest: test_requests
+models: server/control_api/routes/test_recordings
 writer_names: test_listening
 """

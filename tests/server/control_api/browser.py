@@ -28,6 +28,11 @@ os.execvp(sys.argv[3], sys.argv[3:])
 """
 """The browser reads commands from descriptor 3 and writes to 4."""
 _CODES = {"Enter": 13, " ": 32, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "/": 191}
+_AXE = Path(sys.prefix, "typescript", "node_modules", "axe-core", "axe.min.js")
+_VIOLATIONS = """
+axe.run(document).then(({ violations }) => violations.flatMap(
+  ({ id, nodes }) => nodes.map(({ target, failureSummary }) => `${id}: ${target.join(" ")}: ${failureSummary}`)))
+"""
 PATIENCE_S = 60.0
 
 
@@ -162,6 +167,12 @@ class Browser:
         await self.do("Emulation.setEmulatedMedia", features=colours)
         wide: int = await self.get("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
         return wide
+
+    async def violations(self) -> list[str]:
+        """What axe-core finds on the page: violations of WCAG and of its best practices, a line for each element."""
+        await self.get(f"{await asyncio.to_thread(_AXE.read_text, 'utf-8')};0")
+        found: list[str] = await self.get(_VIOLATIONS)
+        return found
 
     async def type(self, selector: str, text: str) -> None:
         """Writes into a field, and presses Enter there."""

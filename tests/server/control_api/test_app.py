@@ -99,7 +99,7 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
     [
         ("PATCH", "/v1/health", {"GET"}),
         ("PATCH", "/v1/faults", {"GET", "PUT", "POST", "DELETE"}),
-        ("GET", "/v1/requests/keep", {"POST"}),
+        ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
         ("PUT", "/v1/requests", {"GET", "DELETE"}),
         ("OPTIONS", "/v1/streams/a/b", {"GET", "PUT", "DELETE"}),
     ],

@@ -211,3 +211,23 @@ async def test_answers_are_not_kept_nor_given_to_other_pages() -> None:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_requests_in_progress_are_limited_and_those_that_only_read_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asking() as (_, http):
+        monkeypatch.setattr("segstore.server.control_api.guard._MOST_COMPLETED", 0)
+        assert refusal(await http.delete("/v1/faults"))[:2] == (503, "0 requests are in progress, as many as may be")
+        assert (await http.get("/v1/faults")).status_code == 200
+        monkeypatch.setattr("segstore.server.control_api.guard._MOST_COMPLETED", 1)
+        for _ in range(3):  # one after another
+            assert (await http.delete("/v1/faults")).status_code == 204
+
+
+async def test_a_body_whose_chunks_are_wrong_is_refused_as_such() -> None:
+    head = b"POST /v1/faults HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    async with asking() as (mock, _):
+        answer = await raw(mock.http_url, head + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"the body does not have the form of its transfer-encoding" in answer

@@ -21,7 +21,8 @@ from segstore.server.control_api.writer_names import TooManyNames
 from segstore.server.descriptors import shares
 from segstore.server.net import CannotListen
 from segstore.testing import ServerThread
-from tests.server.control_api.support import asking, client_of, raw
+from tests.server.control_api.support import asking, client_of, done, peer_of, raw
+from tests.server.support import append, create, set_up
 from tests.test_serving import served
 
 
@@ -221,6 +222,29 @@ async def test_an_answer_that_is_not_read_has_a_deadline(monkeypatch: pytest.Mon
         while connections:  # noqa: ASYNC110 — as above
             await asyncio.sleep(0.01)
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("path", ["/v1/trace", "/v1/trace?form=jsonl", "/v1/recordings/one/trace"])
+async def test_a_download_goes_on_while_its_reader_makes_progress(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await done(http, "POST", "/v1/recordings", {"name": "one"})
+        await peer.ask(create(), set_up(), *(append(each, bytes(1_000_000)) for each in range(12)))
+        whole = len((await http.get(path)).content)
+        monkeypatch.setattr(listening, "_STEP_S", 0.5)
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as narrow:
+            narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            reader, writer = await asyncio.open_connection(sock=narrow)
+            writer.write(f"GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            size, loop = 0, asyncio.get_running_loop()
+            ends = loop.time() + 1.2  # after two deadlines
+            while size < whole and (some := await reader.read(whole // 200)):
+                size += len(some)
+                if loop.time() < ends:
+                    await asyncio.sleep(0.01)
+            assert size == whole
+            writer.transport.abort()
 
 
 async def test_peers_that_finish_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -365,6 +365,11 @@ JSON = {"content-type": "application/json"}
         ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
         ("POST", "/v1/faults", b'{"do": "ok", "skip": 1e999}', 422, "body.skip"),
         ("POST", "/v1/faults", b'{"do": {"error": "WrongHost", "fields": {"correct_host": "\\ud800"}}}', 422, "body"),
+        ("POST", "/v1/faults", b'{"do": "ok", "nth": [1, 1' + b"0" * 5_000 + b"]}", 400, "body.nth[1]"),
+        ("POST", "/v1/faults", b'{"do": "ok", "skip": 9223372036854775808}', 422, "body.skip"),
+        ("PUT", "/v1/faults", b'{"seed": 9223372036854775808}', 422, "body.seed"),
+        ("PUT", "/v1/faults", b'{"' + b"x" * 200_000 + b'": 1}', 422, f"body.{'x' * 100}…"),
+        ("POST", "/v1/toxics", b'{"type": "slicer", "average_size": 9223372036854775808}', 422, "body.average_size"),
         ("POST", "/v1/toxics", b"[]", 422, "body"),
         ("POST", "/v1/toxics", b'{"type": "latencie"}', 422, "body"),
         ("POST", "/v1/toxics", b'{"type": "latency", "latency": -1}', 422, "body.latency"),
@@ -394,6 +399,20 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place(
         assert refusal(answer)[::2] == (status, where)
         assert mock.faults.rules == []
         assert (await http.get("/v1/health")).status_code == 200
+
+
+async def test_a_body_that_cannot_be_read_is_refused_with_the_reason() -> None:
+    digits = b"-1" + b"0" * 5_000
+    async with asking() as (_, http):
+        for sent, why in (
+            (b'{"name": "\xff"}', "body: not UTF-8 at byte 10"),
+            (b'{"a":' * 40_000, "body: it is nested too deeply"),
+            (b'{"max_bytes": %s}' % digits, "body.max_bytes: an integer has at most 4300 digits"),
+            (b'{"a": [{}, [[]], {"b": [1, %s]}]}' % digits, "body.a[2].b[1]: an integer has at most 4300 digits"),
+            (digits, "body: an integer has at most 4300 digits"),
+        ):
+            answer = await http.post("/v1/recordings", content=sent, headers=JSON)
+            assert refusal(answer)[:2] == (400, why)
 
 
 async def test_metrics_are_in_the_text_form_of_prometheus() -> None:

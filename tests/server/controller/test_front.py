@@ -67,17 +67,23 @@ async def before(host: str, port: int, through: Through = elsewhere) -> AsyncIte
 
 
 @asynccontextmanager
-async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncIterator[tuple[Upstream, grpc.aio.Channel]]:
+async def standing(behave: Behaviour) -> AsyncIterator[tuple[Upstream, int]]:
+    """A controller that does as a test says, and its port."""
     upstream = Upstream(behave)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((upstream,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with before("127.0.0.1", port, through) as channel:
-            yield upstream, channel
+        yield upstream, port
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def fronted(behave: Behaviour, through: Through = elsewhere) -> AsyncIterator[tuple[Upstream, grpc.aio.Channel]]:
+    async with standing(behave) as (upstream, port), before("127.0.0.1", port, through) as channel:
+        yield upstream, channel
 
 
 def answers(*messages: bytes) -> Behaviour:
@@ -226,8 +232,10 @@ async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_co
 
 async def test_a_message_that_is_too_large_is_refused_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = ("grpc.max_receive_message_length", 1_000)
-    monkeypatch.setattr("segstore.server.tap.controller_front._MOST_MESSAGE", limit)
-    monkeypatch.setattr("segstore.server.tap.controller_front._CHANNEL", (("grpc.max_receive_message_length", 1_000),))
+    monkeypatch.setattr("segstore.server.tap.controller_front.MOST_MESSAGE", limit)
+    monkeypatch.setattr(
+        "segstore.server.controller.api.upstream._CHANNEL", (("grpc.max_receive_message_length", 1_000),)
+    )
     async with fronted(answers(bytes(1_001))) as (_, channel):
         for message in (bytes(1_001), b""):
             with pytest.raises(grpc.aio.AioRpcError) as raised:

@@ -33,7 +33,7 @@ def test_all_methods_are_served(world: World) -> None:
 
 async def test_the_buckets_of_streams_are_dealt_out_to_the_controllers(world: World) -> None:
     served = serve(world.controller, lambda: [Endpoint("one", 1), Endpoint("two", 2)])
-    caller = Caller(Authority(now_s=lambda: 0), None)
+    caller = Caller(Authority(now_s=lambda: 0), None, asyncio.get_running_loop().create_future())
     request = m.ControllerToBucketMappingRequest(serviceType=m.ControllerToBucketMappingRequest.WatermarkingService)
     mapping = (await served["getControllerToBucketMapping"](request, caller)).mapping
     assert {name: list(buckets.id) for name, buckets in mapping.items()} == {

@@ -238,3 +238,22 @@ def test_a_disabled_rule_on_replies_is_no_reason_to_look_at_them() -> None:
     assert not made.looks_at_replies
     with pytest.raises(KeyError, match="other"):
         made.enable("other")
+
+
+def test_adding_a_rule_does_not_evaluate_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+    may_match = fault_decisions._may_match_append
+
+    def counted(each: Any) -> bool:
+        evaluated.append(each.name)
+        return may_match(each)
+
+    monkeypatch.setattr(fault_decisions, "_may_match_append", counted)
+    made = decider(*({"name": f"rule {number}", "match": "type = READ_SEGMENT"} for number in range(100)))
+    assert evaluated == made.rules
+    assert not made.looks_at_appends
+    made.add(Rule(name="appends", do="close"))
+    made.add(Rule(name="reads", match="type = READ_SEGMENT", do="close"))
+    assert made.looks_at_appends
+    made.disable("appends")
+    assert not made.looks_at_appends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from segstore.server.clock import LoopClock
-from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, read_faults
+from segstore.server.faults import FaultFileError, Faults, FaultSettings, Rule, parse_document, read_faults
 from segstore.server.faults.file import parse_faults
 from segstore.server.faults.rules import Close, Error, Ok, reply_class
 from segstore.wire import COMMANDS, InvalidEventNumber, NoSuchSegment, WrongHost, encode
@@ -84,6 +85,8 @@ def test_an_empty_file_is_no_fault() -> None:
         ("rules:\n  - do: ok\n    nth: 0\n", 3, "rules[0].nth", "greater than or equal to 1"),
         ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "appears twice"),
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
+        (f"seed: -{'9' * 4301}\n", 1, "seed", "an integer has at most 4300 digits"),
+        ("seed: 9223372036854775808\n", 1, "seed", "less than or equal to 9223372036854775807"),
         ("sed: 1\n", 1, "sed", "no such key (seed?)"),
         ("round_trip_ms: -1\n", 1, "round_trip_ms", "greater than or equal to 0"),
         ("rules: [\n", 2, "", "not YAML"),
@@ -143,7 +146,7 @@ def test_a_file_that_would_grow_in_memory_is_refused(tmp_path: Path, name: str) 
     with pytest.raises(FaultFileError) as caught:
         read_faults(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert (caught.value.source, caught.value.path) == (str(path), "")
+    assert (caught.value.source, caught.value.path) == (str(path), "seed" if name == "digits.json" else "")
     assert len(str(caught.value)) < len(str(path)) + 300
 
 
@@ -227,3 +230,19 @@ def test_a_rule_from_python_is_refused_in_one_sentence_too(given: dict[str, Any]
     with pytest.raises(ValueError, match=f"^{says}") as caught:
         Faults(LoopClock()).add(**given)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_document_of_many_nodes_under_a_long_key_takes_no_memory_for_their_paths() -> None:
+    text = f"{{? {'k' * 50_000}\n: [{'{}, ' * 2_000}]}}"
+    tracemalloc.start()
+    found = parse_document(text, "faults").given
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(each) for each in found.values()] == [2_000]
+    assert peak < 20_000_000
+
+
+def test_an_integer_in_json_is_refused_with_its_place() -> None:
+    with pytest.raises(FaultFileError) as caught:
+        parse_faults(f'{{"rules": [{{"do": "ok",\n  "nth": {"9" * 4301}}}]}}', "faults.json", form="json")
+    assert str(caught.value) == "faults.json: line 2: rules[0].nth: an integer has at most 4300 digits"

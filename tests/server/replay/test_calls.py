@@ -18,7 +18,7 @@ from segstore.wire.trace import Call, Direction, Record, RecordKind
 
 STORE, HERE = Endpoint("127.0.0.1", 7), Endpoint("127.0.0.1", 8)
 STREAM = m.StreamInfo(scope="a", stream="s")
-FIRST, SECOND = (UUID(int=number << 64 | 5) for number in (1, 2))
+FIRST, SECOND = TXNS = [UUID(int=number << 64 | 5) for number in (1, 2)]
 
 
 def ask(rpc: str, request: Any = None, number: int = 1) -> Call:
@@ -119,6 +119,33 @@ def test_pings_come_by_the_clock_and_those_that_the_trace_lacks_succeed(mode: An
     assert (other.number, replay.message(other, STORE, HERE)) == (0, b"")
     assert replay.answer(Call(1, "pingTransaction", b"\xff")) is None
     assert replay.unused() == {"createScope": 2}
+
+
+def test_where_calls_are_forwarded_so_are_pings_of_transactions_that_the_trace_lacks() -> None:
+    begun = reply("createTransaction", m.CreateTxnResponse(txnId=txn(FIRST)))
+    replay = CallReplay(one_by_one((ask("createTransaction"), begun)), "match", forwards=True)
+    ours, other = (ask("pingTransaction", m.PingTxnRequest(streamInfo=STREAM, txnId=txn(each))) for each in TXNS)
+    assert replay.answer(ours) is not None
+    assert replay.answer(other) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        (reply("createStream", status="UNAVAILABLE"), "UNAVAILABLE"),
+        (reply("createStream", status="ABORTED", details="no\x1b"), "ABORTED: no\\u001b"),
+        (reply("createStream", m.CreateStreamStatus(status="SCOPE_NOT_FOUND")), "SCOPE_NOT_FOUND"),
+        (reply("createStream", m.CreateStreamStatus(status="STREAM_EXISTS")), ""),
+        (reply("createStream"), ""),
+    ],
+)
+def test_a_forwarded_call_is_refused_by_status_or_for_lack_of_what_the_trace_had(answer: Call, refusal: str) -> None:
+    replay = CallReplay(TWO, "match")
+    assert replay.answer(ask("createScope", scope("a"))) is not None
+    assert replay.refusal(ask("createStream", m.StreamConfig(streamInfo=STREAM)), answer) == refusal
+    # The trace has not answered a call about this scope, so the client made no assumption.
+    elsewhere = ask("createStream", m.StreamConfig(streamInfo=m.StreamInfo(scope="b", stream="s")))
+    assert replay.refusal(elsewhere, answer) == ("" if refusal == "SCOPE_NOT_FOUND" else refusal)
 
 
 def test_times_and_ids_of_the_client_are_translated_and_stay_paired() -> None:

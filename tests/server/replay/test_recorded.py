@@ -10,10 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
+from segstore.server.cluster import MockCluster
 from segstore.server.replay import TraceServer
 from segstore.server.replay.server import TraceOptions
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Record
 from tests.server.controller.calls import Client
 from tests.server.replay.test_calls import MADE, STREAM, TWO, ask, one_by_one, reply, scope, trace
@@ -147,3 +149,78 @@ async def test_without_calls_that_can_be_answered_the_controller_knows_the_names
         assert [str(each) for each in server.left_out_calls] == ["record 1: 2 bytes that are not a call"]
         assert (await client("createScope", scope("any"))).status == m.CreateScopeStatus.SUCCESS
         assert server.problems == []
+
+
+# --- forwarded calls ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def forwarding(records: list[Record], **options: Any) -> AsyncIterator[tuple[MockCluster, TraceServer, Client]]:
+    """A replay before a cluster, and a client of it."""
+    async with MockCluster(1) as cluster:
+        upstream = {
+            "upstream": cluster.stores[0].address,
+            "upstream_controller": Endpoint.parse(cluster.controller_uri),
+        }
+        async with replaying(records, missing="pass", **upstream, **options) as (server, client):
+            yield cluster, server, client
+
+
+async def test_calls_that_the_trace_lacks_are_forwarded_and_answers_have_the_replays_addresses() -> None:
+    async with forwarding(TWO) as (cluster, server, client):
+        for name in ("a", "c"):
+            assert await client.status("createScope", scope(name)) == "SUCCESS"
+        stream = m.StreamInfo(scope="c", stream="s")
+        made = m.StreamConfig(streamInfo=stream, scalingPolicy=m.ScalingPolicy(minNumSegments=1))
+        assert await client.status("createStream", made) == "SUCCESS"
+        there = await client("getURI", m.SegmentId(streamInfo=stream))
+        assert there == m.NodeUri(endpoint=server.host, port=server.port)
+        (controller,) = (await client("getControllerServerList")).nodeURI
+        assert controller.port != Endpoint.parse(cluster.controller_uri).port
+        assert cluster.controller is not None
+        assert cluster.controller.scopes.exists("c")
+        assert not cluster.controller.scopes.exists("a")
+        assert [str(each).splitlines()[0] for each in server.problems] == [
+            "controller: createScope is not in the trace",
+            "controller: createStream is not in the trace",
+            "controller: getURI is not in the trace",
+            "controller: getControllerServerList is not in the trace",
+        ]
+        assert [each.outcome for each in server.recent][1] == "a problem, missing='pass'"
+
+
+async def test_a_trace_without_calls_has_all_of_them_forwarded() -> None:
+    async with forwarding([]) as (cluster, _, client):
+        assert await client.status("createScope", scope("a")) == "SUCCESS"
+        assert cluster.controller is not None
+        assert cluster.controller.scopes.exists("a")
+
+
+async def test_how_the_other_controller_refuses_a_call_is_a_problem_and_the_answer() -> None:
+    async with forwarding(TWO) as (cluster, server, client):
+        where = f"the controller at {cluster.controller_uri} answers"
+        assert await client.status("createScope", scope("a")) == "SUCCESS"
+        made = m.StreamConfig(streamInfo=STREAM, scalingPolicy=m.ScalingPolicy(minNumSegments=1))
+        assert await client.status("createStream", made) == "SCOPE_NOT_FOUND"
+        cluster.faults.add("rpc = createScope", do={"status": "ABORTED", "details": "not today"})
+        assert await refusal(client, "createScope", scope("c")) == (CODE.ABORTED, "not today")
+        assert [str(each) for each in server.problems if each.refusal] == [
+            f"controller: createStream was forwarded: {where} SCOPE_NOT_FOUND",
+            f"controller: createScope was forwarded: {where} ABORTED: not today",
+        ]
+
+
+async def test_a_controller_that_cannot_be_reached_is_a_problem_and_a_lost_connection() -> None:
+    nowhere = ("127.0.0.1", 1)
+    async with replaying(TWO, missing="pass", upstream=nowhere, upstream_controller=nowhere) as (server, client):
+        assert (await refusal(client, "createScope", scope("c")))[0] is CODE.UNAVAILABLE
+        (_, problem) = server.problems
+        assert problem.refusal.startswith("no connection to the controller at 127.0.0.1:1: ")
+        assert "refused" in problem.refusal
+
+
+async def test_without_a_controller_to_forward_to_calls_are_refused() -> None:
+    async with replaying(TWO, missing="pass", upstream=("127.0.0.1", 1)) as (_, client):
+        assert (await refusal(client, "createScope", scope("c")))[0] is CODE.INVALID_ARGUMENT
+    with pytest.raises(ValueError, match="upstream_controller goes with missing='pass'"):
+        TraceServer(TWO, upstream_controller=("127.0.0.1", 1))

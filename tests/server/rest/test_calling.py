@@ -80,6 +80,25 @@ async def test_a_request_that_a_rule_holds_waits_and_a_reset_ends_one_that_is_dr
         assert (await dropped).status_code == 503
 
 
+@pytest.mark.parametrize(
+    ("do", "applied"), [("hold", 0), ("drop", 0), ("hold after", 1), ("drop reply", 1), ({"delay_ms": 1e9}, 0)]
+)
+async def test_a_request_that_a_rule_holds_ends_with_its_connection(
+    do: Any, applied: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asking() as (mock, http):
+        mock.faults.add("rpc = createScope", do=do, name="held")
+        asking_for_it = asyncio.create_task(http.post("/v1/scopes", json=SCOPE))
+        await mock.wait_for("rpc = createScope", stage="received")
+        asking_for_it.cancel()
+        await mock.wait_for("rpc = createScope", stage="refused")
+        assert [each.reply for each in mock.requests("rpc = createScope")] == ["CANCELLED"]
+        assert mock.faults.held("held") == 0
+        mock.faults.clear()
+        assert ((await http.get("/v1/scopes")).json() == {}) is not bool(applied)
+    assert caplog.messages == []
+
+
 async def test_without_rules_and_recorders_requests_pass_at_once() -> None:
     async with MockCluster(rest_port=0, watched=False) as mock, client_of(mock) as http:
         assert (await http.post("/v1/scopes", json=SCOPE)).status_code == 201

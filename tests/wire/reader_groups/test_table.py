@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.wire.reader_groups import GroupConfig
 from segstore.wire.reader_groups.table import (
+    VERSION_VALUE,
     cbor_decode,
+    cbor_encode,
+    decode_config,
     decode_key,
     decode_offset,
     decode_offsets,
     decode_predecessors,
-    decode_streams,
     decode_value,
-)
-from tests.wire.reader_groups.entries import (
-    cbor_encode,
+    encode_config,
     encode_key,
     encode_offset,
     encode_offsets,
     encode_predecessors,
-    encode_streams,
     encode_value,
 )
 
@@ -59,8 +59,8 @@ def test_keys_are_those_of_the_official_client() -> None:
 def test_a_configuration_is_that_of_the_official_client() -> None:
     kind, data = decode_value(CONFIG)
     assert kind == "ReaderGroupConfigVersioned"
-    assert decode_streams(data) == ["a/s"]
-    assert encode_value(kind, encode_streams(("a", "s"))) == CONFIG
+    assert decode_config(data) == GroupConfig({"a/s": {}}, refresh_ms=3000, checkpoint_ms=-1)
+    assert encode_value(kind, encode_config(GroupConfig({"a/s": {}}, checkpoint_ms=5))) == CONFIG
 
 
 def test_a_readers_segments_are_those_of_the_official_client() -> None:
@@ -70,7 +70,7 @@ def test_a_readers_segments_are_those_of_the_official_client() -> None:
 
 
 def test_small_values_are_those_of_the_official_client() -> None:
-    assert encode_value("blob", b"\0").hex() == "a267747970655f696464626c6f6264646174618100"
+    assert VERSION_VALUE.hex() == "a267747970655f696464626c6f6264646174618100"
     assert encode_value("tombstone", cbor_encode({})).hex() == "a267747970655f696469746f6d6273746f6e6564646174618118a0"
     assert encode_value("u64", cbor_encode(2**64 - 1)).hex() == (
         "a267747970655f696463753634646461746189181b18ff18ff18ff18ff18ff18ff18ff18ff"
@@ -101,9 +101,22 @@ def test_an_offset_and_predecessors_survive(offset: int, before: set[int]) -> No
     assert decode_predecessors(encode_predecessors(sorted(before))) == sorted(before)
 
 
+def test_a_configuration_with_cuts_survives() -> None:
+    config = GroupConfig({"a/s": {0: 5, (1 << 32) + 3: 0}, "b/u": {}}, refresh_ms=50, checkpoint_ms=-1)
+    assert decode_config(encode_config(config)) == config
+
+
+def test_a_start_at_the_tail_is_read_and_another_is_refused() -> None:
+    encoded = encode_config(GroupConfig({"a/s": {}}))
+    head, tail = cbor_encode("Unbounded"), cbor_encode("Tail")
+    assert decode_config(encoded.replace(head, tail)).starts == {"a/s": {}}
+    with pytest.raises(ValueError, match="'Head' is not the start of a stream"):
+        decode_config(encoded.replace(head, cbor_encode("Head")))
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
-    decoders = (cbor_decode, decode_key, decode_value, decode_streams, decode_offsets)
+    decoders = (cbor_decode, decode_key, decode_value, decode_config, decode_offsets)
     for decode in (*decoders, decode_predecessors):
         try:
             decode(data)
@@ -145,7 +158,7 @@ def test_what_is_no_value_is_refused_with_the_place(data: str, text: str) -> Non
         (decode_offset, {"read": -1}, "is not an offset"),
         (decode_offset, {"read": True}, "is not an offset"),
         (decode_predecessors, {}, "is not a list"),
-        (decode_streams, {"V2": {}}, "no V1"),
+        (decode_config, {"V2": {}}, "no V1"),
     ],
 )
 def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None:
@@ -155,4 +168,5 @@ def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None
 
 @given(st.text(), st.binary(max_size=300))
 def test_a_value_is_a_map_of_a_name_and_numbers(kind: str, data: bytes) -> None:
+    assert encode_value(kind, data) == cbor_encode({"type_id": kind, "data": list(data)})
     assert decode_value(encode_value(kind, data)) == (kind, data)

@@ -187,9 +187,21 @@ def test_connections_are_matched_by_their_first_requests() -> None:
     assert compared(first + second, fourth + third) == []
     (found,) = compared(first + second, fourth + third[:-1])
     assert (found.connection, found.direction, found.number) == (1, 1, 3)
+    assert found.places == (6, 0)
     silent = [record(Hello(17, 5), connection=9)]
     assert compared(silent + first, third + silent) == []
     assert [each.connection for each in compared(first + second, third)] == [2, 2]
+
+
+def test_records_that_differ_are_found_in_both_traces_by_their_places() -> None:
+    alive, other = record(KeepAlive(), connection=2), run_of(3, segment="s/t/1")
+    left, right = run_of(1) + other, [*other, alive, *run_of(2, event=b"other")]
+    (found,) = compared(left, right)
+    assert found.places == (5, 12)
+    assert (left[4], right[11]) == (found.left, found.right)
+    left, right = both(7, "listScopes"), [alive, *both(9, "createScope", scope="a"), *both(8, "listScopes")]
+    (found,) = compared(left, right)
+    assert (found.places, found.right) == ((0, 2), right[1])
 
 
 def test_an_id_that_is_wrong_in_one_place_is_a_difference() -> None:

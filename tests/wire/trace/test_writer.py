@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,3 +273,31 @@ def test_tokens_are_redacted_in_place() -> None:
 def test_a_mark_takes_eight_bytes() -> None:
     with pytest.raises(ValueError, match="8 bytes, not 3"):
         make_mark(b"abc")
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        pytest.param([(1, frame(100, bytes(40_000)))], id="of a frame"),
+        pytest.param([(1, b"\xff" * 40_000)], id="of no frame"),
+        pytest.param([(1, b"\xff" * 24_000), (2, frame(100) * 3_000)], id="of two peers, taking turns"),
+    ],
+)
+def test_bytes_that_come_one_by_one_take_little_more_than_blocks(streams: list[tuple[int, bytes]]) -> None:
+    writer = a_writer(block_bytes=32 * 1024)
+    sizes, blocks = [], [writer.start()]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for at in range(max(len(data) for _, data in streams)):
+        for number, data in streams:
+            if writer.add(0, number, REQUEST, data[at : at + 1]):
+                sizes.append(tracemalloc.get_traced_memory()[0] - before)
+                blocks.append(writer.take())
+                before += len(blocks[-1])
+    sizes.append(tracemalloc.get_traced_memory()[0] - before)
+    tracemalloc.stop()
+    assert max(sizes) < 2.5 * 1024 * 1024
+    blocks.append(writer.finish(1))
+    found = read(*blocks)
+    for number, data in streams:
+        assert b"".join(each.data for each in found if each.connection == number) == data

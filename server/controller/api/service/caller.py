@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from segstore.server.controller.api import convert
@@ -17,9 +18,10 @@ UPDATE = Permission.READ_UPDATE
 
 
 class Caller:
-    """A caller, and the authority that knows its permissions."""
+    """A caller, and the authority that knows its permissions. gone: done once the caller has given up its call."""
 
-    def __init__(self, authority: Authority, principal: str | None) -> None:
+    def __init__(self, authority: Authority, principal: str | None, gone: asyncio.Future[None]) -> None:
+        self.gone = gone
         self._authority = authority
         self._principal = principal
 

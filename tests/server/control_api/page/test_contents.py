@@ -153,3 +153,25 @@ async def test_a_server_without_a_controller_has_no_such_panels(tmp_path: Path) 
         for panel in ("streams", "groups", "tables"):
             assert await page.get(f"document.getElementById('{panel}').hidden")
         assert page.complaints == []
+
+
+@pytest.mark.needs("npm's package axe-core")
+async def test_axe_finds_nothing_on_the_page_with_all_panels_and_forms_open(mock: MockCluster, tmp_path: Path) -> None:
+    async with client_of(mock) as http, Browser(tmp_path) as page:
+        await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "held"})
+        await done(http, "POST", "/v1/faults/held/disable")
+        await done(http, "POST", "/v1/recordings", {"name": "run"})
+        await page.open(f"{mock.http_url}/")
+        await page.until(f"{rows('recordings', 'Recordings')}.length === 1")
+        await choose(page, "tables", "prices")
+        await choose(page, "streams", "orders")
+        await page.until("document.querySelectorAll('#streams svg rect').length === 4")
+        await page.click("#faults", "New rule")
+        await page.click("#toxics", "New toxic")
+        await page.until("!ruleForm.root.hidden && !toxicForm.hidden")
+        for width, dark in ((1280, False), (400, True)):
+            await page.look(width, dark=dark)
+            assert await page.violations() == []
+        await page.get("document.querySelector('#requests tbody .link').click()")
+        await page.until("!!document.querySelector('#drawer .timeline')")
+        assert await page.violations() == []

@@ -213,7 +213,7 @@ async def test_toxics_are_added_with_their_attributes_and_removed(tmp_path: Path
         toxic = tally.toxic.model_dump()
         assert (toxic["rate"], toxic["stream"], toxic["toxicity"], tally.name) == (64, "upstream", 0.5, "<i>slow</i>")
         row = await page.until("document.querySelector('#toxics tbody tr')?.innerText")
-        assert "rate 64, toxicity 0.5" in row
+        assert "rate 64 KB/s, toxicity 0.5" in row
         assert await page.get("document.querySelector('#toxics i')") is None
         await page.click("#toxics", "Remove")
         await page.until("document.querySelectorAll('#toxics tbody tr').length === 0")

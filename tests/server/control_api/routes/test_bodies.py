@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from itertools import pairwise
 
 import httpx
 import pytest
 
+from segstore.server.faults import Document, parse_document
 from tests.server.control_api.support import asking, done, refusal
+from tests.server.support import until
 
 FILE = """\
 seed: 7
@@ -66,6 +70,12 @@ async def test_a_rule_in_yaml_is_added() -> None:
         ("!!python/object/apply:os.system [ls]", 400, "body", "line 1, column 1: body: this is not YAML: tags are not"),
         (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
         ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: "),
+        (
+            f"rules:\n- do: ok\n  nth: [1, 1{'0' * 5000}]",
+            400,
+            "body.rules[0].nth[1]",
+            "line 3, column 12: body.rules[0].nth[1]: an integer has at most 4300 digits",
+        ),
         ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
     ],
 )
@@ -85,6 +95,36 @@ async def test_a_bomb_of_aliases_is_no_larger_than_its_text() -> None:
         for size in (65_537, 300_000):
             assert refusal(await put(http, "#" * size))[0] == 413
         assert (await put(http, "#" * 65_530 + "\n{}")).status_code == 200
+
+
+async def test_a_body_whose_client_has_gone_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def slowly(text: str, source: str) -> Document:
+        read.append(text)
+        is_read.set()
+        goes_on.wait(20)
+        return parse_document(text, source)
+
+    monkeypatch.setattr("segstore.server.control_api.routes.bodies.parse_document", slowly)
+    async with asking() as (mock, http):
+        first = asyncio.create_task(put(http, "seed: 1"))
+        await until(is_read.is_set)
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = (
+            "PUT /v1/faults HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/yaml\r\ncontent-length: 7\r\n\r\n"
+        )
+        writer.write(f"{head}seed: 2".encode())
+        await writer.drain()
+        await http.get("/v1/health")
+        writer.transport.abort()
+        await http.get("/v1/health")
+        goes_on.set()
+        assert (await first).json()["seed"] == 1
+        await put(http, "seed: 3")
+        assert read == ["seed: 1", "seed: 3"]
 
 
 async def test_yaml_is_refused_where_only_json_is_read() -> None:

@@ -75,6 +75,10 @@ async def test_one_that_is_at_its_limit_is_refused_when_it_is_stopped_and_can_be
     [
         ({"name": "../a"}, "body.name"),
         ({"name": "a\n"}, "body.name"),
+        ({"name": "."}, "body.name"),
+        ({"name": ".."}, "body.name"),
+        ({"name": "a\\b"}, "body.name"),
+        ({"name": "a\x85"}, "body.name"),
         ({"name": "a" * 101}, "body.name"),
         ({"max_bytes": 0}, "body.max_bytes"),
         ({"max_bytes": 1 << 60}, "body.max_bytes"),
@@ -85,6 +89,16 @@ async def test_what_is_no_recording_is_refused(body: Any, where: str) -> None:
     async with asking() as (_, http):
         assert refusal(await http.post("/v1/recordings", json=body))[::2] == (422, where)
         assert await done(http, "GET", "/v1/recordings") == {"recordings": []}
+
+
+async def test_a_name_that_is_no_part_of_a_path_is_refused_with_the_reason() -> None:
+    async with asking() as (_, http):
+        for name, why in (
+            ("..", "body.name: .. is no name: clients and file systems take it for a folder"),
+            ("a/b", "body.name: a name has no slashes, backslashes and control characters; this one has '/'"),
+        ):
+            assert refusal(await http.post("/v1/recordings", json={"name": name}))[1] == why
+        assert (await done(http, "POST", "/v1/recordings", {"name": "..."}))["name"] == "..."
 
 
 async def test_without_kept_traffic_nothing_can_be_recorded() -> None:

@@ -83,6 +83,8 @@ async def test_the_client_reads_what_was_arranged_and_is_read_here() -> None:
         ("GET", f"{STREAM}/transactions/00000000-0000-0000-0000-000000000001", None, 404),
         ("GET", f"{STREAM}/transactions/none", None, 422),
         ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 0}, 422),
+        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 257}, 422),
+        ("PUT", "/v1/tables/shop/kv", {"primary_key_bytes": 200, "secondary_key_bytes": 57}, 422),
         ("DELETE", "/v1/tables/shop/kv", None, 404),
     ],
 )

@@ -92,10 +92,55 @@ async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:
         assert mock.rules.observer is kept
 
 
+async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> None:
+    async with asking() as (mock, http):
+        status, said, _ = refusal(await http.delete("/v1/requests/keep"))
+        assert (status, said) == (409, "this server keeps requests from its start to its end")
+        mock.faults.observer = None
+        async with peer_of(mock) as peer:
+            await peer.ask(create(), set_up())
+            (connection,) = mock.server.hub.connections
+            lane = connection._lane
+            assert lane is not None
+            assert lane._lane.passes_appends
+            await done(http, "POST", "/v1/requests/keep")
+            waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, timeout_s=50))
+            await until(lambda: bool(mock.faults.observer and mock.faults.observer._waiters))
+            assert refusal(await http.delete("/v1/requests/keep"))[1] == "1 requests wait for those that are kept"
+            await peer.ask(append(0))
+            await waiting
+            assert not lane._lane.passes_appends
+            await done(http, "DELETE", "/v1/requests/keep")
+            assert lane._lane.passes_appends
+        for path in ("wait", "verify?exactly=0"):
+            assert "POST /v1/requests/keep" in refusal(await http.get(f"/v1/requests/{path}"))[1]
+        await done(http, "DELETE", "/v1/requests/keep")
+        assert await done(http, "POST", "/v1/requests/keep") == {"last": 0}
+
+
 async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.server.control_api.steering.asserting._MOST_WAITS", 0)
     async with asking() as (_, http):
         assert refusal(await http.get("/v1/requests/wait"))[:2] == (409, "0 requests wait already, as many as may")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/requests/wait?timeout_s=50"), ("POST", "/v1/faults/reads/wait?timeout_s=50")]
+)
+async def test_a_wait_ends_when_its_client_disconnects(
+    method: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asking() as (mock, _):
+        assert mock.observer is not None
+        mock.faults.add("type = READ_SEGMENT", do="hold", name="reads")
+        waiting, rules = mock.observer._waiters, mock.faults._holding
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await until(lambda: bool(waiting or rules))
+        writer.close()
+        await until(lambda: not waiting and not rules)
+    assert [each for each in caplog.messages if "matched nothing" not in each] == []
 
 
 async def test_a_wait_for_what_a_rule_holds() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
+from tests.server.control_api.support import asking, asking_cluster, done, peer_of, raw, refusal
 from tests.server.support import create
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -30,6 +30,15 @@ async def test_a_prepared_cluster_comes_back() -> None:
         await done(http, "DELETE", "/v1/snapshots/base")
         status, said, _ = refusal(await http.post("/v1/snapshots/base/restore"))
         assert (status, said) == (404, "there is no snapshot 'base'; there are none")
+
+
+@pytest.mark.parametrize("name", ["%2E", "%2E%2E", "a%5Cb", "a%00"])
+async def test_a_snapshot_has_a_plain_name(name: str) -> None:
+    async with asking() as (mock, _):
+        request = f"PUT /v1/snapshots/{name} HTTP/1.0\r\nhost: localhost\r\n\r\n"  # a client would resolve the dots
+        answer = await raw(mock.http_url, request.encode())
+        assert answer.startswith(b"HTTP/1.1 422 ")
+        assert b'"where": "path.name"' in answer
 
 
 @pytest.mark.parametrize("how", ["POST /v1/reset", "POST /v1/snapshots/base/restore", "DELETE /v1/requests"])

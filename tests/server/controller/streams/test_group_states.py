@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,8 +17,9 @@ from segstore.server.controller.errors import IllegalState
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire import SegmentAttributeUpdated, UpdateSegmentAttribute
 from segstore.wire.names import segment_name
+from segstore.wire.reader_groups import GroupConfig, GroupState, StoredGroup, encode_key
 from segstore.wire.reader_groups.stored import ASSIGNED, CONFIG, ONLY, UNASSIGNED
-from tests.wire.reader_groups.entries import encode_key, encode_offset, encode_offsets, encode_streams, encode_value
+from segstore.wire.reader_groups.table import encode_config, encode_offset, encode_offsets, encode_value
 from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -76,7 +80,7 @@ async def test_the_table_of_a_group_is_read_in_pages(controller: Controller) -> 
         encode_key(ASSIGNED, name): encode_value("offsets", encode_offsets(offsets))
         for name, offsets in readers.items()
     }
-    entries[encode_key(CONFIG, ONLY)] = encode_value("config", encode_streams(("a", "s")))
+    entries[encode_key(CONFIG, ONLY)] = encode_value("config", encode_config(GroupConfig({"a/s": {}})))
     entries[encode_key(UNASSIGNED, "a/s/9.#epoch.9")] = encode_value("offset", encode_offset(5))
     await controller.segments.create_table(TABLE, 0, 0)
     names = list(entries)
@@ -101,3 +105,31 @@ async def test_a_larger_state_is_refused(controller: Controller, monkeypatch: py
     await write(controller, *java_events()[1:])
     with pytest.raises(IllegalState, match="too large"):
         await controller.reader_groups.shared_state("a", "group")
+
+
+@pytest.mark.parametrize("kind", ["table", "stream"])
+async def test_the_loop_runs_while_a_state_is_decoded(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "table":
+        await controller.segments.create_table(TABLE, 0, 0)
+        value = encode_value("offset", encode_offset(5))
+        await controller.segments.update_table(TABLE, {encode_key(UNASSIGNED, "a/s/9.#epoch.9"): value})
+    else:
+        await controller.reader_groups.create("a", "group", ReaderGroupConfig())
+        await write(controller, java_events()[0])
+    decoded, name = (StoredGroup, "take") if kind == "table" else (GroupState, "apply_bytes")
+    decode, is_decoding, goes_on, went_on = getattr(decoded, name), threading.Event(), threading.Event(), []
+
+    def slowly(*args: Any) -> None:
+        is_decoding.set()
+        went_on.append(goes_on.wait(5))
+        decode(*args)
+
+    monkeypatch.setattr(decoded, name, slowly)
+    reading = asyncio.create_task(controller.reader_groups.shared_state("a", "group"))
+    while not is_decoding.is_set():  # noqa: ASYNC110 — a thread sets it
+        await asyncio.sleep(0.01)
+    goes_on.set()
+    assert (await reading).unassigned
+    assert went_on == [True]

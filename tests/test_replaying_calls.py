@@ -1,0 +1,263 @@
+"""Controller calls of a trace that are made to another controller: order, ids, differences."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore.client import connect
+from segstore.server.cluster import MockCluster
+from segstore.server.replay import TraceServer, of_clients
+from segstore.testing import ServerThread
+from segstore.traces import Drive, drive, report
+from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Call, Direction, Record, RecordKind
+from tests.server.replay.test_calls import FIRST, STREAM, ask, one_by_one, reply, scope, trace, txn
+from tests.server.traffic import read_all
+from tests.test_tapping import before, make_stream, read_events
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+EVENTS = 9
+
+
+async def program(uri: str) -> None:
+    """Writes events, scales the stream, and commits two transactions."""
+    async with connect(uri) as pravega:
+        await make_stream(pravega, 1)
+        async with pravega.event_writer("shop", "orders") as writer:
+            for number in range(5):
+                await writer.write(b"tea %d" % number, routing_key=f"table {number}")
+        await pravega.controller.scale("shop", "orders", [0], [(0, 0.5), (0.5, 1)], wait_ms=10_000)
+        async with pravega.transaction_writer("shop", "orders") as writer:
+            for number in range(2):
+                async with writer.begin() as transaction:
+                    await transaction.write(b"coffee %d" % number, routing_key=f"table {number}")
+                    await transaction.write(b"cake %d" % number, routing_key=f"room {number}")
+
+
+async def replayed(records: list[Record], cluster: MockCluster, **options: Any) -> Drive:
+    (store,), controller = cluster.stores, Endpoint.parse(cluster.controller_uri)
+    return await drive(records, *store.address, controller=controller, all_differences=True, **options)
+
+
+@asynccontextmanager
+async def fresh() -> AsyncIterator[MockCluster]:
+    async with MockCluster(1) as cluster:
+        yield cluster
+
+
+async def written(cluster: MockCluster) -> list[bytes]:
+    async with connect(cluster.controller_uri) as pravega:
+        return sorted(await read_events(pravega, EVENTS))
+
+
+def calls_in(records: list[Record], direction: Direction = Direction.REQUEST) -> list[Call]:
+    calls = (Call.unpack(each.data) for each in records if each.kind is RecordKind.CALL and each.direction is direction)
+    return [call for call in calls if call is not None]
+
+
+def transactions(records: list[Record]) -> list[m.TxnId]:
+    answers = calls_in(records, Direction.REPLY)
+    return [each.content.txnId for each in answers if each.rpc == "createTransaction" and each.content is not None]
+
+
+async def test_a_recording_of_a_tap_replays_whole_against_a_fresh_cluster(tmp_path: Path) -> None:
+    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        await program(tap.controller_uri)
+        expected = await written(cluster)
+    records = read_all(tmp_path / "run.wtrace")
+    async with fresh() as cluster:
+        found = await replayed(records, cluster)
+        assert [str(each) for each in found.differences] == []
+        assert await written(cluster) == expected
+    assert (found.calls, found.left_out) == (len(calls_in(records)), [])
+    assert [each.rpc for each in calls_in(found.records)] == [each.rpc for each in calls_in(records)]
+    assert len(transactions(found.records)) == 2
+    assert not [each for each in transactions(found.records) if each in transactions(records)]
+
+
+async def test_a_recording_of_a_server_replays_without_what_its_controller_asked(tmp_path: Path) -> None:
+    path = tmp_path / "run.wtrace"
+    with ServerThread() as thread:
+        server = thread.serve(record=path)
+        await program(server.controller_uri)
+        server.stop()
+    records = read_all(path)
+    assert len(list(of_clients(records))) < len(records)
+    async with fresh() as cluster:
+        found = await replayed(records, cluster)
+        assert [str(each) for each in found.differences] == []
+        assert len(await written(cluster)) == EVENTS
+
+
+async def test_a_trace_server_and_the_replay_of_its_trace_agree(tmp_path: Path) -> None:
+    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        await program(tap.controller_uri)
+    records = read_all(tmp_path / "run.wtrace")
+    async with TraceServer(records) as server:
+        controller = await server.start_controller(records)
+        found = await drive(records, server.host, server.port, controller=controller)
+        assert (found.differences, server.problems) == ([], [])
+        assert not server.unused()
+
+
+async def test_another_outcome_is_a_difference_with_both_answers() -> None:
+    records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
+    async with fresh() as cluster:
+        assert (await replayed(records, cluster)).differences == []
+        (difference,) = (await replayed(records, cluster)).differences
+    said = "record 2, the controller, the reply to createScope: SCOPE_EXISTS came instead of OK"
+    assert list(report(difference, left="in the trace", right="here")) == [
+        f"{said}; a store is to be empty at the start, or it answers so",
+        "in the trace:",
+        "  createScope OK",
+        "here:",
+        '  createScope SCOPE_EXISTS status="SCOPE_EXISTS"',
+    ]
+
+
+async def test_another_status_and_other_fields_are_differences_unless_they_are_ignored() -> None:
+    there = m.ExistsResponse(exists=True)
+    records = one_by_one(
+        (ask("checkScopeExists", scope("a")), reply("checkScopeExists", there)),
+        (ask("createScope", scope("a")), reply("createScope", status="UNAVAILABLE", details="gone")),
+        (ask("createScope", scope("b")), reply("createScope")),
+    )
+    async with fresh() as cluster:
+        cluster.faults.add("rpc = createScope", nth=2, do={"status": "ABORTED", "details": "no"})
+        found = await replayed(records, cluster)
+    assert [str(each) for each in found.differences] == [
+        "record 2, the controller, the reply to checkScopeExists, OK: exists is None instead of True",
+        "record 4, the controller, the reply to createScope: OK came instead of UNAVAILABLE",
+        "record 6, the controller, the reply to createScope: ABORTED came instead of OK",
+    ]
+    async with fresh() as cluster:
+        assert (await replayed(records[:2], cluster, ignore=frozenset({"exists"}))).differences == []
+
+
+async def test_tokens_are_neither_compared_nor_shown() -> None:
+    asked = ask("getDelegationToken", STREAM)
+    records = one_by_one((asked, reply("getDelegationToken", m.DelegationToken(delegationToken="a-secret"))))
+    async with fresh() as cluster:
+        assert (await replayed(records, cluster)).differences == []
+        cluster.faults.add("rpc = getDelegationToken", do={"status": "ABORTED"})
+        (difference,) = (await replayed(records, cluster)).differences
+    assert "a-secret" not in "\n".join(report(difference))
+
+
+def state_polls(*states: int) -> list[Record]:
+    request = m.TxnRequest(streamInfo=STREAM, txnId=txn(FIRST))
+    answers = [reply("checkTransactionState", m.TxnState(state=each)) for each in states]
+    return one_by_one(*((ask("checkTransactionState", request), each) for each in answers))
+
+
+async def test_a_state_that_is_passed_through_is_polled_and_not_compared() -> None:
+    state = m.TxnState
+    async with fresh() as cluster:
+        cluster.faults.add("rpc = checkTransactionState", every=1, do={"answer": {"state": "COMMITTED"}}, name="late")
+        cluster.faults.add("rpc = checkTransactionState", nth=(2, 3), do={"answer": {"state": "COMMITTING"}})
+        # The first is quicker than in the trace; the second is asked three times.
+        found = await replayed(state_polls(state.COMMITTING, state.COMMITTED), cluster)
+        assert [str(each) for each in found.differences] == []
+        decided = [each.rule for each in cluster.faults.decisions]
+        assert decided[-1] == "late"
+        cluster.faults.clear()
+        cluster.faults.add("rpc = checkTransactionState", do={"answer": {"state": "COMMITTING"}})
+        found = await replayed(state_polls(state.COMMITTED), cluster, timeout_s=0.1)
+    assert [str(each) for each in found.differences] == [
+        "record 2, the controller, the reply to checkTransactionState: COMMITTING came instead of COMMITTED"
+    ]
+
+
+async def test_the_wait_for_an_answer_is_limited() -> None:
+    records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
+    async with fresh() as cluster:
+        cluster.faults.add("rpc = createScope", do="drop")
+        found = await replayed(records, cluster, timeout_s=0.05)
+    assert [str(each) for each in found.differences] == [
+        "record 2, the controller, the reply to createScope: OK was expected, but none came within 0.05 s"
+    ]
+
+
+@pytest.mark.parametrize("answer", [(), (reply("createScope", status="CANCELLED"),)], ids=["the end", "given up"])
+async def test_a_call_without_an_answer_in_the_trace_is_made_and_given_up(answer: tuple[Call, ...]) -> None:
+    async with fresh() as cluster:
+        cluster.faults.add("rpc = createScope", do="drop")
+        found = await replayed(trace(ask("createScope", scope("a")), *answer), cluster)
+    assert (found.calls, found.differences) == (1, [])
+
+
+def together(count: int) -> list[Record]:
+    """Calls that are all made before the first answer."""
+    numbers = range(1, count + 1)
+    made = [ask("createScope", scope(f"scope-{number}"), number) for number in numbers]
+    return trace(*made, *(reply("createScope", number=number) for number in reversed(numbers)))
+
+
+async def test_calls_that_were_in_flight_together_are_so_again() -> None:
+    async with fresh() as cluster:
+        cluster.faults.add("rpc = createScope", do="hold", name="held")
+        async with asyncio.TaskGroup() as tasks:
+            replaying = tasks.create_task(replayed(together(3), cluster))
+            await cluster.faults.wait_held("held", 3)
+            cluster.faults.release("held")
+        assert replaying.result().differences == []
+
+
+async def test_calls_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.traces.calls._MOST_OPEN", 2)
+    async with fresh() as cluster:
+        found = await replayed(together(3), cluster)
+    (difference,) = found.differences
+    assert difference.number == 6
+    assert difference.why == "it was given up, because more than 2 calls were in flight"
+
+
+async def test_records_that_are_no_calls_are_left_out() -> None:
+    records = trace(b"{}", ask("createScope", scope("a")), reply("createScope"), Call(9, "makeTea"))
+    async with fresh() as cluster:
+        found = await replayed(records, cluster)
+    assert (found.calls, found.differences) == (1, [])
+    assert [str(each) for each in found.left_out] == [
+        "record 1: 2 bytes that are not a call",
+        "record 4: the controller has no method 'makeTea'",
+    ]
+
+
+async def test_a_controller_that_is_not_there_is_named() -> None:
+    records = one_by_one((ask("createScope", scope("a")), reply("createScope")))
+    async with fresh() as cluster:
+        with pytest.raises(ConnectionError, match=r"no connection to the controller at 127\.0\.0\.1:1: Connection ref"):
+            await drive(records, *cluster.stores[0].address, controller=("127.0.0.1", 1))
+
+
+async def test_a_client_that_does_more_than_the_trace_has_reaches_the_cluster_behind_it(tmp_path: Path) -> None:
+    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
+        await program(tap.controller_uri)
+    async with fresh() as cluster:
+        (store,), controller = cluster.stores, Endpoint.parse(cluster.controller_uri)
+        records = read_all(tmp_path / "run.wtrace")
+        async with TraceServer(
+            records, mode="match", missing="pass", upstream=store.address, upstream_controller=controller
+        ) as server:
+            uri = str(await server.start_controller(records))
+            await program(uri)
+            assert server.problems == []
+            async with connect(uri) as pravega:
+                await pravega.controller.create_scope("more")
+                await pravega.controller.create_stream("more", "orders", segments=1)
+                async with pravega.transaction_writer("more", "orders") as writer, writer.begin() as transaction:
+                    await transaction.write(b"milk", routing_key="table 1")
+            assert [each for each in server.problems if each.refusal] == []
+        async with (
+            connect(cluster.controller_uri) as pravega,
+            pravega.event_reader("more", "orders", from_="head") as events,
+        ):
+            assert (await anext(events)).data == b"milk"
