@@ -1,6 +1,6 @@
 """Routes for reader groups: their readers, and the position and the lag in each segment.
 
-A group keeps its state in a stream (clients in Java, and this package's) or in a table (clients in Rust and Python).
+A group keeps its state in a stream (clients in Java) or in a table (clients in Rust and Python).
 Tables of groups are known to stores only: those of stores in other processes are not listed, but can be asked for by
 name.
 
