@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
@@ -74,7 +74,7 @@ class GroupLog:
 
     def __init__(self, cluster: Cluster, locations: Locations, scope: str, group: str, *, recovers: bool) -> None:
         """locations: used for the stream. recovers: used by a reader, which retries for longer than a call."""
-        self.facts: Final = {"stream": f"{scope}/{_PREFIX}{group}"}
+        self.facts: Final[Mapping[str, Any]] = {"stream": f"{scope}/{_PREFIX}{group}"}
         self.watched: set[WatchedCheckpoint] = set()
         self._cluster = cluster
         self._locations = locations

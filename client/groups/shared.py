@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
@@ -42,7 +42,9 @@ GroupForm = Literal["java", "rust"]
 class GroupStore(Protocol):
     """Where a group's state is kept. Its methods raise NoSuchStream or SegmentMissing if it is not kept there."""
 
-    facts: Final[Mapping[str, str]]
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Where the state is, for errors."""
 
     async def fetch(self) -> GroupState | None:
         """Returns the newest state; None if no client has written the first one."""
@@ -92,7 +94,7 @@ class SharedGroup:
         return self._stores[self.form or "java"]
 
     @property
-    def facts(self) -> Mapping[str, str]:
+    def facts(self) -> Mapping[str, Any]:
         """Where the state is, for errors."""
         return self._store.facts
 

@@ -12,9 +12,9 @@ Refused: entries that do not belong to a reader group (ProtocolViolation). Follo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations, SegmentRequests
@@ -59,7 +59,7 @@ class GroupTable:
     def __init__(self, cluster: Cluster, locations: Locations, scope: str, group: str, *, recovers: bool) -> None:
         """locations: used for the table. recovers: used by a reader, which retries for longer than a call."""
         segment = segment_name(scope, f"{group}_kvtable", 0, 0)
-        self.facts: Final = {"segment": segment}
+        self.facts: Final[Mapping[str, Any]] = {"segment": segment}
         self._scope = scope
         self._group = group
         self._controller = cluster.controller
