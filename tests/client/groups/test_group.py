@@ -515,16 +515,17 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
                 assert numbers(await take(first, 10)) == list(range(10))
 
 
-async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group() -> None:
-    """As the Java client's does."""
-    mine = "prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/reader-group:g,READ_UPDATE"
+@pytest.mark.parametrize(("form", "own"), [("java", "reader-group:g"), ("rust", "stream:g_kvtable")])
+async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group(form: GroupForm, own: str) -> None:
+    """As the official clients' do."""
+    mine = f"prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/{own},READ_UPDATE"
     accounts = Accounts(["ann:secret:prn::*,READ_UPDATE", f"bob:secret:{mine}"])
     async with MockCluster(
         watched=False, auth_key=KEY, authority=Authority(accounts, key=KEY, now_s=time.time)
     ) as mock:
         async with client(mock, username="ann", password="secret") as pravega:
             await fill(pravega, 10)
-            await group(pravega).open()
+            await group(pravega, shared_with=form).open()
         async with client(mock, username="bob", password="secret") as pravega:
             async with group(pravega) as shared, shared.reader("r") as reader:
                 assert numbers(await take(reader, 10)) == list(range(10))
