@@ -95,7 +95,9 @@ class ClientSettings(BaseModel):
     """
 
     # Rejected input is never shown: it may be a password, or a token under a misspelt name.
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", defer_build=True, populate_by_name=True, hide_input_in_errors=True
+    )
 
     max_connections_per_store: int = Field(default=10, ge=1)
     pool_policy: PoolPolicy = "fewest_flows"

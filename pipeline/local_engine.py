@@ -45,6 +45,8 @@ _PROCESS_BYTES: Final = 8 << 20
 _MEMORY: Final = "1GB"
 """DuckDB's limit, in each process."""
 _ROWS_AT_ONCE: Final = 8192
+_PACKED_AT_ONCE: Final = 16
+"""Rows with nothing but bytes, each of which may be many rows of another table."""
 
 
 class ProcessDied(RuntimeError):
@@ -298,7 +300,9 @@ def _map(
     from pyarrow.parquet import ParquetWriter
 
     with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:
-        for batch in step(_counted(database.sql(sql).to_arrow_reader(_ROWS_AT_ONCE), tell)):
+        rows = database.sql(sql)
+        at_once = _PACKED_AT_ONCE if rows.types == ["BLOB"] else _ROWS_AT_ONCE
+        for batch in step(_counted(rows.to_arrow_reader(at_once), tell)):
             into.write_batch(batch)
 
 

@@ -25,7 +25,7 @@ SETTINGS: Final = ConfigDict(
     frozen=True,
     extra="forbid",
     hide_input_in_errors=True,  # the input may contain a key
-    use_attribute_docstrings=True,
+    defer_build=True,  # most models are never used; not for bodies of HTTP requests: FastAPI warns then
 )
 """The configuration of all models of settings."""
 

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Protocol
 
-from segstore.wire.trace import Direction
+from segstore.wire.trace import SMALL_BYTES, Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,14 +77,28 @@ class TraceRecorder(ABC):
 
     def received(self, connection: int, data: Buffer) -> None:
         """Records bytes sent by the client, in any pieces; they are copied."""
-        if self._writer.add(self._clock(), connection, 0, data):
+        if len(data) >= SMALL_BYTES:
+            self._add(connection, 0, data)
+        elif self._writer.add(self._clock(), connection, 0, data):
             self.take_block()
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         """Records bytes sent by the store, as consecutive buffers; they are copied."""
         for part in parts:
-            if self._writer.add(self._clock(), connection, 1, part):
+            if len(part) >= SMALL_BYTES:
+                self._add(connection, 1, part)
+            elif self._writer.add(self._clock(), connection, 1, part):
                 self.take_block()
+
+    def _add(self, connection: int, direction: int, data: Buffer) -> None:
+        """Records many bytes; those for which this block has no room begin the next one."""
+        writer, now = self._writer, self._clock()
+        if len(data) > (room := writer.room(connection, direction)):
+            writer.add(now, connection, direction, memoryview(data)[:room])
+            self.take_block()
+            data = memoryview(data)[room:]
+        if writer.add(now, connection, direction, data):
+            self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
         """Records that a connection ended. by: REQUEST if the client ended it, REPLY if the store did."""

@@ -26,7 +26,6 @@ from segstore.wire.trace import SECRET_CODES, Direction, Metadata, TraceWriter, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from segstore.wire import Buffer
     from segstore.wire.trace import Pending, Record
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
@@ -35,8 +34,7 @@ _BLOCK_BYTES: Final = 1024 * 1024
 _SPARE_BYTES: Final = 64 * 1024
 _BLOCKS: Final = 16
 """The least number of blocks that can be kept; fewer of small frames, which take several times their bytes."""
-_RECORD_BYTES: Final = 26
-"""What a record takes beside its data: its columns."""
+_MOST_FREE: Final = 2
 _PART_BYTES: Final = 400
 """What the objects of a block take, for each run of rows and each piece of data."""
 _NEVER_NS: Final = 1 << 62
@@ -63,7 +61,7 @@ class _Block:
         self.first = first
         self.pending: Pending | None = pending
         self.memory = memory
-        self.size = own + _RECORD_BYTES * pending.records + (0 if memory is None else len(memory))
+        self.size = own + sum(each.size for each in pending.rows) + (0 if memory is None else len(memory))
         self.size += _PART_BYTES * (len(pending.rows) + len(pending.data))
 
 
@@ -93,7 +91,7 @@ class Traffic(TraceRecorder):
         block_bytes = min(_BLOCK_BYTES, max_bytes // _BLOCKS)
         self._memory_bytes = block_bytes + min(_SPARE_BYTES, block_bytes)
         self._memory = bytearray(self._memory_bytes)
-        self._spare: bytearray | None = None
+        self._free: list[bytearray] = []
         writer = TraceWriter(
             make_mark(os.urandom(8)),
             Metadata(WIRE_VERSION, recorder),
@@ -129,16 +127,11 @@ class Traffic(TraceRecorder):
         if len(self._closed) > _MOST_CLOSED:
             self.peers.pop(self._closed.popleft(), None)
 
-    def received(self, connection: int, data: Buffer) -> None:
-        if not self._writer.has_room(len(data)):
-            self.take_block()
-        super().received(connection, data)
-
     def take_block(self) -> None:
         """Keeps the pending records; few of them without the memory that they are in, which is then used again."""
         others: bytearray | None = None
-        if not self._writer.has_room(self._memory_bytes // 2):
-            others, self._spare = self._spare or bytearray(self._memory_bytes), None
+        if self._writer.room() < self._writer.block_bytes // 2:
+            others = self._free.pop() if self._free else bytearray(self._memory_bytes)
         pending = self._writer.take_pending(others)
         if pending is None:
             return
@@ -158,7 +151,8 @@ class Traffic(TraceRecorder):
     def _discard(self, block: _Block) -> None:
         self._bytes -= block.size
         block.pending = None
-        self._spare = block.memory or self._spare
+        if block.memory is not None and len(self._free) < _MOST_FREE:
+            self._free.append(block.memory)
 
     def _redacted(self, frame: bytes, whole: bool) -> bytes:
         if whole and frame.startswith(_CODE):

@@ -321,6 +321,12 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert {"decode", "encode", "explain", "serve"} <= set(result.output.split())
 
 
+def test_a_misspelt_command_is_answered_with_a_similar_one_of_any_module() -> None:
+    result = run("serv")
+    assert result.exit_code == 2
+    assert "Did you mean 'serve'?" in result.output
+
+
 def test_it_runs_as_a_module_and_says_its_version() -> None:
     done = run_process("--version")
     assert (done.returncode, done.stdout.decode()) == (0, f"segstore, version {__version__}, codec {codec_backend}\n")
@@ -329,7 +335,7 @@ def test_it_runs_as_a_module_and_says_its_version() -> None:
 def test_looking_at_a_frame_loads_no_server() -> None:
     program = (
         "import sys; from segstore.cli.commands import main; main(['decode', '-'], standalone_mode=False); "
-        "print(sorted({'pydantic', 'uvloop', 'asyncio', 'segstore.server'} & sys.modules.keys()))"
+        "print(sorted({'pydantic', 'uvloop', 'asyncio', 'segstore.server', 'segstore.cli.ctl'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", program], input=HELLO, capture_output=True, timeout=30, check=False)
     assert done.stdout.decode().splitlines() == ["HELLO high_version=17 low_version=5", "[]"]

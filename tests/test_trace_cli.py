@@ -157,6 +157,14 @@ def test_convert_there_and_back_changes_nothing(trace: Path, tmp_path: Path) -> 
     assert run("diff", trace, again).output == ""
 
 
+def test_a_link_that_names_itself_is_replaced_by_the_output(trace: Path, tmp_path: Path) -> None:
+    link = tmp_path / "b.jsonl"
+    link.symlink_to(link)
+    run("convert", trace, link)
+    assert not link.is_symlink()
+    assert run("diff", trace, link).output == ""
+
+
 def test_convert_redacts_on_request(trace: Path, tmp_path: Path) -> None:
     run("convert", trace, tmp_path / "b.jsonl", "--redact")
     assert "secret" not in (tmp_path / "b.jsonl").read_text()

@@ -1,4 +1,7 @@
-"""MkDocs hook: puts CONTRIBUTING.md and CHANGELOG.md of the repository's root on the site, as pages of docs/project."""
+"""MkDocs hook: puts CONTRIBUTING.md and CHANGELOG.md on the site, as pages of docs/project, and imports all commands.
+
+The plugin for the page of the command line documents those that are imported.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,16 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from segstore.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Imports the commands."""
+    main.load_all()
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,15 @@ def sizes(python: Path) -> dict[str, int]:
     return {name: size for name, size in found.items() if name not in ("pip", "setuptools")}
 
 
+def required_by(python: Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns, for each installed distribution, those that require it on this machine."""
+    pip = (python, "-m", "pip", "--disable-pip-version-check", "show")
+    shown = subprocess.run((*pip, *names), check=True, capture_output=True, text=True).stdout
+    fields = [line.partition(": ")[::2] for line in shown.splitlines()]
+    found = {field: [value for name, value in fields if name == field] for field in ("Name", "Required-by")}
+    return dict(zip(found["Name"], found["Required-by"], strict=True))
+
+
 def import_ms(python: Path, module: str) -> float:
     """Returns the CPU time of a process that imports a module."""
 
@@ -91,7 +101,9 @@ def serve_ms(python: Path) -> float:
 def page(python: Path) -> str:
     """Returns the page with everything measured."""
     found = sorted(sizes(python).items(), key=lambda each: -each[1])
-    rows = [f"| {name} | {size / MB:.1f} | {PAYS_FOR.get(name, 'required by others')} |" for name, size in found]
+    whose = required_by(python, (name for name, _ in found))
+    uses = {name: PAYS_FOR.get(name) or f"required by {whose[name]}" for name, _ in found}
+    rows = [f"| {name} | {size / MB:.1f} | {uses[name]} |" for name, size in found]
     cpu = [
         ("the interpreter alone", import_ms(python, "sys"), "–"),
         ("`import segstore.wire`", import_ms(python, "segstore.wire"), "80"),

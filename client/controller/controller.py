@@ -58,7 +58,7 @@ class TableConfig(BaseModel):
     rollover_bytes: rollover size of the segments' storage; 0 for the server's default. Controllers always return 0.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     partitions: int = Field(default=1, ge=1, le=(1 << 31) - 1)
     primary_key_bytes: int = Field(ge=1)

@@ -57,15 +57,16 @@ async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int,
     """
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
 
-        async def check(name: str, offset: int) -> None:
+        async def end_of(name: str) -> int | None:
             with suppress(SegmentMissing):
-                end = (await requests.info(name)).write_offset
-                if offset > end:
-                    raise CutError(
-                        f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name
-                    )
+                return (await requests.info(name)).write_offset
+            return None
 
-        await asyncio.gather(*[check(name_of(scope, stream, each), offset) for each, offset in cut.items()])
+        names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
+        ends = await asyncio.gather(*map(end_of, names))
+    for (name, offset), end in zip(names.items(), ends, strict=True):
+        if end is not None and offset > end:
+            raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name)
 
 
 class _Turn(NamedTuple):

@@ -115,13 +115,12 @@ class Analysis:
     @cached_property
     def frames(self) -> Table:
         """The frames: `FRAME_COLUMNS` and `life`."""
-        packed = "SELECT frames FROM {written} WHERE frames IS NOT NULL"
-        return self._engine.mapped(self._sql(packed), steps.frames, steps.FRAMES)
+        return self._unpacked("frames", steps.FRAMES)
 
-    @property
+    @cached_property
     def exchanges(self) -> Table:
         """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
-        return self._sql(steps.EXCHANGES)
+        return self._sql(steps.ALL_EXCHANGES, exchanges=self._unpacked("exchanges", steps.EXCHANGES))
 
     @property
     def violations(self) -> Table:
@@ -135,6 +134,10 @@ class Analysis:
         tails = self._engine.mapped(ends, steps.tails, steps.VIOLATIONS)
         both = "SELECT * FROM {found} UNION ALL SELECT * FROM {tails}"
         return self._engine.statement(both, found=found, tails=tails)
+
+    def _unpacked(self, column: str, schema: pa.Schema) -> Table:
+        packed = self._sql(f"SELECT {column} FROM {{written}} WHERE {column} IS NOT NULL")
+        return self._engine.mapped(packed, steps.unpacked, schema)
 
     def _sql(self, text: str, **tables: Table) -> Table:
         return self._engine.statement(text, written=self.written, **tables)

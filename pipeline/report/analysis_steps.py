@@ -3,7 +3,9 @@
 `follow` runs over partitions that have whole connections, sorted by `ORDER`. Its result has the rows of several tables,
 each in a column of its own: the frames themselves, with the life of their connection; exchanges; exchanges that
 a later set-up of their writer may still cover, and those set-ups, which may be on other connections; violations; and
-append blocks with bytes after their events, which `tails` checks.
+append blocks with bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are
+packed: a value is a compressed Arrow stream of many rows, so that engines copy and store bytes instead of rows. The
+step `unpacked` makes them rows again.
 
 Invariant: a task holds one connection at a time, and of it what `segstore.pipeline.report.connection` holds, beside a
 few batches. SQL here reads persisted rows, each table once.
@@ -26,8 +28,8 @@ from segstore.pipeline.trace.columns import Column, ColumnType, select
 ORDER: Final = ("connection", "file", "block", "record")
 """The order of rows in a partition. The number comes first because Spark compares eight bytes before anything else."""
 
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _TABLES: Final = {
-    "exchange": EXCHANGE_COLUMNS,
     "uncovered": EXCHANGE_COLUMNS,
     "set_up": SetUp._fields,
     "violation": VIOLATION_COLUMNS,
@@ -48,10 +50,15 @@ def _columns(names: Iterable[str]) -> tuple[Column, ...]:
 WRITTEN: Final = pa.schema(
     [
         *(pa.field(table, pa.struct(arrow_schema(_columns(_TABLES[table])))) for table in _TABLES),
+        pa.field("exchanges", pa.binary()),
         pa.field("frames", pa.binary()),
     ]
 )
-"""The columns of the result of `follow`: each has the rows of a table, and is null in the rows of the others."""
+"""The columns of the result of `follow`: each has the rows of a table, and is null in the rows of the others.
+
+exchanges, frames: Arrow streams of `EXCHANGES` and `FRAMES`.
+"""
+EXCHANGES: Final = arrow_schema(_columns(EXCHANGE_COLUMNS))
 FRAMES: Final = arrow_schema(_columns((*FRAME_COLUMNS, "life")))
 VIOLATIONS: Final = arrow_schema(_columns(VIOLATION_COLUMNS))
 
@@ -71,7 +78,7 @@ def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 life = Life(life.life + 1, found)
             life.see(row)
             lives.append(life.life)
-        yield _batch("frames", pa.array([_packed(batch.append_column("life", pa.array(lives, pa.int32())))]))
+        yield _batch("frames", _packed(batch.append_column("life", pa.array(lives, pa.int32()))))
         yield from _taken(found)
     yield from _ended(life, found)
     yield from _taken(found, 1)
@@ -84,30 +91,33 @@ def _ended(life: Life, found: Found) -> Iterator[pa.RecordBatch]:
 
 def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
     """Takes out the tables that have at least `least` rows."""
+    if len(found.exchanges) >= least:
+        columns = map(pa.array, zip(*found.exchanges, strict=True), EXCHANGES.types)
+        yield _batch("exchanges", _packed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES)))
+        found.exchanges.clear()
     rows: list[Any]
     for table, rows in (
-        ("exchange", found.exchanges),
         ("uncovered", found.uncovered),
         ("set_up", found.set_ups),
         ("violation", found.violations),
         ("tail", found.tails),
     ):
         if len(rows) >= least:
-            types = (field.type for field in WRITTEN.field(table).type)
-            columns = list(map(pa.array, zip(*rows, strict=True), types))
-            yield _batch(table, pa.StructArray.from_arrays(columns, fields=list(WRITTEN.field(table).type)))
+            fields = list(WRITTEN.field(table).type)
+            columns = map(pa.array, zip(*rows, strict=True), (field.type for field in fields))
+            yield _batch(table, pa.StructArray.from_arrays(list(columns), fields=fields))
             rows.clear()
 
 
-def _packed(batch: pa.RecordBatch) -> bytes:
+def _packed(batch: pa.RecordBatch) -> pa.Array:
     out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batch.schema) as stream:
+    with pa.ipc.new_stream(out, batch.schema, options=_COMPRESSED) as stream:
         stream.write_batch(batch)
-    return bytes(out.getvalue())
+    return pa.array([bytes(out.getvalue())])
 
 
-def frames(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Unpacks frames: batches have the column `frames` of the result of `follow`, without nulls."""
+def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Unpacks rows: batches have the column `exchanges` or `frames` of the result of `follow`, without nulls."""
     for batch in batches:
         for packed in batch.column(0):
             yield from pa.ipc.open_stream(packed.as_buffer())
@@ -123,8 +133,8 @@ _WINDOW: Final = "PARTITION BY {}, {}, {} ORDER BY {} DESC, {} DESC ROWS UNBOUND
     *(f"ifnull(uncovered.{name}, set_up.{name})" for name in ("writer_id", "segment", "file", "block", "record"))
 )
 
-EXCHANGES: Final = f"""
-SELECT exchange.* FROM {{written}} WHERE exchange IS NOT NULL
+ALL_EXCHANGES: Final = f"""
+SELECT * FROM {{exchanges}}
 UNION ALL
 SELECT {", ".join(_STATUS if name == "status" else f"uncovered.{name}" for name in EXCHANGE_COLUMNS)}
 FROM (
@@ -132,7 +142,10 @@ FROM (
   FROM {{written}} WHERE uncovered IS NOT NULL OR set_up IS NOT NULL)
 WHERE uncovered IS NOT NULL
 """
-"""All exchanges. An append is covered if the store reported its number after a later set-up of its writer."""
+"""All exchanges. An append is covered if the store reported its number after a later set-up of its writer.
+
+{exchanges}: those that were packed.
+"""
 
 ENDS: Final = """
 SELECT tail.*, substring(f.frame, 25 + CAST(tail.whole_bytes AS INT), 8) AS head FROM {written} JOIN {blocks} AS f

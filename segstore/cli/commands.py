@@ -1,7 +1,8 @@
 """The command line: the group `segstore`, its commands for frames, and `verify`. The other commands are in the modules
 beside this one.
 
-Invariant: what a command needs is imported when it runs, so decoding a frame does not load a server.
+Invariant: a command's module is imported when it is named, and what it needs when it runs, so decoding a frame does not
+load a server.
 Exit status: 0; 1 for bad input, with a line on standard error that says where; 2 for wrong options, in one sentence.
 Delegation tokens are printed by `--json`, whose lines are input for `encode`, and otherwise only on request.
 """
@@ -12,29 +13,61 @@ import io
 import os
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from segstore import __version__
-from segstore.cli.ctl import ctl
-from segstore.cli.pipeline import pipeline
-from segstore.cli.pravega import admin, consume, produce
-from segstore.cli.replay import diff_stores, explore, replay
-from segstore.cli.serve import serve
-from segstore.cli.tap import tap
-from segstore.cli.terminal import Renamed, check_texts, echo, echo_raw, error_text, log_plainly, writing_output
-from segstore.cli.trace import trace
+from segstore.cli.terminal import PORT, Renamed, check_texts, echo, echo_raw, error_text, log_plainly, writing_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from segstore.wire.inspect import Form, Piece
 
+_MODULES: Final = {
+    "serve": "serve",
+    "ctl": "ctl",
+    "produce": "pravega",
+    "consume": "pravega",
+    "admin": "pravega",
+    "trace": "trace",
+    "replay": "replay",
+    "diff-stores": "replay",
+    "explore": "replay",
+    "tap": "tap",
+    "pipeline": "pipeline",
+}
+"""The modules of the commands that are not declared here."""
+
 
 class _OneSentence(click.Group):
     """A group that reports wrong options and errors of the system in one sentence, without the usage."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _MODULES:
+            self._load(cmd_name)
+        elif cmd_name not in self.commands:
+            self.load_all()  # for the suggestion of a similar name
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            check_texts(command)
+        return command
+
+    def load_all(self) -> None:
+        """Imports the modules of all commands, which are then in `commands`."""
+        for name in _MODULES:
+            self._load(name)
+
+    def _load(self, name: str) -> None:
+        if name not in self.commands:
+            module = import_module(f"segstore.cli.{_MODULES[name]}")
+            self.add_command(getattr(module, name.replace("-", "_")))
 
     def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
@@ -104,10 +137,6 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 )  # fmt: skip
 def main() -> None:
     """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
-
-
-for _each in (serve, ctl, produce, consume, admin, trace, replay, diff_stores, explore, tap, pipeline):
-    main.add_command(_each)
 
 
 _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
@@ -226,7 +255,7 @@ def encode(source: Any, form: Form) -> int:
 
 
 @main.command(short_help="Write a Wireshark dissector.")
-@click.option("--port", type=click.IntRange(0, 65535), default=12345, show_default=True, help="Port of the store.")
+@click.option("--port", type=PORT, default=12345, show_default=True, help="Port of the store.")
 def dissector(port: int) -> None:
     """Write a Wireshark dissector of the protocol, in Lua, to standard output.
 
@@ -265,6 +294,3 @@ def verify(folder: Path) -> int:
     for fault in faults:
         echo(fault, err=True)
     return 1 if faults else 0
-
-
-check_texts(main)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import MAX_WAIT_S, Finite, echo
+from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,9 +98,6 @@ def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | No
     return pace
 
 
-_PORT = click.IntRange(0, 65535)
-
-
 def timeout_option(help_text: str) -> Callable[[F], F]:
     """`--timeout-s`: how long a command waits for a reply."""
     positive = Finite(0, MAX_WAIT_S, min_open=True)
@@ -150,7 +147,7 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 @click.option(
     "--port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     default=12345,
     show_default=True,
     help="As a server: port to listen on; 0 picks a free one.",
@@ -158,13 +155,13 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 @click.option(
     "--controller-port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     help="As a server: also serve a controller that knows the streams that the trace names.",
 )
 @click.option(
     "--http-port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
 )
 @click.option(

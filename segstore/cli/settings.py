@@ -13,6 +13,8 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, get_origin
 
@@ -125,10 +127,27 @@ class BadSetting(ValueError):
     """An invalid value; the text is one sentence with its source."""
 
 
+@cache
+def _docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """The docstrings of a model's fields, by name, parsed from its source when help is shown: they are not kept at run
+    time, and pydantic would parse them at every start."""
+    import ast
+    import inspect
+
+    declared = ast.parse(inspect.getsource(model)).body[0]
+    assert isinstance(declared, ast.ClassDef)
+    return {
+        ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
+        for field, text in pairwise(declared.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
 class Setting(NamedTuple):
-    """A setting. path: the field names that lead to it from `ServeSettings`."""
+    """A setting. model: declares its field. path: the field names that lead to it from `ServeSettings`."""
 
     name: str
+    model: type[BaseModel]
     path: tuple[str, ...]
     field: FieldInfo
 
@@ -147,7 +166,7 @@ class Setting(NamedTuple):
 
     @property
     def description(self) -> str:
-        return " ".join((_HELP.get(self.name) or self.field.description or "").split())
+        return " ".join((_HELP.get(self.name) or _docstrings(self.model)[self.path[-1]]).split())
 
     @property
     def help(self) -> str:
@@ -233,17 +252,19 @@ def _said(error: ValidationError) -> str:
     return text[0].lower() + text[1:]
 
 
-def _fields(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+def _fields(
+    model: type[BaseModel], path: tuple[str, ...] = ()
+) -> Iterator[tuple[type[BaseModel], tuple[str, ...], FieldInfo]]:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _fields(field.annotation, (*path, name))
         else:
-            yield (*path, name), field
+            yield model, (*path, name), field
 
 
 def groups() -> dict[str, list[Setting]]:
     """All settings, by group."""
-    fields = {path[-1]: (path, field) for path, field in _fields(ServeSettings)}
+    fields = {path[-1]: (model, path, field) for model, path, field in _fields(ServeSettings)}
     return {
         group: [Setting(name, *fields[_FIELDS.get(name, name)]) for name in names.split()]
         for group, names in GROUPS.items()

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import Renamed
+from segstore.cli.terminal import PORT, Renamed
 
-_PORT = click.IntRange(0, 65535)
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
 
@@ -35,7 +34,7 @@ def _kept_bytes() -> int:
 @click.option(
     "--port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     default=0,
     show_default=True,
     help="Port for the first store; further stores get the next ones. 0 picks free ports.",
@@ -43,7 +42,7 @@ def _kept_bytes() -> int:
 @click.option(
     "--controller-port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     default=0,
     show_default=True,
     help="Port for the controller (gRPC); 0 picks a free one.",
@@ -51,7 +50,7 @@ def _kept_bytes() -> int:
 @click.option(
     "--http-port",
     metavar="PORT",
-    type=_PORT,
+    type=PORT,
     help="Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default.",
 )
 @click.option("--http-token-file", **_file("File with the token that requests to the HTTP port must carry."))

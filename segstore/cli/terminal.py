@@ -14,10 +14,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import click
 
+PORT: Final = click.IntRange(0, 65535)
 _LONGEST_LOGGED = 1_000
 MAX_WAIT_S = 1e6
 """The longest wait that an option sets: 11 days, which every timer of the system takes."""

@@ -16,6 +16,7 @@ import itertools
 import logging
 import mmap
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from segstore.server.recording import TraceRecorder
 from segstore.wire import MAX_FRAME_BYTES, WIRE_VERSION
 from segstore.wire.trace import (
     BLOCK_BYTES,
+    HEADER_BYTES,
     LONGEST_LINE,
     SECRET_CODES,
     SPARE_BYTES,
@@ -229,7 +231,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as there:
             yield there
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "xb", opener=_owners) as file:
@@ -272,6 +274,16 @@ def _owners(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _pages(size: int) -> mmap.mmap:
+    """Returns memory that starts at a page. Writing it past the system's cache takes less time with huge pages."""
+    if sys.platform != "linux":
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages uses small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
 class FileRecorder(TraceRecorder):
     """Records to a new file.
 
@@ -296,8 +308,8 @@ class FileRecorder(TraceRecorder):
     ) -> None:
         self.path = path
         self.failure: OSError | None = None
-        self._memory = mmap.mmap(-1, BLOCK_BYTES + SPARE_BYTES)  # page-aligned
-        self._columns = mmap.mmap(-1, mmap.PAGESIZE)
+        self._memory = _pages(BLOCK_BYTES + SPARE_BYTES)
+        self._columns = mmap.mmap(-1, mmap.PAGESIZE)  # the columns of a block end where it ends
         self._position = 0
         self._direct: int | None = None
         writer = TraceWriter(
@@ -307,6 +319,7 @@ class FileRecorder(TraceRecorder):
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
             memory=memoryview(self._memory),
+            columns=self._memory_of_columns,
         )
         super().__init__(writer, clock)
         try:
@@ -343,6 +356,13 @@ class FileRecorder(TraceRecorder):
     def take_block(self) -> None:
         self._write(self._writer.take_parts())
 
+    def _memory_of_columns(self, size: int) -> memoryview:
+        """Returns the end of the memory for columns, with room for a header and a filler before it."""
+        filled = len(self._writer.start()) + HEADER_BYTES + size
+        if filled + mmap.PAGESIZE > len(self._columns):
+            self._columns = mmap.mmap(-1, (filled // mmap.PAGESIZE + 2) * mmap.PAGESIZE)
+        return memoryview(self._columns)[len(self._columns) - size :]
+
     def _write(self, parts: list[Buffer]) -> None:
         if self._file is None or not any(parts):
             return
@@ -375,25 +395,22 @@ class FileRecorder(TraceRecorder):
     def _write_direct(self, file: io.FileIO, direct: int, parts: list[Buffer]) -> None:
         """Writes a block whose data is at the start of `_memory`, in whole pages, padded with filler blocks."""
         page, filler = mmap.PAGESIZE, self._writer.filler
-        *columns, data, padding = parts
-        size = sum(map(len, columns))
+        header, columns, data, padding = parts
+        size = len(header) + len(columns)
         first = filler(self._position, page)
         if first:
             self._write_all(file, [first])
-        head = [filler(size, page), *columns]
-        of_head = sum(map(len, head))
+        head = filler(size, page) + bytes(header)
         tail = bytes(padding) + filler(len(data) + len(padding), page)
         end = len(data) + len(tail)
         if end > len(self._memory):
             self._write_all(file, parts)
             return
-        if of_head > len(self._columns):
-            self._columns = mmap.mmap(-1, of_head)
-        self._columns.seek(0)
-        for part in head:
-            self._columns.write(part)
+        of_columns = len(self._columns) - len(columns)
+        start = of_columns - len(head)
+        self._columns[start:of_columns] = head
         self._memory[len(data) : end] = tail
-        pages: list[Buffer] = [memoryview(self._columns)[:of_head], memoryview(self._memory)[:end]]
+        pages: list[Buffer] = [memoryview(self._columns)[start:], memoryview(self._memory)[:end]]
         try:
             written = os.pwritev(direct, pages, self._position)
         except OSError as error:
@@ -404,6 +421,6 @@ class FileRecorder(TraceRecorder):
             self._direct = None
         os.lseek(file.fileno(), self._position + written, os.SEEK_SET)
         self._position += written
-        left = of_head + end - written
+        left = len(pages[0]) + end - written
         if left:
             self._write_all(file, [memoryview(b"".join(pages))[-left:]])

@@ -21,7 +21,7 @@ def plain_name(given: str) -> str:
     if given in (".", ".."):
         raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
     if found := _SEPARATORS.search(given):
-        raise ValueError(f"a name has no slashes, backslashes and control characters; this one has {found[0]!r}")
+        raise ValueError(f"a name has no slashes, backslashes or control characters; this one has {found[0]!r}")
     return given
 
 

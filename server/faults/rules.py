@@ -59,7 +59,7 @@ What = Literal["request", "reply"]
 
 
 class _Action(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @property
     def word(self) -> str:

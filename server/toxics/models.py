@@ -41,7 +41,7 @@ class _Toxic(BaseModel):
     store: the number of the store in its cluster, from 0. Default: all stores.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     type: str
     name: str = Field(default="", max_length=_MOST_NAME)

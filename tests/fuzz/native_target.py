@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import uuid
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import Pending
@@ -31,7 +30,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind
-from segstore.wire.trace.framing import marked, whole_frames
+from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
 
@@ -108,14 +107,18 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(murmur3_128_low, lambda: (pieces[0], number))
-    bounds = [0, *cuts, len(data)]
-    recorded = [(at, few, at % 2, data, *where) for at, where in enumerate(pairwise(bounds))]
+    bounds = [*cuts, len(data)]
+    recorded = b"".join(numbers(at, few + at % 2, stop) for at, stop in enumerate(bounds))
     if chance.random() < 0.2:
-        recorded[chance.randrange(len(recorded))] = chance.choice(((5, number, 0, data, 0, start), *ODD))
-    index = chance.randrange(len(recorded) + 2)
-    at = bounds[index] if index < len(bounds) and chance.random() < 0.9 else start
+        recorded = chance.choice((recorded[start % len(recorded) :], numbers(5, few - 4, start), *ODD))
+    index = chance.randrange(len(bounds) + 2)
+    at = bounds[index - 1] if 0 < index <= len(bounds) and chance.random() < 0.9 else start
     most = chance.choice((64, 1 << 24, number))
-    both(whole_frames, lambda: (data, recorded, index, at, few, most, marked(data[:few]), {few: None}))
+    both(whole_frames, lambda: (data, recorded, index, at, most, marked(data[:few]), {few: None}))
+    runs, rows = chance.choice((recorded, numbers(1, 2, few))), chance.choice((9, few))
+    both(frames_into, lambda: (bytearray(26 * 9), rows, few // 2, 7, runs, bytes(4 * few)))
+    both(copy_into, lambda: (memoryview(bytearray(len(data) + 9)), start % 9, pieces[0]))
+    both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
     for call, seen in zip((tell_stored, behind(tell_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
         call(items, lambda problem, seen=seen: seen.append(type(problem)))

@@ -108,6 +108,24 @@ def test_what_is_done_grows_while_traces_are_read_and_connections_followed(tmp_p
         assert list(running.rows(mapped)) == sorted(running.rows(rows))
 
 
+def test_packed_rows_are_taken_a_few_at_a_time(tmp_path: Path) -> None:
+    """So memory is bounded: each may be ten thousand rows."""
+    import pyarrow as pa
+
+    seen: list[int] = []
+
+    def step(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            seen.append(batch.num_rows)
+            yield batch
+
+    with engine(tmp_path / "work", 0) as running:
+        packed = running.statement("SELECT CAST('ten thousand' AS BLOB) AS rows FROM range(1000)")
+        mapped = running.mapped(packed, step, pa.schema({"rows": pa.binary()}))
+        assert sum(seen) == len(list(running.rows(mapped))) == 1000
+        assert max(seen) <= local_engine._PACKED_AT_ONCE
+
+
 def schema(table: LocalTable) -> Any:
     from pyarrow.dataset import dataset
 
@@ -156,9 +174,9 @@ def at_work(folder: Path) -> Iterator[tuple[LocalEngine, list[BaseException]]]:
 
 
 def test_a_process_that_is_killed_ends_the_work_with_a_sentence(tmp_path: Path) -> None:
-    with at_work(tmp_path / "work") as (running, ended):
+    with at_work(tmp_path / "work") as (_, ended):
         os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-        while running.done():
+        while not ended:  # not until nothing is done: the other process counts until it is terminated
             time.sleep(0.01)
     (error,) = ended
     assert isinstance(error, ProcessDied)

@@ -88,6 +88,21 @@ def test_memory_of_discarded_records_is_used_again_without_changing_what_is_read
     assert [each for each, _ in kept.records()] == list(range(kept.first, kept.last + 1))
 
 
+def test_reads_that_are_larger_than_a_block_fill_one_block_after_the_other() -> None:
+    kept = traffic(4 * MIB)
+    number = kept.opened()
+    frames = [encode(append(each, bytes((each % 251,)) * 1_000)) for each in range(700)]
+    for _ in range(10):
+        kept.received(number, b"".join(frames))
+        kept.sent(number, [encode(KeepAlive()) * 500])
+    assert kept.flush() == 1 + 10 * (700 + 500)
+    found = [each for _, each in kept.records() if each.direction is Direction.REQUEST]
+    assert all(each.kind is RecordKind.FRAME for each in found)
+    wanted = frames * 10
+    assert [each.data for each in found] == wanted[len(wanted) - len(found) :]
+    assert 3 * MIB < sum(len(each.data) for each in found) < 4 * MIB
+
+
 def split(data: bytes) -> list[bytes]:
     frames = []
     while data:

@@ -17,11 +17,9 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +31,6 @@ ROOT: Final = Path(__file__).parent.parent.parent
 _PATIENCE_S: Final = 120.0
 _HOST: Final = "127.0.0.1"
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Standalone:
@@ -89,11 +80,11 @@ class Standalone:
             )
         return said
 
-    def _wait_for(self, found: Callable[[str], bool], said: Path) -> None:
+    def _wait_for(self, pattern: str, said: Path) -> str:
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
-            if found(said.read_text(errors="replace")):
-                return
+            if (found := re.search(pattern, said.read_text(errors="replace"))) is not None:
+                return found[0]
             if (status := self._processes[-1].poll()) is not None:
                 raise RuntimeError(f"{said.stem} ended with {status}:\n{said.read_text(errors='replace')[-3000:]}")
             time.sleep(0.05)
@@ -102,14 +93,13 @@ class Standalone:
     def __enter__(self) -> Standalone:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            port = _free_port()
             said = self._start(
                 "master",
                 "org.apache.spark.deploy.master.Master",
-                *("--host", _HOST, "--port", str(port), "--webui-port", "0"),
+                *("--host", _HOST, "--port", "0", "--webui-port", "0"),
             )
-            self.master = f"spark://{_HOST}:{port}"
-            self._wait_for(lambda text: "I have been elected leader" in text, said)
+            self.master = self._wait_for(rf"spark://{re.escape(_HOST)}:[0-9]+(?=\s)", said)
+            self._wait_for("I have been elected leader", said)
             for number in range(self._workers):
                 said = self._start(
                     f"worker{number}",
@@ -117,7 +107,7 @@ class Standalone:
                     *("--host", _HOST, "--port", "0", "--webui-port", "0", "--cores", str(self._cores)),
                     *("--memory", self._memory, "--work-dir", str(self._folder / f"work{number}"), self.master),
                 )
-                self._wait_for(lambda text: re.search("Successfully registered with master", text) is not None, said)
+                self._wait_for("Successfully registered with master", said)
         except BaseException:
             self.close()
             raise

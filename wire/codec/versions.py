@@ -175,9 +175,17 @@ class _Meaningless(_NotYet):
         return obj
 
 
+@cache
 def known_in(version: int) -> frozenset[int]:
-    """Returns the type codes that a server of the version decoded, without EVENT (0), which is never a frame."""
-    return _known(_checked(version))
+    """Returns the type codes that a server of the version decoded, without EVENT (0), which is never a frame.
+
+    Raises ValueError for an unsupported version.
+    """
+    if _checked(version) == WIRE_VERSION:
+        return frozenset(COMMANDS) - {append.Event.code}
+    ages = COMMANDS_SINCE.items()
+    known = {cls.code for cls, since in ages if since <= version <= COMMANDS_UNTIL.get(cls, WIRE_VERSION)}
+    return frozenset(known - {append.Event.code})
 
 
 def longest_frame_in(version: int) -> int:
@@ -193,7 +201,7 @@ def encode_as(command: Command, version: int) -> bytes:
     """
     limit = longest_frame_in(version)
     cls = type(command)
-    if cls is not Unknown and cls.code not in _known(version) and cls is not append.Event:
+    if cls is not Unknown and cls.code not in known_in(version) and cls is not append.Event:
         raise _unknown(cls.code, version)
     form = form_in(cls, version)
     if form is None:
@@ -231,7 +239,7 @@ def parse_as(code: int, body: Buffer | BodyStream, version: int) -> tuple[Comman
 
     Raises WireError: UnknownCommand for a code that the version did not have; ValueError for an unsupported version.
     """
-    if code not in _known(_checked(version)):
+    if code not in known_in(version):
         raise _unknown(code, version)
     cls = COMMANDS[code]
     stream = body if isinstance(body, BodyStream) else BodyStream(body)
@@ -248,15 +256,6 @@ def form_in(cls: type[Command], version: int) -> Nested | None:
         return None
     parts = _older(cls, cls.parts, _checked(version))
     return None if parts == cls.parts else Nested(cls, parts)
-
-
-@cache
-def _known(version: int) -> frozenset[int]:
-    if version == WIRE_VERSION:
-        return frozenset(COMMANDS) - {append.Event.code}
-    ages = COMMANDS_SINCE.items()
-    known = {cls.code for cls, since in ages if since <= version <= COMMANDS_UNTIL.get(cls, WIRE_VERSION)}
-    return frozenset(known - {append.Event.code})
 
 
 def _older(cls: type[Record], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:

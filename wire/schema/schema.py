@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import io
 import uuid
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import construct
 
@@ -136,8 +137,10 @@ def record(cls: type[R]) -> type[R]:
 
 
 def _layout(cls: type[Record], wire_order: tuple[str, ...]) -> None:
-    hints = get_type_hints(cls, include_extras=True)
-    notes = {name: get_args(hints[name])[1:] for name in cls.__struct_fields__}
+    # Not `get_type_hints`, which would evaluate what `Command` and `Record` annotate for each of their subclasses.
+    bases = [base for base in reversed(cls.__mro__) if issubclass(base, Record) and base.__struct_fields__]
+    hints = {name: hint for base in bases for name, hint in get_annotations(base, eval_str=True).items()}
+    notes = {name: hints[name].__metadata__ for name in cls.__struct_fields__}
     order = wire_order or cls.__struct_fields__
     if sorted(order) != sorted(cls.__struct_fields__):
         raise TypeError(f"{cls.__name__}: wire_order does not name each attribute once")

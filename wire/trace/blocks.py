@@ -37,9 +37,11 @@ import struct
 import sys
 import zlib
 from array import array
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.errors import WireError
+from segstore.wire.trace.framing import SIZE_BYTES, frames_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -243,6 +245,50 @@ class Rows(NamedTuple):
     directions: bytes
     kinds: bytes
 
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return len(self.kinds)
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take."""
+        return _COLUMN_BYTES * len(self.kinds)
+
+    def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
+        """Writes them into the columns of a block of so many records, from `row` on."""
+        for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
+            at = 8 * (index * records + row)
+            columns[at : at + len(numbers)] = _little(numbers)
+        for index, each in enumerate((self.directions, self.kinds)):
+            at = (24 + index) * records + row
+            columns[at : at + len(each)] = each
+
+
+class Frames(NamedTuple):
+    """Consecutive records that are frames, without their columns and data.
+
+    start: where their data begins in that of the block. runs, sizes: see `segstore.wire.trace.framing.whole_frames`.
+    """
+
+    start: int
+    runs: bytes
+    sizes: bytes
+
+    @property
+    def records(self) -> int:
+        """Their number."""
+        return len(self.sizes) // SIZE_BYTES
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take."""
+        return len(self.runs) + len(self.sizes)
+
+    def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
+        """Writes them into the columns of a block of so many records, from `row` on."""
+        frames_into(columns, records, row, self.start, self.runs, self.sizes)
+
 
 class Pending(NamedTuple):
     """The records of a block that is not built yet.
@@ -251,7 +297,7 @@ class Pending(NamedTuple):
     requires data in one piece, and no compression.
     """
 
-    rows: list[Rows]
+    rows: list[Rows | Frames]
     data: list[Buffer]
     first_ts_ns: int
     last_ts_ns: int
@@ -260,28 +306,34 @@ class Pending(NamedTuple):
     @property
     def records(self) -> int:
         """Their number."""
-        return sum(len(each.kinds) for each in self.rows)
+        return sum([each.records for each in self.rows])
 
-    def _columns(self) -> list[Buffer]:
-        """The columns as they are in a block, in pieces."""
-        ts_ns, connections, ends, *others = zip(*self.rows, strict=True)
-        size = _COLUMN_BYTES * self.records
-        numbers = [_little(each) for column in (ts_ns, connections, ends) for each in column]
-        return [*numbers, *(each for column in others for each in column), bytes(padded(size) - size)]
+    def _columns(self, memory: Callable[[int], bytearray | memoryview] = bytearray) -> bytearray | memoryview:
+        """The columns as they are in a block, in memory of this size."""
+        records, row = self.records, 0
+        size = _COLUMN_BYTES * records
+        columns = memory(padded(size))
+        for each in self.rows:
+            each.write(columns, records, row)
+            row += each.records
+        columns[size:] = bytes(len(columns) - size)
+        return columns
 
     def columns(self) -> Columns:
         """Returns the records, with a copy of their bytes."""
-        return Columns(b"".join([*self._columns(), *self.data]), self.records)
+        return Columns(b"".join([self._columns(), *self.data]), self.records)
 
-    def block(self, mark: bytes, *, compress: bool = False) -> list[Buffer]:
+    def block(
+        self, mark: bytes, *, compress: bool = False, memory: Callable[[int], bytearray | memoryview] = bytearray
+    ) -> list[Buffer]:
         """Builds the block, as pieces to be written in order; the data is not copied.
 
-        Raises TraceError above MAX_BLOCK_BYTES.
+        memory: returns memory of a size, for the columns. Raises TraceError above MAX_BLOCK_BYTES.
         """
-        columns = self._columns()
-        checked = [*columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
+        columns = self._columns(memory)
+        checked = [columns, *map(_sample, self.data)] if self.sample and len(self.data) == 1 and not compress else None
         times = self.first_ts_ns, self.last_ts_ns
-        return _block(mark, BlockType.RECORDS, self.records, columns + self.data, *times, compress, checked)
+        return _block(mark, BlockType.RECORDS, self.records, [columns, *self.data], *times, compress, checked)
 
 
 def _sample(data: Buffer) -> bytes:
@@ -331,8 +383,13 @@ def metadata_block(mark: bytes, metadata: Metadata, size: int = 0) -> bytes:
 
     size: minimum size of the block, a multiple of 8; padded with spaces.
     """
-    body = json.dumps(metadata._asdict(), sort_keys=True).encode().ljust(size - HEADER_BYTES)
-    return b"".join(_block(mark, BlockType.METADATA, 0, [body], 0, 0, False))
+    body = _metadata_body(metadata.wire_version, metadata.recorder, tuple(metadata.values.items()))
+    return b"".join(_block(mark, BlockType.METADATA, 0, [body.ljust(size - HEADER_BYTES)], 0, 0, False))
+
+
+@lru_cache(maxsize=8)  # a recorder repeats its own, to fill pages
+def _metadata_body(wire_version: int, recorder: str, values: tuple[tuple[str, str], ...]) -> bytes:
+    return json.dumps(Metadata(wire_version, recorder, dict(values))._asdict(), sort_keys=True).encode()
 
 
 def read_metadata(body: bytes) -> Metadata:

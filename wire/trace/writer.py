@@ -21,6 +21,7 @@ from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
     Direction,
+    Frames,
     Metadata,
     Pending,
     Record,
@@ -29,14 +30,13 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import marked, whole_frames
+from segstore.wire.trace.framing import NUMBERS_BYTES, add_piece, copy_into, marked, numbers, numbers_at, whole_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from segstore.wire.schema import Buffer
     from segstore.wire.trace.calls import Call
-    from segstore.wire.trace.framing import Piece
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 FLUSH_AFTER_NS: Final = 1_000_000_000
@@ -47,10 +47,10 @@ _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
 _LONGEST_FRAME: Final = 0x00FF_FFFF
 _HEADER_BYTES: Final = 8
-_SMALL_BYTES: Final = 4096
+SMALL_BYTES: Final = 4096
 """Smaller pieces are collected and framed together, which costs less."""
 _MOST_PIECES: Final = 4096
-"""Maximum number of pieces that are collected: each takes about 300 bytes beside its own."""
+"""Maximum number of pieces that are collected; each takes 24 bytes beside its own."""
 _RECORD_BYTES: Final = 26
 """What a record takes beside its data: its columns."""
 _RUN_BYTES: Final = 400
@@ -83,10 +83,11 @@ class RecordWriter:
         self.mark = mark
         self.metadata = metadata
         self.compress = compress
+        self.columns: Callable[[int], bytearray | memoryview] = bytearray
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[Rows] = []
+        self._rows: list[Rows | Frames] = []
         self._clear_columns()
         self._data: list[Buffer] = []
         self._size = self._overhead = 0
@@ -140,11 +141,11 @@ class RecordWriter:
         else:
             self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
 
-    def _put_frames(self, first_ns: int, last_ns: int, size: int, rows: Rows) -> None:
+    def _put_frames(self, first_ns: int, last_ns: int, size: int, runs: bytes, sizes: bytes) -> None:
         """Takes frames without their data, whose size is given."""
         self._time(first_ns, last_ns)
         self._end_columns()
-        self._rows.append(rows)
+        self._rows.append(Frames(self._size, runs, sizes))
         self._size += size
         self._overhead += _RUN_BYTES
 
@@ -158,7 +159,7 @@ class RecordWriter:
         return pending
 
     def _block_of(self, pending: Pending | None) -> list[Buffer]:
-        return [] if pending is None else pending.block(self.mark, compress=self.compress)
+        return [] if pending is None else pending.block(self.mark, compress=self.compress, memory=self.columns)
 
 
 @dataclass(slots=True)
@@ -182,7 +183,8 @@ class TraceWriter:
     a type code in `redact_codes` and for bytes that form no frame; `segstore.wire.trace.redaction` provides both for
     delegation tokens. flush_after_ns: a block is due when its first record has this age.
     max_frame_bytes: a header with a longer or negative length ends the framing of its stream; what follows is recorded
-    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. Not thread-safe.
+    as BYTES. memory: a buffer to use instead of an own one; blocks are about as long. columns: returns memory of a size
+    for the columns of the next block. Not thread-safe.
 
     Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
     pieces. The rest of `memory` after that data is free until the next `add`.
@@ -201,22 +203,26 @@ class TraceWriter:
         max_frame_bytes: int = _LONGEST_FRAME,
         memory: Buffer | None = None,
         most_held_bytes: int | None = None,
+        columns: Callable[[int], bytearray | memoryview] = bytearray,
     ) -> None:
         self.block_bytes = block_bytes
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
+        self._records.columns = columns
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)
         self._max_body = max_frame_bytes - _HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
         self._view = memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
+        self._memory_bytes = len(self._view)
         self._used = 0
         self._part: Buffer = b""
         self._part_start = self._part_stop = 0
         self.data_start: int | None = None
         self._size = 0
-        self._waiting: list[Piece] = []
+        self._waiting = bytearray()
+        self._waiting_from = 0
         self._waits = False
         self._due_ns = 0
         self._held: dict[int, _Half | None] = {}
@@ -249,38 +255,35 @@ class TraceWriter:
 
         data: bytes, a bytearray or a memoryview of bytes; copied.
         """
-        size = len(data)
+        size, start = len(data), self._used
+        stream, waiting = connection << 1 | direction, self._waiting
         self._size += size
-        if size >= _SMALL_BYTES:  # its headers are in the processor's cache now
+        if size < SMALL_BYTES and start + size <= self._memory_bytes:
+            if not waiting:
+                self._waiting_from = start
+            self._used = add_piece(self._view, start, data, waiting, ts_ns, stream)
+        else:  # its headers are in the processor's cache now
             self._drain()
-            self._frame_pieces([(ts_ns, connection, direction, data, 0, size)])
-            return self._added(ts_ns) or self._is_full()
-        start = self._used
-        stop = start + size
-        source: Buffer = self._view
-        if stop <= len(source):
-            self._view[start:stop] = data
-            self._used = stop
-        else:
-            source, start, stop = bytes(data), 0, size
-        self._waiting.append((ts_ns, connection, direction, source, start, stop))
-        if len(self._waiting) >= _MOST_PIECES:
+            self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
+        if len(waiting) >= _MOST_PIECES * NUMBERS_BYTES:
             self._drain()
-        return self._added(ts_ns) or self._is_full()
+        if not self._waits:
+            self._wait(ts_ns)
+        return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
         return self._size >= self.block_bytes or self._records._overhead >= _MOST_OVERHEAD * self.block_bytes
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many more bytes find room in the writer's memory."""
-        return self._used + size <= len(self._view)
+    def room(self, connection: int = 0, direction: int = 0) -> int:
+        """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
+        half = self._held.get(connection << 1 | direction)
+        return max(0, self._memory_bytes - self._used - (0 if half is None else len(half.data)))
 
-    def _added(self, ts_ns: int) -> bool:
-        """Records that data is pending; returns whether it is due by age."""
+    def _wait(self, ts_ns: int) -> None:
+        """Records that data is pending since then, unless older data is."""
         if not self._waits:
             self._waits = True
             self._due_ns = ts_ns + self.flush_after_ns
-        return ts_ns >= self._due_ns
 
     def opened(self, ts_ns: int, connection: int, **facts: Any) -> None:
         """Records that a connection started; facts such as peer="127.0.0.1:4711" are stored as JSON."""
@@ -308,7 +311,7 @@ class TraceWriter:
         self._drain()
         self._put(ts_ns, connection, side, kind, data)
         self._size += len(data)
-        self._added(ts_ns)
+        self._wait(ts_ns)
 
     def due(self, now_ns: int) -> bool:
         """Whether the pending data is old enough to be written."""
@@ -337,6 +340,7 @@ class TraceWriter:
         self._part = b""
         if memory is not None:
             self._view = memoryview(memory)
+            self._memory_bytes = len(memory)
         return self._records._pending()
 
     def finish(self, ts_ns: int) -> bytes:
@@ -355,34 +359,32 @@ class TraceWriter:
     def _drain(self) -> None:
         """Frames the small pieces that were collected."""
         if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            self._frame_pieces(waiting)
+            waiting, self._waiting = self._waiting, bytearray()
+            self._frame_pieces(self._view, self._waiting_from, waiting)
 
-    def _frame_pieces(self, pieces: list[Piece]) -> None:
-        """Splits pieces into frames and adds them to the columns."""
-        records, index, at, count = self._records, 0, pieces[0][4], len(pieces)
-        while index < count:
-            source, start = pieces[index][3], at
-            rules = (records._size - at, self._max_body, self._looked_at, self._held)
-            index, at, size, first, last, times, numbers, ends, ways = whole_frames(source, pieces, index, at, *rules)
-            if size:
-                records._put_frames(first, last, size, Rows(times, numbers, ends, ways, bytes(len(ways))))
-                self._keep(source, start, start + size)
-            if index < count:
-                at = self._take_other(pieces[index], at)
-                if at == pieces[index][5]:
-                    index += 1
-                    at = pieces[index][4] if index < count else 0
+    def _frame_pieces(self, source: Buffer, at: int, pieces: Buffer) -> None:
+        """Splits pieces, of which the first begins at `at`, into frames and counts these."""
+        records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
+        while index < len(pieces) // NUMBERS_BYTES:
+            start = at
+            index, at, first_ns, last_ns, runs, sizes = whole_frames(source, pieces, index, at, *rules)
+            if runs:
+                records._put_frames(first_ns, last_ns, at - start, runs, sizes)
+                self._keep(source, start, at)
+            if index < len(pieces) // NUMBERS_BYTES:
+                ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
+                at = self._take_other(ts_ns, stream, source, at, stop)
+                index += at == stop
 
     def _keep(self, source: Buffer, start: int, stop: int) -> None:
         """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
         data, view = self._records._data, self._view
         if source is not view:
             start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
-            if stop > len(view):
+            if stop > self._memory_bytes:
                 data.append(bytes(piece))
                 return
-            view[start:stop] = piece
+            copy_into(view, start, piece)
             self._used = stop
         if data and data[-1] is self._part and self._part_stop == start:
             self._part = data[-1] = view[self._part_start : stop]
@@ -397,21 +399,19 @@ class TraceWriter:
         self._records._put_columns(ts_ns, connection, direction, kind, len(data))
         self._keep(data, 0, len(data))
 
-    def _take_other(self, piece: Piece, at: int) -> int:
-        """Takes what `whole_frames` has stopped at; returns the position behind it.
+    def _take_other(self, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
+        """Takes what `whole_frames` has stopped at, in a piece that ends at `stop`; returns the position behind it.
 
-        There are five cases: 1. no bytes; 2. the direction is not framed any more; 3. the rest of a frame; 4. a whole
-        frame, which may have to be redacted; 5. a frame that is incomplete, or has an impossible length.
+        There are four cases: 1. the direction is not framed any more; 2. the rest of a frame; 3. a whole frame, which
+        may have to be redacted; 4. a frame that is incomplete, or has an impossible length.
         """
-        ts_ns, connection, direction, source, _, stop = piece
-        key = connection << 1 | direction
         if at == stop:
             return at
-        if key in self._held:
-            half = self._held[key]
+        if stream in self._held:
+            half = self._held[stream]
             if half is not None:
-                return self._continue(half, piece, at)
-            self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+                return self._continue(half, ts_ns, stream, source, at, stop)
+            self._bytes(ts_ns, stream, bytes(source[at:stop]))
             return stop
         need = _HEADER_BYTES
         if stop - at >= _HEADER_BYTES:
@@ -419,32 +419,30 @@ class TraceWriter:
             code, length = header
             need += length
             if not 0 <= length <= self._max_body:
-                self._held[key] = None
-                self._bytes(ts_ns, connection, direction, bytes(source[at:stop]))
+                self._held[stream] = None
+                self._bytes(ts_ns, stream, bytes(source[at:stop]))
                 return stop
             if need <= stop - at:
-                self._take_marked(piece, at, at + need, is_secret=code in self._redact_codes)
+                self._take_marked(ts_ns, stream, source, at, at + need, is_secret=code in self._redact_codes)
                 return at + need
-        self._held[key] = _Half(bytearray(source[at:stop]), need)
+        self._held[stream] = _Half(bytearray(source[at:stop]), need)
         if source is self._view and stop == self._used:
             self._used = at  # the partial frame was copied: the next bytes follow the whole frames
         return stop
 
-    def _take_marked(self, piece: Piece, start: int, stop: int, *, is_secret: bool) -> None:
+    def _take_marked(self, ts_ns: int, stream: int, source: Buffer, start: int, stop: int, *, is_secret: bool) -> None:
         """Takes a whole frame that may carry a token."""
-        ts_ns, connection, direction, source, _, _ = piece
         if source is not self._view:
-            self._frame(ts_ns, connection, direction, bytes(source[start:stop]))
+            self._frame(ts_ns, stream, bytes(source[start:stop]))
             return
         if is_secret and self._redact is not None:
             self._view[start:stop] = self._redact(bytes(source[start:stop]), True)
-        self._records._put_columns(ts_ns, connection, direction, RecordKind.FRAME, stop - start)
+        self._records._put_columns(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, stop - start)
         self._keep(source, start, stop)
 
-    def _continue(self, half: _Half, piece: Piece, at: int) -> int:
+    def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
         """Adds bytes of a piece to an incomplete frame; returns the position behind them."""
-        ts_ns, connection, direction, source, _, stop = piece
-        frame, key = half.data, connection << 1 | direction
+        frame = half.data
         while True:
             taken = min(stop, at + half.need - len(frame))
             frame += source[at:taken]
@@ -456,11 +454,11 @@ class TraceWriter:
                 half.need += length
                 continue
             if 0 <= length <= self._max_body:
-                del self._held[key]
-                self._frame(ts_ns, connection, direction, frame)
+                del self._held[stream]
+                self._frame(ts_ns, stream, frame)
                 return at
-            self._held[key] = None
-            self._bytes(ts_ns, connection, direction, frame + bytes(source[at:stop]))
+            self._held[stream] = None
+            self._bytes(ts_ns, stream, frame + bytes(source[at:stop]))
             return stop
 
     def _bound_halves(self) -> None:
@@ -475,17 +473,17 @@ class TraceWriter:
                 return
             held -= size
             self._held[key] = None
-            self._bytes(now, key >> 1, key & 1, data)
+            self._bytes(now, key, data)
 
-    def _frame(self, ts_ns: int, connection: int, direction: int, frame: Buffer) -> None:
+    def _frame(self, ts_ns: int, stream: int, frame: Buffer) -> None:
         if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._put(ts_ns, connection, direction, RecordKind.FRAME, frame)
+        self._put(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, frame)
 
-    def _bytes(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> None:
+    def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):
             kept = data if self._redact is None else self._redact(bytes(data), False)
-            self._put(ts_ns, connection, direction, RecordKind.BYTES, kept)
+            self._put(ts_ns, stream >> 1, stream & 1, RecordKind.BYTES, kept)
 
     def _end(self, ts_ns: int, connection: int) -> None:
         """Ends a connection: partial frames become BYTES, and its number may be reused."""
@@ -493,4 +491,4 @@ class TraceWriter:
             key = connection << 1 | direction
             half = self._held.pop(key, None)
             if half is not None:
-                self._bytes(ts_ns, connection, direction, half.data)
+                self._bytes(ts_ns, key, half.data)

@@ -9,8 +9,9 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
@@ -18,7 +19,7 @@ from fastapi import APIRouter, Path, Query, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
-from segstore.server.faults import Faults, NotSeen, Observer, Seen, Stage, StageName
+from segstore.server.faults import Faults, NotSeen, Observer, Stage, StageName
 from segstore.wire.trace import FilterError
 
 _MOST_WAITS: Final = 64
@@ -73,7 +74,7 @@ def router(controlled: Controlled) -> APIRouter:
         if there.observer is not asked_for:
             raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
         if waiting:
-            raise ApiProblem(409, f"{waiting} requests wait for those that are kept", "path")
+            raise ApiProblem(409, f"waits in progress: {waiting}; end them first", "path")
         asked_for = there.observer = None
         return Response(status_code=204)
 
@@ -98,7 +99,7 @@ def router(controlled: Controlled) -> APIRouter:
             except ValueError as error:  # a type that no request has
                 raise ApiProblem(422, f"query.match: {error}", "query.match") from error
             except NotSeen as error:
-                raise ApiProblem(409, shown(f"{error}{_latest(list(kept().requests()))}"), "query.match") from error
+                raise ApiProblem(409, shown(f"{error}{_latest(kept())}"), "query.match") from error
         return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
 
     @made.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
@@ -125,7 +126,7 @@ def router(controlled: Controlled) -> APIRouter:
             what = f"requests with {match}" if match else "requests"
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
             said = f"{count} {what} were {stage}, not {' and '.join(expected)}{known}"
-            raise ApiProblem(409, shown(said + _latest(list(observer.requests()))), "query")
+            raise ApiProblem(409, shown(said + _latest(observer)), "query")
         return Verified(count=count)
 
     @made.post("/faults/{name:path}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
@@ -151,9 +152,10 @@ def _bad_filter(error: FilterError) -> ApiProblem:
     return ApiProblem(422, f"query.match: {error}", "query.match")
 
 
-def _latest(requests: Sequence[Seen]) -> str:
-    """The last requests, newest first, for a message."""
-    if not requests:
+def _latest(observer: Observer) -> str:
+    """The last requests and controller calls, newest first, for a message."""
+    latest = islice(observer.newest_first(), _SHOWN)
+    some = [f"{each.number} {each.type_name} {' '.join(each.segments)[:100]}" for each in latest]
+    if not some:
         return "; no requests came"
-    some = [f"{each.number} {each.type_name} {' '.join(each.segments)[:100]}" for each in requests[: -_SHOWN - 1 : -1]]
     return f"; the latest requests: {', '.join(each.strip() for each in some)}"

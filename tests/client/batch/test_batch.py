@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from segstore.client import Client, CutError, EventRange, StreamCut, StreamEvent, connect
+from segstore.client import Client, CutError, EventRange, ScalingPolicy, StreamConfig, StreamCut, StreamEvent, connect
 from segstore.client.batch import event_ranges
 from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.server.cluster import MockCluster
@@ -109,6 +109,9 @@ async def test_what_is_no_range_is_refused_and_what_is_gone_is_reported() -> Non
         await write(pravega, 0, 9)
         with pytest.raises(CutError, match=r"behind the end of a/s/0.#epoch.0: it has 1000, the segment ends at 81"):
             await pravega.event_ranges("a", "s", to={0: 1000})
+        await pravega.controller.create_stream("a", "two", StreamConfig(scaling=ScalingPolicy.fixed(2)))
+        with pytest.raises(CutError, match=r"behind the end of a/two/1.#epoch.0: it has 8, the segment ends at 0"):
+            await pravega.event_ranges("a", "two", to={1: 8, 0: 9})
         with pytest.raises((CutError, ClientError), match="a/s"):
             await pravega.event_ranges("a", "s", from_={0: 18}, to={0: 9})
         with pytest.raises(CutError, match="a cut of a/t, not of a/s"):

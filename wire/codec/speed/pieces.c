@@ -1,204 +1,326 @@
-/* Whole frames in the bytes of recorded connections, as columns of their records: see segstore.wire.trace.framing. */
+/* What a recorder does with all bytes: finds whole frames, makes columns of their records, and keeps copies; see
+   segstore.wire.trace.framing. */
 
 #include "speed.h"
 
-#define FEW 256
-#define OF_PIECE 6 /* ts_ns, connection, direction, source, start, stop */
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
-/* What the records of one piece have in common. */
+#ifdef __GNUC__
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)0)
+#endif
+
+#define LINE_BYTES 64 /* what a processor reads and writes at once */
+#define AHEAD 4
+#define FEW 1024
+#define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
+
+/* Three numbers of pieces and of runs. They are copied, because they may lie anywhere. */
 typedef struct {
-    int64_t ts_ns, connection;
-    Py_ssize_t count;
-    char direction;
-} Run;
+    int64_t ts_ns, stream; /* connection << 1 | direction */
+    int64_t last;          /* of a piece: where it ends; of a run: how many frames it has */
+} Numbers;
 
 typedef struct {
-    void *items; /* `few` of the same owner, or owned memory */
-    Py_ssize_t count, room;
-} Items;
-
-typedef struct {
-    int64_t few_ends[FEW];
-    Run few_runs[FEW];
-    Items ends, runs;
-    Py_ssize_t size; /* of the frames */
+    const unsigned char *bytes;
+    Py_ssize_t size; /* of the bytes */
+    int64_t most;    /* bytes of a frame behind its header */
+    const char *looked_at;
+    PyObject *held;
+    Py_ssize_t index, at;
+    Py_ssize_t count, runs; /* of the frames that were found, and of their runs */
+    PyObject *sizes;        /* owned bytes: int32 of each frame, with room for more; NULL after an error */
     int64_t first_ns, last_ns;
-} Found;
+} Search;
 
-typedef struct {
-    int64_t ts_ns, connection, direction, start, stop;
-} Piece;
-
-/* Room for one more item of a width; -1 with MemoryError. */
-static int
-grow(Items *items, const void *few, size_t width)
+static inline Numbers
+numbers_at(const char *from, Py_ssize_t index)
 {
-    if (items->count < items->room)
-        return 0;
-    void *more = items->items == few ? NULL : items->items;
-    if (items->room > PY_SSIZE_T_MAX / 2 / (Py_ssize_t)width ||
-        (more = PyMem_Realloc(more, 2 * items->room * width)) == NULL) {
-        PyErr_NoMemory();
+    Numbers numbers;
+    memcpy(&numbers, from + index * (Py_ssize_t)sizeof(Numbers), sizeof(Numbers));
+    return numbers;
+}
+
+/* Where the frame at `at` ends, or -1 if it is not whole before `stop`, which is inside of the bytes. */
+static inline Py_ssize_t
+end_of_frame(const unsigned char *bytes, Py_ssize_t at, Py_ssize_t stop, int64_t most)
+{
+    if (stop - at < HEADER_BYTES)
         return -1;
-    }
-    if (items->items == few)
-        memcpy(more, few, items->room * width);
-    items->items = more;
-    items->room *= 2;
-    return 0;
+    int64_t length = load32(bytes + at + 4);
+    return length < 0 || length > most || length > stop - at - HEADER_BYTES ? -1 : at + HEADER_BYTES + (Py_ssize_t)length;
 }
 
+/* Whether a stream is in a dict; -1 with an exception. */
 static int
-read_piece(PyObject *tuple, Py_ssize_t size, Piece *piece)
-{
-    return PyTuple_CheckExact(tuple) && PyTuple_GET_SIZE(tuple) == OF_PIECE &&
-           number_in(PyTuple_GET_ITEM(tuple, 0), INT64_MIN, INT64_MAX, &piece->ts_ns) &&
-           number_in(PyTuple_GET_ITEM(tuple, 1), 0, INT64_MAX >> 1, &piece->connection) &&
-           number_in(PyTuple_GET_ITEM(tuple, 2), 0, 1, &piece->direction) &&
-           number_in(PyTuple_GET_ITEM(tuple, 5), 0, size, &piece->stop) &&
-           number_in(PyTuple_GET_ITEM(tuple, 4), 0, piece->stop, &piece->start);
-}
-
-/* Whether the direction of a piece is in a dict; -1 with an exception. */
-static int
-is_held(const Piece *piece, PyObject *held)
+is_held(int64_t stream, PyObject *held)
 {
     if (PyDict_GET_SIZE(held) == 0)
         return 0;
-    PyObject *key = PyLong_FromLongLong(piece->connection << 1 | piece->direction);
+    PyObject *key = PyLong_FromLongLong(stream);
     int is_there = key == NULL ? -1 : PyDict_Contains(held, key);
     Py_XDECREF(key);
     return is_there;
 }
 
-/* Adds the whole frames of a piece from `at` on. Returns where they end, or -1 with an exception. */
-static Py_ssize_t
-take_frames(Found *found, const Piece *piece, const unsigned char *bytes, Py_ssize_t at, int64_t shift, int64_t most,
-            const char *looked_at)
-{
-    Py_ssize_t before = found->ends.count, start = at;
-    while (piece->stop - at >= HEADER_BYTES) {
-        int64_t length = load32(bytes + at + 4);
-        if (length < 0 || length > most || length > piece->stop - at - HEADER_BYTES || looked_at[bytes[at + 3]])
-            break;
-        if (grow(&found->ends, found->few_ends, sizeof(int64_t)) < 0)
-            return -1;
-        at += HEADER_BYTES + (Py_ssize_t)length;
-        ((int64_t *)found->ends.items)[found->ends.count++] = shift + at;
-    }
-    if (at == start)
-        return at;
-    if (grow(&found->runs, found->few_runs, sizeof(Run)) < 0)
-        return -1;
-    ((Run *)found->runs.items)[found->runs.count++] =
-        (Run){piece->ts_ns, piece->connection, found->ends.count - before, (char)piece->direction};
-    if (before == 0 || piece->ts_ns < found->first_ns)
-        found->first_ns = piece->ts_ns;
-    if (before == 0 || piece->ts_ns > found->last_ns)
-        found->last_ns = piece->ts_ns;
-    found->size += at - start;
-    return at;
-}
-
-/* Puts a number into a column of int64 several times; returns where the next one goes. */
-static char *
-put_times(char *to, int64_t number, Py_ssize_t times)
-{
-    for (; times > 0; times--, to += sizeof(number))
-        memcpy(to, &number, sizeof(number));
-    return to;
-}
-
-/* The result: where it stopped, and the columns. */
-static PyObject *
-columns_of(const Found *found, Py_ssize_t index, Py_ssize_t at)
-{
-    Py_ssize_t count = found->ends.count, size = count * (Py_ssize_t)sizeof(int64_t);
-    PyObject *values[] = {
-        PyLong_FromSsize_t(index),
-        PyLong_FromSsize_t(at),
-        PyLong_FromSsize_t(found->size),
-        PyLong_FromLongLong(found->first_ns),
-        PyLong_FromLongLong(found->last_ns),
-        PyBytes_FromStringAndSize(NULL, size),
-        PyBytes_FromStringAndSize(NULL, size),
-        PyBytes_FromStringAndSize(NULL, size),
-        PyBytes_FromStringAndSize(NULL, count),
-    };
-    Py_ssize_t width = sizeof(values) / sizeof(values[0]);
-    PyObject *made = PyTuple_New(width);
-    for (Py_ssize_t i = 0; i < width && made != NULL; i++)
-        if (values[i] == NULL)
-            Py_CLEAR(made);
-    if (made == NULL) {
-        drop(values, width);
-        return NULL;
-    }
-    char *times = PyBytes_AS_STRING(values[5]), *connections = PyBytes_AS_STRING(values[6]);
-    char *directions = PyBytes_AS_STRING(values[8]);
-    for (Py_ssize_t i = 0; i < found->runs.count; i++) {
-        const Run *run = (Run *)found->runs.items + i;
-        times = put_times(times, run->ts_ns, run->count);
-        connections = put_times(connections, run->connection, run->count);
-        memset(directions, run->direction, run->count);
-        directions += run->count;
-    }
-    memcpy(PyBytes_AS_STRING(values[7]), found->ends.items, size);
-    for (Py_ssize_t i = 0; i < width; i++)
-        PyTuple_SET_ITEM(made, i, values[i]);
-    return made;
-}
-
-/* Goes through the pieces; 0, or -1: an exception, or declined if none is set. */
+/* Room for one more size; -1 with MemoryError. */
 static int
-go_through(Found *found, PyObject *const *args, const Py_buffer *data, Py_ssize_t *index, Py_ssize_t *at)
+make_room(Search *search)
 {
-    int64_t first, from, shift, most;
-    PyObject *pieces = args[1], *held = args[7];
-    if (!number_in(args[2], 0, PyList_GET_SIZE(pieces), &first) || !number_in(args[3], 0, data->len, &from) ||
-        !number_in(args[4], -(INT64_MAX >> 2), INT64_MAX >> 2, &shift) || !number_in(args[5], 0, INT32_MAX, &most))
+    Py_ssize_t room = PyBytes_GET_SIZE(search->sizes);
+    if ((search->count + 1) * (Py_ssize_t)sizeof(int32_t) <= room)
+        return 0;
+    if (room > PY_SSIZE_T_MAX / 2) {
+        PyErr_NoMemory();
         return -1;
-    const char *looked_at = PyBytes_AS_STRING(args[6]);
-    *at = (Py_ssize_t)from;
-    for (*index = (Py_ssize_t)first; *index < PyList_GET_SIZE(pieces); ++*index) {
-        Piece piece;
-        PyObject *tuple = PyList_GET_ITEM(pieces, *index);
-        if (!read_piece(tuple, data->len, &piece))
+    }
+    return _PyBytes_Resize(&search->sizes, 2 * room);
+}
+
+/* Finds the frames of the piece from the position to `stop`; how many, or -1 with an exception. */
+static int64_t
+frames_of_piece(Search *search, Py_ssize_t stop)
+{
+    int64_t found = 0;
+    Py_ssize_t before = search->at;
+    for (Py_ssize_t end; (end = end_of_frame(search->bytes, search->at, stop, search->most)) >= 0; found++) {
+        Py_ssize_t ahead = AHEAD * (end - before); /* pairs of frames are often as long as the one before */
+        if (ahead < stop - end)
+            PREFETCH(search->bytes + end + ahead);
+        if (search->looked_at[search->bytes[search->at + 3]])
+            break;
+        if (make_room(search) < 0)
             return -1;
-        if (*index == first && (*at < piece.start || *at > piece.stop))
+        int32_t size = (int32_t)(end - search->at);
+        memcpy(PyBytes_AS_STRING(search->sizes) + search->count++ * (Py_ssize_t)sizeof(size), &size, sizeof(size));
+        before = search->at;
+        search->at = end;
+    }
+    return found;
+}
+
+/* Goes through the pieces, and writes a run for each that has frames to `runs`, which has room for one a piece; 0, or -1:
+   an exception, or declined if none is set. */
+static int
+go_through(Search *search, const char *pieces, Py_ssize_t count, char *runs)
+{
+    for (; search->index < count; search->index++) {
+        Numbers piece = numbers_at(pieces, search->index);
+        if (piece.stream < 0 || piece.last < search->at || piece.last > search->size)
             return -1;
-        if (PyTuple_GET_ITEM(tuple, 3) != args[0] || (*index != first && *at != piece.start)) {
-            *at = (Py_ssize_t)piece.start;
-            return 0;
-        }
-        int status = is_held(&piece, held);
+        int status = is_held(piece.stream, search->held);
         if (status != 0)
             return status < 0 ? -1 : 0;
-        *at = take_frames(found, &piece, data->buf, *at, shift, most, looked_at);
-        if (*at < piece.stop)
-            return *at < 0 ? -1 : 0;
+        int64_t found = frames_of_piece(search, (Py_ssize_t)piece.last);
+        if (found < 0)
+            return -1;
+        if (found > 0) {
+            Numbers run = {piece.ts_ns, piece.stream, found};
+            if (search->runs == 0 || piece.ts_ns < search->first_ns)
+                search->first_ns = piece.ts_ns;
+            if (search->runs == 0 || piece.ts_ns > search->last_ns)
+                search->last_ns = piece.ts_ns;
+            memcpy(runs + search->runs++ * (Py_ssize_t)sizeof(Numbers), &run, sizeof(run));
+        }
+        if (search->at < piece.last)
+            return 0;
     }
     return 0;
 }
 
-PyObject *
-frames_of_pieces(PyObject *const *args)
+static PyObject *
+search_pieces(Search *search, const Py_buffer *pieces)
 {
-    Py_buffer data;
-    if (!PyList_CheckExact(args[1]) || !PyBytes_CheckExact(args[6]) || PyBytes_GET_SIZE(args[6]) != 256 ||
-        !PyDict_CheckExact(args[7]) || hold(args[0], &data) < 0)
+    Py_ssize_t width = (Py_ssize_t)sizeof(Numbers), count = pieces->len / width;
+    Py_ssize_t most = search->index < count ? count - search->index : 0;
+    PyObject *runs = PyBytes_FromStringAndSize(NULL, most * width);
+    search->sizes = PyBytes_FromStringAndSize(NULL, FEW * (Py_ssize_t)sizeof(int32_t));
+    if (runs == NULL || search->sizes == NULL || go_through(search, pieces->buf, count, PyBytes_AS_STRING(runs)) < 0 ||
+        (search->runs < most && _PyBytes_Resize(&runs, search->runs * width) < 0) ||
+        _PyBytes_Resize(&search->sizes, search->count * (Py_ssize_t)sizeof(int32_t)) < 0) {
+        Py_XDECREF(runs);
+        Py_XDECREF(search->sizes);
         return NULL;
-    Found found;
-    found.ends = (Items){found.few_ends, 0, FEW};
-    found.runs = (Items){found.few_runs, 0, FEW};
-    found.size = 0;
-    found.first_ns = found.last_ns = 0;
-    Py_ssize_t index, at;
-    PyObject *made = go_through(&found, args, &data, &index, &at) < 0 ? NULL : columns_of(&found, index, at);
-    if (found.ends.items != found.few_ends)
-        PyMem_Free(found.ends.items);
-    if (found.runs.items != found.few_runs)
-        PyMem_Free(found.runs.items);
+    }
+    return Py_BuildValue("nnLLNN", search->index, search->at, (long long)search->first_ns, (long long)search->last_ns,
+                         runs, search->sizes);
+}
+
+PyObject *
+whole_frames(PyObject *const *args)
+{
+    Py_buffer data, pieces;
+    int64_t index, at, most;
+    if (!number_in(args[2], 0, PY_SSIZE_T_MAX, &index) || !number_in(args[4], 0, INT32_MAX, &most) ||
+        !PyBytes_CheckExact(args[5]) || PyBytes_GET_SIZE(args[5]) != 256 || !PyDict_CheckExact(args[6]) ||
+        hold(args[0], &data) < 0)
+        return NULL;
+    PyObject *made = NULL;
+    if (number_in(args[3], 0, data.len, &at) && hold(args[1], &pieces) == 0) {
+        Search search = {.bytes = data.buf, .size = data.len, .most = most, .looked_at = PyBytes_AS_STRING(args[5]),
+                         .held = args[6], .index = (Py_ssize_t)index, .at = (Py_ssize_t)at};
+        made = search_pieces(&search, &pieces);
+        PyBuffer_Release(&pieces);
+    }
     PyBuffer_Release(&data);
     return made;
+}
+
+/* --- columns ----------------------------------------------------------------------------------------------------- */
+
+/* Puts a number into a column of int64, as a trace has it: little-endian. */
+static inline void
+put(char *column, Py_ssize_t row, int64_t number)
+{
+#if PY_BIG_ENDIAN
+    number = (int64_t)__builtin_bswap64((uint64_t)number);
+#endif
+    memcpy(column + row * (Py_ssize_t)sizeof(number), &number, sizeof(number));
+}
+
+/* 0 if runs have so many frames, else -1. */
+static int
+check_runs(const Py_buffer *runs, Py_ssize_t count)
+{
+    Py_ssize_t left = count, width = (Py_ssize_t)sizeof(Numbers);
+    for (Py_ssize_t i = 0; i < runs->len / width; i++) {
+        Numbers run = numbers_at(runs->buf, i);
+        if (run.stream < 0 || run.last < 0 || run.last > left)
+            return -1;
+        left -= (Py_ssize_t)run.last;
+    }
+    return left == 0 && runs->len % width == 0 ? 0 : -1;
+}
+
+/* Fills the columns of `all` rows, from `row` on, with the frames of runs, which have as many as there are sizes. */
+static void
+fill_columns(char *columns, Py_ssize_t all, Py_ssize_t row, int64_t end, const Py_buffer *runs, const char *sizes)
+{
+    char *times = columns, *connections = times + 8 * all, *ends = connections + 8 * all, *ways = ends + 8 * all;
+    for (Py_ssize_t i = 0; i < runs->len / (Py_ssize_t)sizeof(Numbers); i++) {
+        Numbers run = numbers_at(runs->buf, i);
+        for (; run.last > 0; run.last--, row++, sizes += sizeof(int32_t)) {
+            int32_t size;
+            memcpy(&size, sizes, sizeof(size));
+            end += size;
+            put(times, row, run.ts_ns);
+            put(connections, row, run.stream >> 1);
+            put(ends, row, end);
+            ways[row] = (char)(run.stream & 1);
+            ways[all + row] = 0; /* RecordKind.FRAME */
+        }
+    }
+}
+
+/* The buffer of a bytearray or a view that can be written to; 0, or -1: an exception, or declined if none is set. */
+static int
+hold_writable(PyObject *owner, Py_buffer *buffer)
+{
+    if (!PyByteArray_CheckExact(owner) && !PyMemoryView_Check(owner))
+        return -1;
+    if (PyObject_GetBuffer(owner, buffer, PyBUF_WRITABLE) == 0)
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_BufferError) || PyErr_ExceptionMatches(PyExc_ValueError))
+        PyErr_Clear(); /* read-only, not contiguous, or released */
+    return -1;
+}
+
+PyObject *
+frames_into(PyObject *const *args)
+{
+    Py_buffer columns, runs, sizes;
+    int64_t all, row, start;
+    if (!number_in(args[3], 0, INT64_MAX >> 2, &start) || hold(args[4], &runs) < 0)
+        return NULL;
+    PyObject *made = NULL;
+    if (hold(args[5], &sizes) == 0) {
+        Py_ssize_t count = sizes.len / (Py_ssize_t)sizeof(int32_t);
+        if (sizes.len % (Py_ssize_t)sizeof(int32_t) == 0 && check_runs(&runs, count) == 0 &&
+            hold_writable(args[0], &columns) == 0) {
+            if (number_in(args[1], 0, columns.len / COLUMN_BYTES, &all) && number_in(args[2], 0, all, &row) &&
+                count <= all - row) {
+                fill_columns(columns.buf, (Py_ssize_t)all, (Py_ssize_t)row, start, &runs, sizes.buf);
+                made = Py_NewRef(Py_None);
+            }
+            PyBuffer_Release(&columns);
+        }
+        PyBuffer_Release(&sizes);
+    }
+    PyBuffer_Release(&runs);
+    return made;
+}
+
+/* --- copies ------------------------------------------------------------------------------------------------------ */
+
+/* Copies bytes that are not read soon, to memory that does not overlap: past the cache, where others are of more use. */
+static void
+copy_past_cache(char *to, const char *from, Py_ssize_t size)
+{
+#ifdef __SSE2__
+    Py_ssize_t first = (Py_ssize_t)(-(uintptr_t)to % LINE_BYTES);
+    if (size >= first + LINE_BYTES) {
+        memcpy(to, from, first);
+        for (to += first, from += first, size -= first; size >= LINE_BYTES;
+             to += LINE_BYTES, from += LINE_BYTES, size -= LINE_BYTES) {
+            __m128i line[4];
+            memcpy(line, from, LINE_BYTES);
+            for (int i = 0; i < 4; i++)
+                _mm_stream_si128((__m128i *)to + i, line[i]);
+        }
+        _mm_sfence();
+    }
+#endif
+    memcpy(to, from, size);
+}
+
+/* Copies data to a position of writable memory; 0, or -1: an exception, or declined if none is set. */
+static int
+copy_to(PyObject *owner, int64_t at, const Py_buffer *data)
+{
+    Py_buffer memory;
+    if (hold_writable(owner, &memory) < 0)
+        return -1;
+    const char *from = data->buf, *start = memory.buf;
+    int fits = data->len <= memory.len && at <= memory.len - data->len &&
+               (from + data->len <= start || start + memory.len <= from);
+    if (fits)
+        copy_past_cache((char *)memory.buf + at, from, data->len);
+    PyBuffer_Release(&memory);
+    return fits ? 0 : -1;
+}
+
+PyObject *
+copy_into(PyObject *const *args)
+{
+    Py_buffer data;
+    int64_t at;
+    if (!number_in(args[1], 0, PY_SSIZE_T_MAX, &at) || hold(args[2], &data) < 0)
+        return NULL;
+    int status = copy_to(args[0], at, &data);
+    PyBuffer_Release(&data);
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyObject *
+add_piece(PyObject *const *args)
+{
+    Py_buffer data;
+    Numbers piece;
+    int64_t at;
+    PyObject *pieces = args[3];
+    if (!number_in(args[1], 0, PY_SSIZE_T_MAX, &at) || !PyByteArray_CheckExact(pieces) ||
+        !number_in(args[4], INT64_MIN, INT64_MAX, &piece.ts_ns) ||
+        !number_in(args[5], INT64_MIN, INT64_MAX, &piece.stream) || hold(args[2], &data) < 0)
+        return NULL;
+    Py_ssize_t size = PyByteArray_GET_SIZE(pieces);
+    int status = copy_to(args[0], at, &data);
+    piece.last = status < 0 ? 0 : at + data.len; /* at most the size of the view */
+    PyBuffer_Release(&data);
+    if (status < 0 || PyByteArray_Resize(pieces, size + (Py_ssize_t)sizeof(piece)) < 0)
+        return NULL;
+    memcpy(PyByteArray_AS_STRING(pieces) + size, &piece, sizeof(piece));
+    return PyLong_FromLongLong(piece.last);
 }

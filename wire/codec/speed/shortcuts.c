@@ -382,9 +382,27 @@ encode_parts(const Shortcut *self, PyObject *const *args)
 }
 
 static PyObject *
-whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+find_whole_frames(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
-    return frames_of_pieces(args);
+    return whole_frames(args);
+}
+
+static PyObject *
+put_frames_into(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return frames_into(args);
+}
+
+static PyObject *
+copy_into_memory(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return copy_into(args);
+}
+
+static PyObject *
+add_recorded_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return add_piece(args);
 }
 
 /*  name, function, arguments, types, slots, positions, method, template */
@@ -397,7 +415,10 @@ static const What whats[] = {
     {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
-    {"whole_frames", whole_frames, 8, 0, 0, 0, NULL, -1},
+    {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
+    {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
+    {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
+    {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

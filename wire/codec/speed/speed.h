@@ -192,9 +192,11 @@ PyObject *write_parts(Codec *codec, PyObject *command);
 
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
-/* whole_frames(data, pieces, index, at, shift, max_body, looked_at, held). NULL: an exception, or declined if none is
-   set. */
-PyObject *frames_of_pieces(PyObject *const *args);
+/* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or declined if none is set. */
+PyObject *whole_frames(PyObject *const *args);
+PyObject *frames_into(PyObject *const *args);
+PyObject *copy_into(PyObject *const *args);
+PyObject *add_piece(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

@@ -95,7 +95,7 @@ async def test_a_name_that_is_no_part_of_a_path_is_refused_with_the_reason() -> 
     async with asking() as (_, http):
         for name, why in (
             ("..", "body.name: .. is no name: clients and file systems take it for a folder"),
-            ("a/b", "body.name: a name has no slashes, backslashes and control characters; this one has '/'"),
+            ("a/b", "body.name: a name has no slashes, backslashes or control characters; this one has '/'"),
         ):
             assert refusal(await http.post("/v1/recordings", json={"name": name}))[1] == why
         assert (await done(http, "POST", "/v1/recordings", {"name": "..."}))["name"] == "..."

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from segstore.server.faults import Faults
+from segstore.server.faults import Faults, Seen
+from segstore.wire.trace import CONTROLLER, Call
 from tests.server.control_api.support import asking, done, peer_of, refusal
 from tests.server.support import append, create, read, set_up, until
 
@@ -106,7 +107,7 @@ async def test_after_the_end_of_keeping_appends_are_not_looked_at_any_more() -> 
             await done(http, "POST", "/v1/requests/keep")
             waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, timeout_s=50))
             await until(lambda: bool(mock.faults.observer and mock.faults.observer._waiters))
-            assert refusal(await http.delete("/v1/requests/keep"))[1] == "1 requests wait for those that are kept"
+            assert refusal(await http.delete("/v1/requests/keep"))[1] == "waits in progress: 1; end them first"
             await peer.ask(append(0))
             await waiting
             assert not lane._lane.passes_appends
@@ -122,6 +123,18 @@ async def test_waits_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.server.control_api.steering.asserting._MOST_WAITS", 0)
     async with asking() as (_, http):
         assert refusal(await http.get("/v1/requests/wait"))[:2] == (409, "0 requests wait already, as many as may")
+
+
+async def test_controller_calls_are_among_the_latest_requests() -> None:
+    call = Call(1, "createScope", b"")
+    seen = Seen(1, 0, CONTROLLER, call.rpc, None, (), None, None, 0, 0.0, 0.0, call=call)
+    async with asking() as (mock, http):
+        assert mock.observer is not None
+        mock.observer.add(seen)
+        said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
+        assert said == (
+            "1 requests with rpc = createScope were received, not exactly 2; the latest requests: 1 createScope"
+        )
 
 
 @pytest.mark.parametrize(

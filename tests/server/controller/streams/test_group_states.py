@@ -123,7 +123,7 @@ async def test_the_loop_runs_while_a_state_is_decoded(
 
     def slowly(*args: Any) -> None:
         is_decoding.set()
-        went_on.append(goes_on.wait(5))
+        went_on.append(goes_on.wait(60))
         decode(*args)
 
     monkeypatch.setattr(decoded, name, slowly)
