@@ -19,7 +19,7 @@ from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
 from segstore.client.controller import Access, Controller, ControllerLocations
-from segstore.client.groups import GroupStart, ReaderGroup
+from segstore.client.groups import GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.metrics import Source
 from segstore.client.segment import SegmentReader, SegmentWriter
@@ -196,15 +196,38 @@ class Client(ClosedAfter):
         return ByteReader(self._cluster("READ"), scope, stream, from_=from_)
 
     def reader_group(
-        self, scope: str, name: str, *, streams: Sequence[str] = (), from_: GroupStart = "head", refresh_ms: int = 3000
+        self,
+        scope: str,
+        name: str,
+        *,
+        streams: Sequence[str] = (),
+        from_: GroupStart = "head",
+        refresh_ms: int = 3000,
+        checkpoint_ms: int = 30_000,
+        retention: GroupRetention = "none",
+        shared_with: GroupForm = "java",
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
         from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut.
-        refresh_ms: how often readers of a new group record their positions.
+        refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin a
+        checkpoint; 0 for never. retention: whether the streams keep what the group has not read: "none", "manual"
+        (behind the cuts that `update_retention` reports) or "automatic" (behind its last checkpoint). shared_with: the
+        clients whose readers can be in a new group: "java", or "rust" for those in Rust and the Python package
+        `pravega`, whose groups have neither checkpoints nor retention; an existing group keeps its form.
         """
-        cluster, table_locations = self._cluster("READ"), self.locations("READ_WRITE")
-        return ReaderGroup(cluster, table_locations, scope, name, streams=streams, from_=from_, refresh_ms=refresh_ms)
+        return ReaderGroup(
+            self._cluster("READ"),
+            self.locations("READ_WRITE"),
+            scope,
+            name,
+            streams=streams,
+            from_=from_,
+            refresh_ms=refresh_ms,
+            checkpoint_ms=checkpoint_ms,
+            retention=retention,
+            shared_with=shared_with,
+        )
 
     def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
         """Returns a client of a one-segment stream used as a log with conditional writes, a mark and truncation."""

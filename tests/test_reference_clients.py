@@ -145,7 +145,7 @@ async def test_a_group_of_two_readers_shares_a_stream_as_recorded() -> None:
         async with pravega.event_writer("scope", "shared") as writer:
             for event in EVENTS[:6]:
                 await writer.write(event)
-        async with pravega.reader_group("scope", "group", streams=["shared"]) as group:
+        async with pravega.reader_group("scope", "group", streams=["shared"], shared_with="rust") as group:
             for name, events in (("one", EVENTS[:3]), ("two", EVENTS[3:6])):
                 async with group.reader(name) as reader:
                     assert [event.data async for event in _first(reader, 3)] == events

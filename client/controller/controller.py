@@ -19,8 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.client.connection import Endpoint, TokenCache
 from segstore.client.controller.cuts import checked_cut
+from segstore.client.controller.groups import group_from_message, group_to_message
 from segstore.client.controller.policies import ScalingPolicy, StreamConfig, from_message, to_message
 from segstore.client.errors import (
+    NoSuchReaderGroup,
     NoSuchStream,
     NoSuchTable,
     ProtocolViolation,
@@ -33,6 +35,7 @@ from segstore.client.retry import POLLS
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
+from segstore.wire.reader_groups import GroupConfig
 
 if TYPE_CHECKING:
     from segstore.client.controller.channels import Answer, ControllerChannels
@@ -375,6 +378,52 @@ class Controller:
         answer = await self._ask("removeWriter", m.RemoveWriterRequest(writer=writer, stream=_info(scope, stream)))
         return bool(answer.message.result == m.RemoveWriterResponse.SUCCESS)
 
+    # --- reader groups ----------------------------------------------------------------------------------------------
+
+    async def create_reader_group(self, scope: str, group: str, config: GroupConfig) -> GroupConfig:
+        """Creates a reader group with its stream; returns its configuration, or that of an existing group.
+
+        The group's state is written by a client, see `segstore.client.groups`. Raises NoSuchStream for its scope.
+        """
+        answer = await self._ask("createReaderGroup", group_to_message(scope, group, config))
+        return _group_config(answer, scope, group)
+
+    async def reader_group_config(self, scope: str, group: str) -> GroupConfig:
+        """Returns a reader group's configuration. Raises NoSuchReaderGroup."""
+        answer = await self._ask("getReaderGroupConfig", m.ReaderGroupInfo(scope=scope, readerGroup=group))
+        return _group_config(answer, scope, group)
+
+    async def update_reader_group(self, scope: str, group: str, config: GroupConfig) -> int:
+        """Replaces a configuration, whose id and generation must be the current ones; returns the new generation.
+
+        Raises NoSuchReaderGroup, and RequestRejected with the status INVALID_CONFIG for another id or generation.
+        """
+        answer = await self._ask("updateReaderGroup", group_to_message(scope, group, config))
+        return int(_succeeded(answer, f"reader group {scope}/{group}").generation)
+
+    async def delete_reader_group(self, scope: str, group: str, identifier: UUID) -> None:
+        """Deletes a reader group with its stream. identifier: that of its configuration. Raises NoSuchReaderGroup."""
+        request = m.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=str(identifier))
+        _succeeded(await self._ask("deleteReaderGroup", request), f"reader group {scope}/{group}")
+
+    async def update_subscriber_cut(
+        self, scope: str, stream: str, group: str, config: GroupConfig, cut: Mapping[int, int]
+    ) -> None:
+        """Reports that a group needs no data of a stream before a cut. group: as "scope/group".
+
+        Raises RequestRejected, whose status is STREAM_CUT_NOT_VALID, SUBSCRIBER_NOT_FOUND or GENERATION_MISMATCH.
+        """
+        answer = await self._ask(
+            "updateSubscriberStreamCut",
+            m.SubscriberStreamCut(
+                subscriber=group,
+                readerGroupId=str(config.id),
+                generation=config.generation,
+                streamCut=m.StreamCut(streamInfo=_info(scope, stream), cut=cut),
+            ),
+        )
+        _succeeded(answer, f"stream {scope}/{stream}")
+
     # --- key-value tables -------------------------------------------------------------------------------------------
 
     async def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
@@ -479,18 +528,31 @@ def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
     status = _status(answer.message)
     if status == success:
         return answer.message
-    kind, _, name = what.partition(" ")
+    kind, _, name = what.rpartition(" ")
     facts: dict[str, Any] = {"endpoint": str(answer.node), "status": status}
     if kind != "scope":
         facts["stream"] = name
     said = f"{what}: the controller reports {status}"
     if status == "TABLE_NOT_FOUND":
         raise NoSuchTable(said, **facts)
+    if status == "RG_NOT_FOUND":
+        raise NoSuchReaderGroup(f"reader group {name} does not exist", **facts)
     if status in ("STREAM_NOT_FOUND", "SCOPE_NOT_FOUND"):
         raise NoSuchStream(said, **facts)
     if status == "STREAM_SEALED":
         raise StreamSealed(said, **facts)
     raise RequestRejected(said, **facts)
+
+
+def _group_config(answer: Answer, scope: str, group: str) -> GroupConfig:
+    message = _succeeded(answer, f"reader group {scope}/{group}").config
+    try:
+        return group_from_message(message)
+    except ValueError as problem:
+        raise ProtocolViolation(
+            f"{answer.node} returned an invalid configuration of reader group {scope}/{group}: {problem}",
+            endpoint=str(answer.node),
+        ) from problem
 
 
 def _created(answer: Answer, exists: str, what: str) -> bool:

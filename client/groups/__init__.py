@@ -9,18 +9,21 @@ from segstore.client.groups.changes import (
     SegmentsReleased,
 )
 from segstore.client.groups.checkpoints import Checkpoint
-from segstore.client.groups.group import GroupStart, ReaderGroup
+from segstore.client.groups.group import GroupRetention, GroupStart, ReaderGroup
 from segstore.client.groups.positions import GroupMetrics, SegmentLag
 from segstore.client.groups.reader import GroupEvent, GroupReader, Position
+from segstore.client.groups.shared import GroupForm
 
 __all__ = [
     "Checkpoint",
     "CheckpointTaken",
     "GroupChange",
     "GroupEvent",
+    "GroupForm",
     "GroupListener",
     "GroupMetrics",
     "GroupReader",
+    "GroupRetention",
     "GroupStart",
     "Position",
     "ReaderGroup",

@@ -5,11 +5,14 @@
             async for event in reader:
                 print(event.data, event.position)
 
-A group's state is a table segment in the format of the official Python and Rust clients, so their readers and these can
-share a group. The first client to open a group creates it with its starting positions; later ones join it.
+The group's readers share its state, so that they agree on who reads which segment. There are two forms of a group. In
+that of Pravega's Java client, which is the default, the state is in a stream and the controller knows the group's
+configuration; in that of the clients in Rust and Python, the state is in a table. Readers of those languages and these
+can be in one group. The first client to open a group creates it with its starting positions; later ones join it.
 
-Invariant: an existing group is never re-created, so its positions are kept. Refused: a group without streams, or with
-more segments than one table update can hold. Follows `ReaderGroup` (pravega-client-rust).
+Invariant: an existing group is never re-created, so its form and its positions are kept. Refused: a group without
+streams; checkpoints and resets of a group in a table, which does not hold what they need. Follows
+`ReaderGroupManagerImpl` and `ReaderGroupImpl` (Pravega's client).
 """
 
 from __future__ import annotations
@@ -18,23 +21,31 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
+from uuid import uuid4
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import Locations
-from segstore.client.controller import StreamCut, checked_cut, name_of
-from segstore.client.errors import NoSuchReaderGroup, ReaderOffline
+from segstore.client.controller import StreamCut, checked_cut
+from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
-from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of
+from segstore.client.groups.configuring import initial_state, reset_group
+from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of, resolved
 from segstore.client.groups.reader import GroupReader
-from segstore.client.groups.state import GroupState
-from segstore.client.groups.table import GroupTable
+from segstore.client.groups.shared import GroupForm, SharedGroup
+from segstore.client.groups.state import Draft, recorded
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import check_cut, tail_of
-from segstore.wire.reader_groups import GroupConfig
+from segstore.wire.reader_groups import GroupConfig, GroupState
 
-GroupStart = Literal["head", "tail"] | Mapping[str, Literal["head", "tail"] | Mapping[int, int]]
+_Start = Literal["head", "tail"] | Mapping[int, int]
+GroupStart = Literal["head", "tail"] | Mapping[str, _Start]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
+
+
+GroupRetention = Literal["none", "manual", "automatic"]
+"""Whether the streams of a group keep what it has not read: no; behind the cuts that `update_retention` reports; or
+behind its last checkpoint."""
 
 
 class ReaderGroup(OpenedBefore, ClosedAfter):
@@ -47,18 +58,23 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     def __init__(
         self,
         cluster: Cluster,
-        table_locations: Locations,
+        state_locations: Locations,
         scope: str,
         name: str,
         *,
         streams: Sequence[str] = (),
         from_: GroupStart = "head",
         refresh_ms: int = 3000,
+        checkpoint_ms: int = 30_000,
+        retention: GroupRetention = "none",
+        shared_with: GroupForm = "java",
     ) -> None:
         """streams: the streams of a new group, as names in its scope or as "scope/stream".
 
         from_: where a new group starts; streams missing from a mapping start at the head. refresh_ms: how often readers
-        of a new group record their positions. table_locations: used for the group's table; those of the cluster are
+        of a new group record their positions. checkpoint_ms: how often they begin a checkpoint; 0 for never. retention:
+        whether the streams keep what it has not read. shared_with: the form of a new group; one of "rust" has neither
+        checkpoints nor retention. state_locations: used for the group's own stream or table; those of the cluster are
         used for the stream segments.
         """
         for part in (scope, name):
@@ -66,78 +82,84 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
                 raise ValueError(f"{scope}/{name} is not a reader group: {part!r} is empty or has a slash")
         if refresh_ms < 1:
             raise ValueError(f"refresh_ms must be at least 1, not {refresh_ms}")
-        for each in from_.values() if isinstance(from_, Mapping) else [from_]:
-            if each not in ("head", "tail") and not isinstance(each, Mapping):
-                raise ValueError(f"the group {scope}/{name} must start at 'head', 'tail' or a cut, not {each!r}")
+        if shared_with not in ("java", "rust"):
+            raise ValueError(f"a group is shared with 'java' or 'rust', not {shared_with!r}")
+        if shared_with == "rust" and retention != "none":
+            raise ValueError(f"a group that is shared with clients in Rust has no retention {retention!r}")
         self.scope: Final = scope
         self.name: Final = name
+        self._shared_with: GroupForm = shared_with
         self._cluster = cluster
-        self._table_locations = table_locations
-        self._refresh_ms = refresh_ms
-        self._starts: dict[tuple[str, str], Literal["head", "tail"] | Mapping[int, int]] = {}
-        names = [_full(scope, stream) for stream in streams]
-        if isinstance(from_, Mapping):
-            given = {_full(scope, each): start for each, start in from_.items()}
-            if not given.keys() <= set(names):
-                own = ", ".join(from_)
-                raise ValueError(f"the group {scope}/{name} has starts for other streams than its own: {own}")
-            self._starts = {each: given.get(each, "head") for each in names}
-        else:
-            self._starts = dict.fromkeys(names, from_)
-        for (own, stream), start in self._starts.items():
-            if isinstance(start, Mapping):
-                checked_cut(own, stream, start)
-        self._table = self._new_table()
+        self._state_locations = state_locations
+        self._starts = self._checked(streams, from_)
+        self._config = GroupConfig(
+            {}, refresh_ms=refresh_ms, checkpoint_ms=checkpoint_ms or -1, retention=retention, generation=0
+        )
+        self._shared = self._new_shared()
 
-    def _new_table(self, *, recovers: bool = False) -> GroupTable:
-        return GroupTable(self._cluster.pool, self._table_locations, self.scope, self.name, recovers=recovers)
+    def _checked(self, streams: Sequence[str], from_: GroupStart) -> dict[str, _Start]:
+        """Returns the start of each stream. Raises ValueError for what is none."""
+        for each in from_.values() if isinstance(from_, Mapping) else [from_]:
+            if each not in ("head", "tail") and not isinstance(each, Mapping):
+                own = f"{self.scope}/{self.name}"
+                raise ValueError(f"the group {own} must start at 'head', 'tail' or a cut, not {each!r}")
+        names = [_full(self.scope, stream) for stream in streams]
+        if not isinstance(from_, Mapping):
+            return dict.fromkeys(names, from_)
+        given = {_full(self.scope, each): start for each, start in from_.items()}
+        if not given.keys() <= set(names):
+            own = ", ".join(from_)
+            raise ValueError(f"the group {self.scope}/{self.name} has starts for other streams than its own: {own}")
+        starts: dict[str, _Start] = {each: given.get(each, "head") for each in names}
+        for stream, start in starts.items():
+            if isinstance(start, Mapping):
+                checked_cut(*_parts(stream), start)
+        return starts
+
+    def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
+        return SharedGroup(self._cluster, self._state_locations, self.scope, self.name, recovers=recovers)
 
     async def open(self) -> None:
         """Opens the group; creates it if it does not exist and streams were given.
 
-        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
-        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start behind the
-        end of a segment; EntryRefused for too many segments; and the errors of controller calls and requests.
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
+        store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
+        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
+        too many segments in a table; and the errors of controller calls and requests.
         """
         try:
-            made = await self._table.create() if self._starts else True
             try:
-                state = await self._table.fetch()
-            except NoSuchReaderGroup as missing:
-                if made:
+                await self._shared.fetch()
+            except NoSuchReaderGroup:
+                if not self._starts:
                     raise
-                raise NoSuchReaderGroup(
-                    f"the reader group {self.scope}/{self.name} was deleted, and its store cannot create it again yet;"
-                    " another name can be used at once",
-                    segment=self._table.segment,
-                ) from missing
-            if state.config is None:
                 await self._create()
         except BaseException:
-            self._table.close()
+            await self._shared.aclose()
             raise
 
     async def _create(self) -> None:
-        if not self._starts:
-            raise self._table.missing()
-        cuts = await asyncio.gather(
-            *[self._cut(scope, stream, start) for (scope, stream), start in self._starts.items()]
-        )
-        offsets = {
-            name_of(scope, stream, segment_id): offset
-            for (scope, stream), cut in zip(self._starts, cuts, strict=True)
-            for segment_id, offset in cut.items()
-        }
-        config = GroupConfig(self._starts, self._refresh_ms)
-        await self._table.change(lambda state: state.create(config, offsets))
+        cluster = self._cluster
+        asked = self._config._replace(starts=await self._cuts(self._starts), id=uuid4())
+        for stream, cut in asked.starts.items():
+            if not cut:
+                await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
+        if self._shared_with == "java":
+            # Another client may have created it meanwhile, and its configuration holds.
+            asked = await cluster.controller.create_reader_group(self.scope, self.name, asked)
+        await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
 
-    async def _cut(self, scope: str, stream: str, start: str | Mapping[int, int]) -> Mapping[int, int]:
-        if isinstance(start, Mapping):
-            await check_cut(self._cluster, scope, stream, start)
-            return start
-        if start == "head":
-            return await self._cluster.controller.head(scope, stream)
-        return await tail_of(self._cluster, scope, stream)
+    async def _cuts(self, starts: Mapping[str, _Start]) -> dict[str, Mapping[int, int]]:
+        """Returns the cuts that a configuration has, {} for the head."""
+        found: dict[str, Mapping[int, int]] = {}
+        for stream, start in starts.items():
+            scope, name = _parts(stream)
+            if isinstance(start, Mapping):
+                await check_cut(self._cluster, scope, name, start)
+                found[stream] = dict(start)
+            else:
+                found[stream] = {} if start == "head" else await tail_of(self._cluster, scope, name)
+        return found
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
@@ -146,7 +168,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         listener: called with each `GroupChange` of the reader, inside `read`, between two events.
         """
-        return GroupReader(self._cluster, self._new_table(recovers=True), name, listener=listener)
+        return GroupReader(self._cluster, self._new_shared(recovers=True), name, listener=listener)
 
     async def readers(self) -> list[str]:
         """Returns the names of all online readers, including those of other clients."""
@@ -155,34 +177,36 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     async def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
         """Takes a failed reader offline; returns whether it was online.
 
-        Other readers continue its segments from the positions that it recorded, or from `positions` (segment → offset)
-        if given. If the reader is still alive, it ends with ReaderOffline.
+        Other readers continue its segments from the positions that it recorded (a reader in Java: at its last
+        checkpoint), or from `positions` (segment → offset) if given. If the reader is still alive, it ends with
+        ReaderOffline.
         """
         was_online = False
 
-        def quit_it(state: GroupState) -> None:
+        def quit_it(draft: Draft) -> None:
             nonlocal was_online
-            was_online = name in state.readers or was_online
-            state.quit(name, positions or {})
+            was_online = name in draft.state.readers or was_online
+            draft.quit(name, positions or {})
 
-        await self._table.fetch()
+        await self._shared.fetch()
         with suppress(ReaderOffline):
-            await self._table.change(quit_it)
+            await self._shared.change(quit_it)
         return was_online
 
     # --- state ------------------------------------------------------------------------------------------------------
 
     async def _state(self) -> GroupState:
-        state = await self._table.fetch()
-        if state.config is None:
-            raise self._table.missing()
-        return state
+        return await self._shared.fetch()
+
+    async def config(self) -> GroupConfig:
+        """Returns the group's configuration."""
+        config = (await self._state()).config
+        assert config is not None
+        return config
 
     async def streams(self) -> list[str]:
         """Returns the group's streams, as "scope/stream"."""
-        config = (await self._state()).config
-        assert config is not None
-        return sorted(f"{scope}/{stream}" for scope, stream in config.streams)
+        return sorted((await self.config()).starts)
 
     async def cuts(self) -> dict[str, StreamCut]:
         """Returns the recorded positions of the group: "scope/stream" → segment id → offset.
@@ -190,7 +214,8 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         The result can be passed as `from_` of another group.
         """
         state = await self._state()
-        return cuts_of(await finished_positions(self._cluster, state.future) | state.positions())
+        finished = await finished_positions(self._cluster, state.future)
+        return cuts_of(finished | await resolved(self._cluster, recorded(state)))
 
     async def metrics(self) -> GroupMetrics:
         """Returns how far the recorded positions are behind the ends of the streams, by segment.
@@ -199,17 +224,44 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """
         return await lag_of(self._cluster, await self._state())
 
+    async def reset(self, from_: GroupStart | None = None) -> None:
+        """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
+
+        from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
+        there is none. Raises ConditionFailed for a group whose state is in a table.
+        """
+        streams = await self.streams()
+        self._shared.refuse_in_table("resets")
+        cuts = None if from_ is None else await self._cuts(self._checked(streams, from_))
+        await reset_group(self._cluster, self._shared, cuts)
+
+    async def update_retention(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
+        """Reports that the group needs nothing before these cuts, by stream, if its retention is "manual".
+
+        Raises RequestRejected for other cuts than the stream's, or of another retention (SUBSCRIBER_NOT_FOUND).
+        """
+        config = await self.config()
+        self._shared.refuse_in_table("retention")
+        if config.retention != "manual":
+            own = f"{self.scope}/{self.name}"
+            raise ConditionFailed(f"the retention of the reader group {own} is {config.retention!r}, not 'manual'")
+        for name, cut in cuts.items():
+            scope, stream = _parts(_full(self.scope, name))
+            checked = checked_cut(scope, stream, cut)
+            await self._cluster.controller.update_subscriber_cut(scope, stream, self._shared.group, config, checked)
+
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self, name: str = "checkpoint", *, timeout_ms: float = 60_000) -> Checkpoint:
+    async def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60_000) -> Checkpoint:
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
-        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: may be used
-        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names
-        the readers that did not take it (those of the official client never do), ConditionFailed if one of this name is
-        in progress, and the errors of requests.
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
+        random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
+        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        table, and the errors of requests.
         """
-        return await checkpointed(self._cluster, self._table, name, timeout_ms)
+        name = str(uuid4()) if name is None else name
+        return await checkpointed(self._cluster, self._shared, name, timeout_ms)
 
     async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
         """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
@@ -221,13 +273,17 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def delete(self) -> None:
         """Deletes the group, which ends its readers. Raises NoSuchReaderGroup."""
-        await self._table.delete()
+        await self._shared.delete()
 
     async def aclose(self) -> None:
         """Releases this object's resources; the group and its readers continue. Can be called twice."""
-        self._table.close()
+        await self._shared.aclose()
 
 
-def _full(scope: str, stream: str) -> tuple[str, str]:
-    own, found, name = stream.partition("/")
-    return (own, name) if found else (scope, stream)
+def _full(scope: str, stream: str) -> str:
+    return stream if "/" in stream else f"{scope}/{stream}"
+
+
+def _parts(full_name: str) -> tuple[str, str]:
+    scope, _, stream = full_name.partition("/")
+    return scope, stream

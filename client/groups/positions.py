@@ -14,8 +14,9 @@ from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
-from segstore.client.groups.state import GroupState
+from segstore.client.groups.state import recorded
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.reader_groups import GroupState
 
 
 class SegmentLag(NamedTuple):
@@ -73,10 +74,21 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
     return found
 
 
+async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, int]:
+    """Returns positions with the ends of segments in place of -1, by which readers in Java mean them."""
+    found = {segment: offset for segment, offset in positions.items() if offset >= 0}
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
+        for segment in positions.keys() - found.keys():
+            info = await _info(requests, segment)
+            if info is not None:
+                found[segment] = info.write_offset
+    return found
+
+
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     """Returns a group's lag: its segments, and the successors of sealed ones, which are unread from their start."""
     readers = {segment: name for name, segments in state.readers.items() for segment in segments}
-    offsets = dict.fromkeys(state.future, 0) | state.positions()
+    offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | _reported(state))
     found: list[SegmentLag] = []
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         seen = set(offsets)
@@ -91,6 +103,10 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
             offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})
+
+
+def _reported(state: GroupState) -> dict[str, int]:
+    return {segment: at for segments in state.reported().values() for segment, at in segments.items()}
 
 
 async def _info(requests: SegmentRequests, segment: str) -> StreamSegmentInfo | None:

@@ -6,23 +6,36 @@ records each reader's position after its last handled event; so if a reader dies
 
 Invariants: a segment is not released, nor are its successors started, while the user holds its last event, so events of
 each routing key stay in order across readers; the read-ahead buffer holds at most `read_ahead_bytes` plus one read per
-segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventReader` (pravega-client-rust) in
-what it writes to the group. Deliberate difference: it continues a truncated segment at its new start and counts the
-skipped bytes; the official client goes to the successors.
+segment; cancelling `read` loses nothing; after `aclose` no task is left. Follows `EventStreamReaderImpl` (Pravega's
+client) in what it writes to the group. Deliberate differences: it continues a truncated segment at its new start and
+counts the skipped bytes; it finishes segments between any two events, not only at checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Self
+from uuid import uuid4
 
 from segstore.client.attempts import Attempts
 from segstore.client.cluster import Cluster
-from segstore.client.errors import Closed, NoSuchReaderGroup, ReaderOffline, SegmentMissing, SegmentTruncated
+from segstore.client.controller import Successor, parts_of
+from segstore.client.errors import (
+    Closed,
+    NoSuchReaderGroup,
+    NoSuchStream,
+    ReaderOffline,
+    RequestRejected,
+    SegmentMissing,
+    SegmentTruncated,
+)
 from segstore.client.groups.changes import (
     CheckpointTaken,
     GroupChange,
@@ -31,16 +44,24 @@ from segstore.client.groups.changes import (
     SegmentsAcquired,
     SegmentsReleased,
 )
-from segstore.client.groups.state import GroupState
-from segstore.client.groups.table import GroupTable
+from segstore.client.groups.configuring import renew
+from segstore.client.groups.positions import cuts_of, resolved
+from segstore.client.groups.shared import SharedGroup
+from segstore.client.groups.state import Draft, is_over, segments_of, share
 from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupState
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 200
 """Maximum number of segments acquired or released by one change."""
 
-Following = list[tuple[str, tuple[int, ...]]]
+_UNBOUNDED: Final = sys.maxsize
+
+Following = dict[str, list[Successor]]
+"""The successors of segments that have ended."""
 
 
 class Position(NamedTuple):
@@ -79,20 +100,21 @@ class GroupReader(OpenedBefore):
     """
 
     def __init__(
-        self, cluster: Cluster, table: GroupTable, name: str, *, listener: GroupListener | None = None
+        self, cluster: Cluster, shared: SharedGroup, name: str, *, listener: GroupListener | None = None
     ) -> None:
         """listener: called inside `read`, between two events; what it raises, `read` raises."""
         self.name: Final = name
         self.truncated_bytes = 0
+        self._cluster = cluster
         self._pool = pool = cluster.pool
         self._locations = cluster.locations
-        self._table = table
+        self._shared = shared
         self._successors = Successors(cluster.controller, pool.settings, pool.random)
         self._positions: dict[str, int] = {}
         """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         telemetry = cluster.telemetry
-        observer = None if telemetry is None else telemetry.receiving(_stream_of, table.group)
+        observer = None if telemetry is None else telemetry.receiving(_stream_of, shared.group)
         self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes, observer)
         self._in_hand: tuple[str, int] | None = None
         """The segment of the event that the user holds, and the offset after it."""
@@ -106,6 +128,9 @@ class GroupReader(OpenedBefore):
         """Checkpoints that wait for this reader."""
         self._taken: dict[str, dict[str, int]] = {}
         """Positions at checkpoints that are taken, but not yet recorded in the group."""
+        self._checkpointed_s = time.monotonic()
+        """When this reader last knew of a checkpoint, or began to read."""
+        self._last_read: str | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._over = False
@@ -129,31 +154,33 @@ class GroupReader(OpenedBefore):
         if self._closed or self._keeper is not None:
             raise Closed(f"the reader {self.name} was already opened", reader=self.name)
 
-        def join(state: GroupState) -> float:
-            if state.config is None:
-                raise self._table.missing()
-            state.join(self.name)
-            state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
-            return state.config.refresh_ms
+        def join(draft: Draft) -> float:
+            draft.join(self.name)
+            draft.acquire(self.name, min(share(draft.state, self.name).acquire, _AT_ONCE))
+            draft.report(self.name, 0)
+            config = draft.state.config
+            assert config is not None
+            return config.refresh_ms
 
         try:
-            await self._table.fetch()
-            leave = partial(GroupState.quit, reader=self.name, positions={})
-            refresh_ms = await self._table.change_or_undo(join, leave, f"joining as {self.name}")
+            await self._shared.fetch()
+            leave = partial(Draft.quit, reader=self.name, positions={})
+            refresh_ms = await self._shared.change_or_undo(join, leave, f"joining as {self.name}")
         except BaseException:
-            self._table.close()
+            await self._shared.aclose()
             raise
         self._begin_with_new()
         self._keeper = asyncio.get_running_loop().create_task(
-            self._sync_until_read(refresh_ms / 1000), name=f"keeping the reader {self.name}"
+            self._sync(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
     def _begin_with_new(self) -> int:
         """Starts reading all segments of this reader that are not being read yet; returns their number."""
-        mine = self._table.state.segments_of(self.name)
-        new = {segment: offset for segment, offset in mine.items() if segment not in self._positions}
+        mine = self._mine(self._shared.state)
+        known = self._positions | self._given_up
+        new = {segment: offset for segment, offset in mine.items() if segment not in known}
         for segment, offset in new.items():
             self._positions[segment] = offset
             self._tasks[segment] = asyncio.get_running_loop().create_task(
@@ -163,15 +190,19 @@ class GroupReader(OpenedBefore):
             self._notice(SegmentsAcquired(new))
         return len(new)
 
+    def _mine(self, state: GroupState) -> dict[str, int]:
+        return segments_of(self._shared.group, state, self.name)
+
     async def _follow(self, segment: str, offset: int) -> None:
-        """Reads one segment to its end."""
+        """Reads one segment to its end, or to that of the group."""
+        end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
-        begun = offset
+        begun = reached = offset
         with self._ahead.producing(f"reading {segment}", segment=segment):
-            while True:
+            while 0 <= offset < end:  # readers in Java record -1 at the end
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
-                        await self._read_from(reader)
+                        await self._read_from(reader, end)
                     except SegmentTruncated as truncated:
                         begins = truncated.details.get("start_offset", -1)
                         if begins <= reader.offset:
@@ -182,16 +213,19 @@ class GroupReader(OpenedBefore):
                         offset = begins
                         pause_s = attempts.failed(truncated)
                     except SegmentMissing:
-                        break  # fully truncated; if the stream is gone, the request for successors fails
+                        pause_s = None  # fully truncated; if the stream is gone, the request for successors fails
                     else:
-                        break
+                        pause_s = None
+                    reached = reader.offset
+                if pause_s is None:
+                    break
                 await asyncio.sleep(pause_s)
-            self._ahead.mark(_End(segment, reader.offset == begun))
+            self._ahead.mark(_End(segment, reached == begun))
 
-    async def _read_from(self, reader: SegmentReader) -> None:
+    async def _read_from(self, reader: SegmentReader, end: int) -> None:
         segment, limit = reader.segment, self._pool.settings.max_large_event_bytes
         decoder = EventAssembler(segment, reader.offset, limit, GroupEvent, segment)
-        await self._ahead.fill(segment, reader, decoder)
+        await self._ahead.fill(segment, reader, decoder, end)
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -208,10 +242,10 @@ class GroupReader(OpenedBefore):
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    async def _sync_until_read(self, refresh_s: float) -> None:
-        """Syncs with the group, periodically and whenever a segment has ended, until the whole group is read."""
+    async def _sync(self, refresh_s: float) -> None:
+        """Syncs with the group, periodically and whenever a segment has ended."""
         with self._ahead.producing(f"the reader {self.name}"):
-            while not self._over:
+            while True:
                 with suppress(TimeoutError):  # the period has passed
                     async with asyncio.timeout(refresh_s):
                         await self._due.wait()
@@ -219,41 +253,85 @@ class GroupReader(OpenedBefore):
                 await self._keep()
 
     async def _keep(self) -> None:
-        """Records positions and finished segments, and releases or acquires segments."""
+        """Records positions, checkpoints and finished segments, and releases or acquires segments."""
         ended = self._ended[:_AT_ONCE]
         following = {each.segment: await self._following(each) for each in ended}
-        state = await self._table.fetch()
-        missing = self._positions.keys() - state.segments_of(self.name).keys()
+        state = await self._shared.fetch()
+        missing = self._positions.keys() - self._mine(state).keys()
         if missing:
-            raise ReaderOffline(f"the reader {self.name} of {state.group} lost {min(missing)}", reader=self.name)
-        await self._give_up(min(state.share(self.name).release, _AT_ONCE))
-        awaited = state.awaited(self.name)
-        self._want(awaited)
+            raise ReaderOffline(f"the reader {self.name} of {self._shared.group} lost {min(missing)}", reader=self.name)
+        if state.updating:
+            await renew(self._cluster, self._shared)
+        awaited = state.checkpoints.awaited(self.name)
+        if not awaited:
+            await self._give_up(min(share(state, self.name).release, _AT_ONCE) - len(self._given_up))
         self._taken = {name: positions for name, positions in self._taken.items() if name in awaited}
+        if self._over:
+            self._taken |= {name: {} for name in awaited}
         taken = dict(self._taken)
-
-        def settle(state: GroupState) -> bool:
-            state.record(self.name, self._positions)
-            for segment, successors in following.items():
-                state.end(self.name, segment, successors)
-            state.release(self.name, self._given_up)
-            for name, positions in taken.items():
-                state.take_checkpoint(name, self.name, positions)
-            if not self._given_up:
-                state.acquire(self.name, min(state.share(self.name).acquire, _AT_ONCE))
-            return state.over
-
-        self._over = await self._table.change(settle)
-        self._given_up.clear()
-        del self._ended[: len(ended)]
+        free = await self._shared.change(partial(self._settle, following, taken))
         for name in taken:
             del self._taken[name]
-        for segment, successors in following.items():
-            self._positions.pop(segment, None)
-            self._tasks.pop(segment, None)
-            self._notice(SegmentEnded(segment, tuple(successor for successor, _ in successors)))
-        if self._begin_with_new() >= _AT_ONCE or self._ended:
+        if free:
+            self._given_up.clear()
+            del self._ended[: len(ended)]
+            for segment, successors in following.items():
+                self._positions.pop(segment, None)
+                self._tasks.pop(segment, None)
+                self._notice(SegmentEnded(segment, tuple(each.segment.name for each in successors)))
+        self._settled(self._begin_with_new())
+        if taken:
+            await self._publish()
+        await self._shared.compact_if_due()
+
+    def _settle(self, following: Following, taken: dict[str, dict[str, int]], draft: Draft) -> bool:
+        """Changes the group's state; returns whether segments could come and go: not while a checkpoint waits."""
+        positions = self._positions | self._given_up
+        for name, then in taken.items():
+            draft.take_checkpoint(name, self.name, then)
+        draft.record(self.name, positions)
+        free = not draft.awaited(self.name)
+        if free:
+            for segment, successors in following.items():
+                draft.end(self.name, segment, successors)
+            draft.release(self.name, self._given_up)
+            if not self._given_up:
+                draft.acquire(self.name, min(share(draft.state, self.name).acquire, _AT_ONCE))
+            config = draft.state.config
+            if config is not None and 0 < config.checkpoint_ms < 1000 * (time.monotonic() - self._checkpointed_s):
+                draft.begin_automatic_checkpoint(uuid4())
+        draft.report(self.name, self._lag())
+        return free
+
+    def _settled(self, begun: int) -> None:
+        """Notes what the group's state has for this reader. begun: number of segments that it has just got."""
+        state = self._shared.state
+        self._over = is_over(state)
+        if self._over:
+            self._ahead.came.set()
+        if state.checkpoints.waiting:
+            self._checkpointed_s = time.monotonic()
+        self._want(state.checkpoints.awaited(self.name))
+        if begun >= _AT_ONCE or (self._ended and not self._wanted):
             self._due.set()
+
+    def _lag(self) -> int:
+        """A reader's lag as readers in Java report it; with another measure these would give up their segments."""
+        return 0 if self._last_read is None else int(time.time() * 1000) - parts_of(self._last_read)[2]
+
+    async def _publish(self) -> None:
+        """Reports the group's last checkpoint to the controller, if data is kept behind it."""
+        state, group = self._shared.state, self._shared.group
+        config, last = state.config, state.checkpoints.last
+        if config is None or last is None or config.retention != "automatic" or state.checkpoints.published:
+            return
+        for cut in cuts_of(await resolved(self._cluster, last)).values():
+            try:
+                await self._cluster.controller.update_subscriber_cut(cut.scope, cut.stream, group, config, cut)
+            except (RequestRejected, NoSuchStream) as refused:  # the stream keeps more than it has to
+                said = "the checkpoint of %s does not bound the retention of %s/%s: %r"
+                log.warning(said, group, cut.scope, cut.stream, refused, extra={"stream": cut.stream})
+        await self._shared.change(lambda draft: draft.add(CheckpointPublished(True)))
 
     def _want(self, checkpoints: Iterable[str]) -> None:
         """Notes checkpoints that wait for this reader, for `read` to take."""
@@ -268,14 +346,15 @@ class GroupReader(OpenedBefore):
             self._ahead.came.set()
 
     async def _give_up(self, count: int) -> None:
-        """Stops reading `count` segments of which the user holds no event."""
+        """Stops reading up to `count` segments of which the user holds no event; none if it is negative."""
         busy = {*(each.segment for each in self._ended), self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
-        await self._stop(free[:count])
+        await self._stop(free[: max(0, count)])
 
-    async def _following(self, end: _End) -> Following:
-        found = await self._successors.of(end.segment, in_vain=end.in_vain)
-        return [(each.segment.name, each.predecessors) for each in found]
+    async def _following(self, end: _End) -> list[Successor]:
+        if end.segment in self._shared.state.ends:
+            return []
+        return await self._successors.of(end.segment, in_vain=end.in_vain)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -300,13 +379,14 @@ class GroupReader(OpenedBefore):
                 break
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
-            if ahead.error is not None:
-                raise ahead.error
             if self._over:
                 return None
+            if ahead.error is not None:
+                raise ahead.error
             await ahead.next_came()
             self._between_events()
         event = ahead.current.pop()
+        self._last_read = event.segment
         self._in_hand = (event.segment, event.offset + EVENT_HEADER_BYTES + len(event.data))
         return event
 
@@ -318,8 +398,8 @@ class GroupReader(OpenedBefore):
         while self._changes and listener is not None:
             listener(self._changes.popleft())
         while self._wanted:
-            name, positions = self._wanted.pop(0), dict(self._positions)
-            if listener is not None:
+            name, positions = self._wanted.pop(0), self._positions | self._given_up
+            if listener is not None and SILENT not in name:
                 listener(CheckpointTaken(name, dict(positions)))
             self._taken[name] = positions
             self._due.set()
@@ -356,15 +436,15 @@ class GroupReader(OpenedBefore):
     async def _leave(self) -> None:
         positions = await self.abort()
         limit_ms = self._pool.settings.close_timeout_ms
-        facts = {"segment": self._table.segment, "reader": self.name}
+        facts = {**self._shared.facts, "reader": self.name}
         try:
             async with within(limit_ms, f"the reader {self.name} did not go offline", **facts):
-                await self._table.fetch()
-                await self._table.change(lambda state: state.quit(self.name, positions))
+                await self._shared.fetch()
+                await self._shared.change(partial(Draft.quit, reader=self.name, positions=positions))
         except (ReaderOffline, NoSuchReaderGroup):
             return  # another client took it offline
         finally:
-            self._table.close()
+            await self._shared.aclose()
 
     async def aclose(self) -> None:
         """Same as `reader_offline`."""
@@ -386,7 +466,7 @@ class GroupReader(OpenedBefore):
         await asyncio.gather(*filter(None, [keeper]), *self._tasks.values(), return_exceptions=True)
         self._ahead.clear()
         self._tasks.clear()
-        self._table.close()
+        await self._shared.aclose()
         return positions
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:

@@ -1,8 +1,8 @@
-"""The table that stores a reader group's state: reads deltas, and writes conditionally on what was read.
+"""The state of a reader group as Pravega's clients in Rust and Python store it: entries of a table.
 
 Entries are read as deltas of the table's log. A change atomically writes the entries that it touches and the version
 keys of their maps, each conditional on the version last read; so a change is always made from the newest state of every
-map that it touches, or is retried.
+map that it touches, or is decided again.
 
 Invariants: a cached entry never goes back to an older version; a change whose reply was lost is not applied twice.
 Refused: entries that do not belong to a reader group (ProtocolViolation). Follows `Synchronizer` and `Table`
@@ -12,31 +12,35 @@ Refused: entries that do not belong to a reader group (ProtocolViolation). Follo
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
-from segstore.client.connection import ConnectionPool, Locations, SegmentRequests
+from segstore.client.cluster import Cluster
+from segstore.client.connection import Locations, SegmentRequests
 from segstore.client.errors import (
-    ClientError,
     ConditionFailed,
     NoSuchReaderGroup,
+    NoSuchTable,
+    NotSupported,
     PeerRefused,
     ProtocolViolation,
     RetriesExhausted,
     SegmentExists,
     SegmentMissing,
 )
-from segstore.client.groups.state import GroupState
-from segstore.client.lifecycle import finish
 from segstore.client.tables import Item, TableSegment
 from segstore.wire import NOT_EXISTS, ErrorMessageCode
 from segstore.wire.names import segment_name
-from segstore.wire.reader_groups import VERSION_VALUE, decode_key, encode_key
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from segstore.wire.reader_groups import (
+    VERSION_VALUE,
+    GroupState,
+    InitialState,
+    StoredGroup,
+    Update,
+    decode_key,
+    encode_key,
+)
 
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 100
@@ -45,72 +49,93 @@ _ATTEMPTS: Final = 100
 _Key = tuple[str, str | None]
 
 
-def table_name(scope: str, group: str) -> str:
-    """Returns the name of a group's table segment."""
-    return segment_name(scope, f"{group}_kvtable", 0, 0)
-
-
 class GroupTable:
-    """The table of one group.
+    """The state of one group in its table. Its methods raise SegmentMissing if that does not exist.
 
     Attributes:
-        state: the state as of the last `fetch` or `change`; must not be modified in place.
+        facts: where the state is, for errors.
     """
 
-    def __init__(
-        self, pool: ConnectionPool, locations: Locations, scope: str, group: str, *, recovers: bool = False
-    ) -> None:
-        """recovers: used by a reader, which retries for longer than a user's call."""
-        self.group: Final = f"{scope}/{group}"
-        self._random = pool.random
-        self._requests = SegmentRequests(pool, locations, recovers=recovers)
-        self._table = TableSegment(self._requests, table_name(scope, group))
-        self._backoff = pool.settings.reconnect_backoff
-        self._close_s = pool.settings.close_timeout_ms / 1000
-        self._lock = asyncio.Lock()
+    def __init__(self, cluster: Cluster, locations: Locations, scope: str, group: str, *, recovers: bool) -> None:
+        """locations: used for the table. recovers: used by a reader, which retries for longer than a call."""
+        segment = segment_name(scope, f"{group}_kvtable", 0, 0)
+        self.facts: Final[Mapping[str, Any]] = {"segment": segment}
+        self._scope = scope
+        self._group = group
+        self._controller = cluster.controller
+        self._random = cluster.pool.random
+        self._backoff = cluster.pool.settings.reconnect_backoff
+        self._requests = SegmentRequests(cluster.pool, locations, recovers=recovers)
+        self._table = TableSegment(self._requests, segment)
         self._forget()
 
     def _forget(self) -> None:
-        self.state = GroupState(self.group)
+        self._state = StoredGroup()
         self._versions: dict[_Key, int] = {}
         self._position = 0
 
-    @property
-    def segment(self) -> str:
-        """The name of the table segment."""
-        return self._table.name
-
     # --- the table --------------------------------------------------------------------------------------------------
 
-    async def create(self) -> bool:
-        """Creates the table unless it exists; returns whether it was created."""
+    async def initialise(self, initial: InitialState) -> GroupState:
+        """Creates the table and writes the group's first state, unless another client has; returns the state.
+
+        Raises ConditionFailed if the table is part of a key-value table of the name.
+        """
         try:
             await self._table.create()
         except SegmentExists:
-            return False
-        return True
+            await self._fetch_existing()
+        return await self.update(lambda state: [initial] if state.config is None else [])
+
+    async def _fetch_existing(self) -> None:
+        own = f"{self._scope}/{self._group}"
+        try:
+            found = await self.fetch()
+        except SegmentMissing as missing:
+            raise NoSuchReaderGroup(
+                f"the reader group {own} was deleted, and its store cannot create it again yet; another name can be"
+                " used at once",
+                **self.facts,
+            ) from missing
+        if found is None and await self._is_key_value_table():
+            raise ConditionFailed(f"the reader group {own} cannot have the name of a key-value table", **self.facts)
+
+    async def _is_key_value_table(self) -> bool:
+        """Whether the table is the first partition of a key-value table."""
+        with suppress(NoSuchTable):
+            await self._controller.table_config(self._scope, self._group)
+            return True
+        return False
 
     async def delete(self) -> None:
-        """Deletes the table. Raises NoSuchReaderGroup."""
-        async with self._lock:
-            self._forget()
-            try:
-                await self._table.delete()
-            except SegmentMissing as missing:
-                if not missing.details.get("retried"):  # a retried call may itself have deleted it
-                    raise self.missing() from missing
+        """Deletes the group with its table."""
+        self._forget()
+        try:
+            await self._table.delete()
+        except SegmentMissing as missing:
+            if not missing.details.get("retried"):  # a retried call may itself have deleted it
+                raise
 
-    def missing(self) -> NoSuchReaderGroup:
-        """Returns the error for a group that does not exist."""
-        return NoSuchReaderGroup(f"reader group {self.group} does not exist", segment=self._table.name)
+    async def compact_if_due(self) -> None:
+        """Does nothing: a store compacts its tables itself."""
+
+    async def aclose(self) -> None:
+        """Releases the flows. Can be called twice."""
+        self._requests.close()
 
     # --- its state --------------------------------------------------------------------------------------------------
 
-    async def fetch(self) -> GroupState:
-        """Reads new entries; returns the state. Raises NoSuchReaderGroup, ProtocolViolation, and errors of requests."""
-        async with self._lock:
+    async def fetch(self) -> GroupState | None:
+        """Reads new entries; returns the state, None if no client has written the first one.
+
+        Raises ProtocolViolation, and the errors of requests.
+        """
+        try:
             await self._fetch()
-            return self.state
+        except (ProtocolViolation, NotSupported):  # key-value tables have no deltas
+            if not await self._is_key_value_table():
+                raise
+        return None if self._state.config is None else self._state
 
     async def _fetch(self) -> int:
         """Reads new entries; returns their number."""
@@ -119,9 +144,9 @@ class GroupTable:
             asked = self._position
             try:
                 delta = await self._table.delta(asked, _PAGE)
-            except SegmentMissing as missing:
+            except SegmentMissing:
                 self._forget()
-                raise self.missing() from missing
+                raise
             except PeerRefused as refused:
                 illegal = refused.details.get("error_code") == ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION.name
                 if not illegal or not asked or from_scratch:
@@ -132,90 +157,68 @@ class GroupTable:
             if delta.items and delta.position <= asked:
                 raise ProtocolViolation(
                     f"{self._table.name} returned entries after {asked}, but continues from {delta.position}",
-                    segment=self._table.name,
+                    **self.facts,
                 )
             if delta.clear:
                 self._forget()
-            for item in delta.items:
-                new += self._take(item)
+            new += self._take(delta.items)
             if delta.items:
                 self._position = delta.position
             if delta.reached_end or not delta.items:
                 return new
 
-    def _take(self, item: Item, *, anyway: bool = False) -> bool:
-        """Applies an entry read from the table; returns whether it was new. anyway: even if the cached one is newer."""
+    def _take(self, items: Iterable[Item], *, anyway: bool = False) -> int:
+        """Applies entries read from the table; returns how many were new. anyway: even if the cached ones are newer."""
+        state, new = self._state.copy(), 0
         try:
-            key = outer, inner = decode_key(item.key)
-            if not anyway and item.version <= self._versions.get(key, NOT_EXISTS):
-                return False
-            if inner is not None:
-                self.state.take(outer, inner, None if item.version == NOT_EXISTS else item.value)
+            for item in items:
+                key = outer, inner = decode_key(item.key)
+                if not anyway and item.version <= self._versions.get(key, NOT_EXISTS):
+                    continue
+                if inner is not None:
+                    state.take(outer, inner, None if item.version == NOT_EXISTS else item.value)
+                self._versions[key] = item.version
+                new += 1
         except ValueError as cause:
+            self._forget()
             raise ProtocolViolation(
-                f"{self._table.name} has an entry that no reader group has: {cause}", segment=self._table.name
+                f"{self._table.name} has an entry that no reader group has: {cause}", **self.facts
             ) from cause
-        self._versions[key] = item.version
-        return True
+        if new:
+            self._state = state
+        return new
 
-    async def change(self, decide: Callable[[GroupState], T]) -> T:
-        """Applies `decide` to a copy of the state, writes its changes, and returns its result.
+    async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
+        """Writes what the updates that `decide` returns change, and calls it again on a conflict; returns the state.
 
-        On a conflict with another client it is called again with the newer state. If it raises, nothing changes.
-        Raises NoSuchReaderGroup, RetriesExhausted, and the errors of requests.
+        Raises RetriesExhausted, EntryRefused for too many changes, and the errors of requests.
         """
-        async with self._lock:
-            for attempt in range(1, _ATTEMPTS + 1):
-                draft = self.state.copy()
-                decided = decide(draft)
-                values: dict[_Key, bytes] = {}
-                for outer, inner, value in draft.changes():
-                    values[outer, inner] = value
-                    values[outer, None] = VERSION_VALUE
-                if not values or await self._write(values):
-                    return decided
-                await asyncio.sleep(self._backoff.delay_ms(min(attempt, 4), self._random) / 1000 if attempt > 1 else 0)
+        for attempt in range(1, _ATTEMPTS + 1):
+            draft = self._state.copy()
+            for each in decide(self._state):
+                draft.apply(each)
+            values: dict[_Key, bytes] = {}
+            for outer, inner, value in self._state.changes_to(draft):
+                values[outer, inner] = value
+                values[outer, None] = VERSION_VALUE
+            if not values or await self._write(values):
+                return self._state
+            await asyncio.sleep(self._backoff.delay_ms(min(attempt, 4), self._random) / 1000 if attempt > 1 else 0)
         raise RetriesExhausted(
-            f"a change of {self.group} was tried {_ATTEMPTS} times and conflicted with other clients each time",
-            segment=self._table.name,
+            f"a change of {self._scope}/{self._group} was tried {_ATTEMPTS} times and conflicted with other clients"
+            " each time",
             actual=_ATTEMPTS,
+            **self.facts,
         )
-
-    async def change_or_undo(
-        self, decide: Callable[[GroupState], T], undo: Callable[[GroupState], object], what: str
-    ) -> T:
-        """As `change`. If cancelled, waits until the change has ended and applies `undo` if it succeeded.
-
-        Both take at most `close_timeout_ms`. what: names the change in a warning if it could not be undone.
-        """
-        changing = asyncio.get_running_loop().create_task(self.change(decide), name=f"{what} of {self.group}")
-        try:
-            return await asyncio.shield(changing)
-        except asyncio.CancelledError:
-            await finish(self._undo(changing, undo, what), f"undoing {what} of {self.group}")
-            raise
-
-    async def _undo(self, changing: asyncio.Task[T], undo: Callable[[GroupState], object], what: str) -> None:
-        try:
-            async with asyncio.timeout(self._close_s):
-                await asyncio.wait([changing])
-                if not changing.cancelled() and changing.exception() is None:
-                    await self.change(undo)
-        except (ClientError, TimeoutError) as problem:
-            said = "%s of %s was cancelled, but may have been applied: %r"
-            log.warning(said, what, self.group, problem, extra={"segment": self._table.name})
-        finally:
-            changing.cancel()
-            await asyncio.gather(changing, return_exceptions=True)
 
     async def _write(self, values: dict[_Key, bytes]) -> bool:
         """Writes entries if none has changed meanwhile; else reads the new entries and returns False."""
         items = [Item(encode_key(*key), self._versions.get(key, NOT_EXISTS), value) for key, value in values.items()]
         try:
             versions = await self._table.update(items)
-        except SegmentMissing as missing:
+        except SegmentMissing:
             self._forget()
-            raise self.missing() from missing
+            raise
         except ConditionFailed as failed:
             before = {key: self._versions.get(key, NOT_EXISTS) for key in values}
             if not await self._fetch():
@@ -224,19 +227,15 @@ class GroupTable:
                 self._versions.get(key, NOT_EXISTS) > before[key] for key in values
             )
             return bool(ours) and await self._holds(items)
-        for item, version in zip(items, versions, strict=True):
-            self._take(item._replace(version=version), anyway=True)
+        written = zip(items, versions, strict=True)
+        self._take([item._replace(version=version) for item, version in written], anyway=True)
         return True
 
     async def _look_up(self, items: list[Item]) -> None:
-        for item, found in zip(items, await self._table.get([each.key for each in items]), strict=True):
-            self._take(Item(item.key, NOT_EXISTS) if found is None else found, anyway=True)
+        found = zip(items, await self._table.get([each.key for each in items]), strict=True)
+        self._take([Item(item.key, NOT_EXISTS) if each is None else each for item, each in found], anyway=True)
 
     async def _holds(self, items: list[Item]) -> bool:
         """Whether the table has these values, that is, an update whose reply was lost was applied."""
         found = await self._table.get([each.key for each in items])
         return all(each is not None and each.value == item.value for item, each in zip(items, found, strict=True))
-
-    def close(self) -> None:
-        """Releases the flows. Can be called twice."""
-        self._requests.close()

@@ -9,6 +9,7 @@ returned or dropped; producers wait in `room` while the limit is reached; return
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,14 +104,17 @@ class ReadAhead(Generic[K, E, M]):
         self.came.clear()
         await self.came.wait()
 
-    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E]) -> None:
-        """Adds all events of a segment as they are read, waiting for room.
+    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], end: int = sys.maxsize) -> None:
+        """Adds the events of a segment that begin before `end` as they are read, waiting for room.
 
         Raises the errors of reading, and ProtocolViolation if the segment ends within an event.
         """
         async for chunk in reader:
-            begin = decoder.offset
-            self.add(key, decoder.feed(chunk.view), begin, decoder.offset)
+            begin, events = decoder.offset, decoder.feed(chunk.view)
+            if decoder.offset >= end:
+                self.add(key, [each for each in events if each.offset < end], begin, decoder.offset)
+                return
+            self.add(key, events, begin, decoder.offset)
             self.came.set()
             await self.room()
         if decoder.partial:

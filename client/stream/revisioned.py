@@ -65,11 +65,12 @@ class RevisionedStream(ClosedAfter):
         segment: the segment's name.
     """
 
-    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str) -> None:
+    def __init__(self, pool: ConnectionPool, locations: Locations, segment: str, *, recovers: bool = False) -> None:
+        """recovers: used by a reader, which retries for longer than a user's call."""
         self.segment: Final = segment
         self._pool = pool
         self._locations = locations
-        self._requests = SegmentRequests(pool, locations)
+        self._requests = SegmentRequests(pool, locations, recovers=recovers)
         self._writer: SegmentWriter | None = None
         self._conditional: ConditionalWriter | None = None
         self._closed = False

@@ -5,74 +5,37 @@ state. A change is computed from the last state read and stored conditionally; o
 the change is computed again. Compaction writes the whole state as a record, moves the mark before it, and truncates
 everything before the previous mark.
 
-Invariants: the state is that of `revision`; no update is applied twice; a change that raises changes nothing. Records
-have the layout of `UpdateOrInitSerializer` (Pravega's client): an int32, 1 followed by an initial state, or 2 followed
-by updates, each an int32 length and its bytes. Refused: records of another kind or with inconsistent lengths. Follows
-`StateSynchronizerImpl`.
+Invariants: the state is that of `revision`; no update is applied twice; a change that raises changes nothing. Refused:
+records that `segstore.wire.state_records` refuses, and states and updates for which the rules raise ValueError. Follows
+`StateSynchronizerImpl` (Pravega's client).
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from segstore.client.attempts import Attempts
 from segstore.client.errors import ConditionFailed, ProtocolViolation, SegmentTruncated
 from segstore.client.lifecycle import ClosedAfter
 from segstore.client.stream.revisioned import Revision, RevisionedStream
+from segstore.wire.state_records import decode_record, encode_initial, encode_updates
 
 S = TypeVar("S")
-_int32 = struct.Struct(">i")
-_INITIAL: Final = 1
-_UPDATES: Final = 2
 
 
 class StateRules(Protocol[S]):
     """The operations on a state. They must be pure and the same in all processes, and never modify a state in place."""
 
     def create(self, initial: bytes) -> S:
-        """Decodes an initial state."""
+        """Decodes an initial state. Raises ValueError."""
 
     def apply(self, state: S, update: bytes) -> S:
-        """Returns the state after an update."""
+        """Returns the state after an update. Raises ValueError."""
 
     def compact(self, state: S) -> bytes:
         """Encodes a state, so that `create` restores it."""
-
-
-def encode_initial(initial: bytes) -> bytes:
-    """Encodes a record with an initial state."""
-    return _int32.pack(_INITIAL) + initial
-
-
-def encode_updates(updates: Sequence[bytes]) -> bytes:
-    """Encodes a record with updates."""
-    return _int32.pack(_UPDATES) + b"".join(_int32.pack(len(each)) + each for each in updates)
-
-
-def decode_record(record: bytes) -> tuple[bytes | None, list[bytes]]:
-    """Decodes a record: the initial state, or None and the updates. Raises ValueError."""
-    if len(record) < _int32.size:
-        raise ValueError(f"a record of {len(record)} bytes has no kind")
-    (kind,) = _int32.unpack_from(record)
-    at = _int32.size
-    if kind == _INITIAL:
-        return record[at:], []
-    if kind != _UPDATES:
-        raise ValueError(f"a record of unknown kind {kind}, expected 1 or 2")
-    updates = []
-    while at < len(record):
-        if len(record) - at < _int32.size:
-            raise ValueError(f"no length at {at} of a record of {len(record)} bytes")
-        (length,) = _int32.unpack_from(record, at)
-        at += _int32.size
-        if not 0 <= length <= len(record) - at:
-            raise ValueError(f"an update of {length} bytes at {at} of a record of {len(record)} bytes")
-        updates.append(record[at : at + length])
-        at += length
-    return None, updates
 
 
 class StateSynchronizer(ClosedAfter, Generic[S]):
@@ -88,6 +51,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         self.revision: Revision | None = None
         self._stream = stream
         self._rules = rules
+        self._begins = 0
 
     async def initialise(self, initial: bytes) -> bool:
         """Writes the initial state if the stream is empty, else reads the state; returns whether it was empty."""
@@ -95,7 +59,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
         if written is None:
             await self.fetch()
             return False
-        self.state, self.revision = self._rules.create(initial), written
+        self.state, self.revision, self._begins = self._rules.create(initial), written, written.offset
         return True
 
     async def fetch(self) -> S | None:
@@ -113,6 +77,10 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
                 async for entry in self._stream.read(start):
                     self._take(entry.revision, entry.data)
                 return self.state
+            except ValueError as shorter:
+                raise ProtocolViolation(
+                    f"{start.segment} is shorter than it was: {shorter}", segment=start.segment
+                ) from shorter
             except SegmentTruncated as truncated:
                 self.state = self.revision = None  # updates are missing: restart from an initial record
                 pause_s = attempts.failed(truncated)
@@ -127,22 +95,27 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             await asyncio.sleep(attempts.failed(None))
 
     def _take(self, revision: Revision, record: bytes) -> None:
+        if self.revision is not None and revision <= self.revision:
+            return
         try:
             initial, updates = decode_record(record)
+            state = self.state if initial is None else self._rules.create(initial)
+            if state is None:
+                return  # updates before any initial state are left over from truncation; an initial record follows
+            for update in updates:
+                state = self._rules.apply(state, update)
         except ValueError as cause:
             raise ProtocolViolation(
                 f"{revision.segment} has no valid record before {revision.offset}: {cause}", segment=revision.segment
             ) from cause
-        if self.revision is not None and revision <= self.revision:
-            return
         if initial is not None:
-            self.state, self.revision = self._rules.create(initial), revision
-        elif self.state is not None:
-            state = self.state
-            for update in updates:
-                state = self._rules.apply(state, update)
-            self.state, self.revision = state, revision
-        # Updates before any initial state are left over from truncation; an initial record follows.
+            self._begins = revision.offset
+        self.state, self.revision = state, revision
+
+    @property
+    def bytes_since_compaction(self) -> int:
+        """Number of bytes of the updates that were read or written since the last initial record."""
+        return 0 if self.revision is None else self.revision.offset - self._begins
 
     async def update(self, change: Callable[[S], Sequence[bytes]]) -> S:
         """Applies the updates that `change` returns, [] for no change; returns the new state.
@@ -178,7 +151,7 @@ class StateSynchronizer(ClosedAfter, Generic[S]):
             if written is not None:
                 break
             await self._catch_up(revision, attempts)
-        self.revision = written
+        self.revision, self._begins = written, written.offset
         mark = await self._stream.mark()
         if mark is None or mark < revision:
             await self._stream.compare_and_set_mark(mark, revision)

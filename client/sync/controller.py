@@ -13,6 +13,7 @@ from segstore.client.controller import Access, StreamConfig, Successor, TableCon
 from segstore.client.controller import Controller as AsyncController
 from segstore.client.routing import SegmentRange
 from segstore.client.sync.proxies import Iteration, Proxy
+from segstore.wire.reader_groups import GroupConfig
 
 
 class Controller(Proxy[AsyncController]):
@@ -148,6 +149,37 @@ class Controller(Proxy[AsyncController]):
     def remove_writer(self, scope: str, stream: str, writer: str) -> bool:
         """Removes a writer from the computation of watermarks; returns False if it has reported no time."""
         return self._lease.run(self._inner.remove_writer, scope, stream, writer)
+
+    def create_reader_group(self, scope: str, group: str, config: GroupConfig) -> GroupConfig:
+        """Creates a reader group with its stream; returns its configuration, or that of an existing group.
+
+        The group's state is written by a client, see `segstore.client.groups`. Raises NoSuchStream for its scope.
+        """
+        return self._lease.run(self._inner.create_reader_group, scope, group, config)
+
+    def reader_group_config(self, scope: str, group: str) -> GroupConfig:
+        """Returns a reader group's configuration. Raises NoSuchReaderGroup."""
+        return self._lease.run(self._inner.reader_group_config, scope, group)
+
+    def update_reader_group(self, scope: str, group: str, config: GroupConfig) -> int:
+        """Replaces a configuration, whose id and generation must be the current ones; returns the new generation.
+
+        Raises NoSuchReaderGroup, and RequestRejected with the status INVALID_CONFIG for another id or generation.
+        """
+        return self._lease.run(self._inner.update_reader_group, scope, group, config)
+
+    def delete_reader_group(self, scope: str, group: str, identifier: UUID) -> None:
+        """Deletes a reader group with its stream. identifier: that of its configuration. Raises NoSuchReaderGroup."""
+        self._lease.run(self._inner.delete_reader_group, scope, group, identifier)
+
+    def update_subscriber_cut(
+        self, scope: str, stream: str, group: str, config: GroupConfig, cut: Mapping[int, int]
+    ) -> None:
+        """Reports that a group needs no data of a stream before a cut. group: as "scope/group".
+
+        Raises RequestRejected, whose status is STREAM_CUT_NOT_VALID, SUBSCRIBER_NOT_FOUND or GENERATION_MISMATCH.
+        """
+        self._lease.run(self._inner.update_subscriber_cut, scope, stream, group, config, cut)
 
     def create_table(self, scope: str, table: str, config: TableConfig) -> bool:
         """Creates a table; returns False if one exists, whatever its configuration."""

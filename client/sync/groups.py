@@ -11,8 +11,9 @@ from typing import Self
 from segstore.client import GroupReader as AsyncGroupReader
 from segstore.client import ReaderGroup as AsyncReaderGroup
 from segstore.client.controller import StreamCut
-from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics
+from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics, GroupStart
 from segstore.client.sync.proxies import EnteredProxy, Iteration, step
+from segstore.wire.reader_groups import GroupConfig
 
 
 class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
@@ -33,9 +34,10 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
     def open(self) -> None:
         """Opens the group; creates it if it does not exist and streams were given.
 
-        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if it was deleted and its store has
-        not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start behind the
-        end of a segment; EntryRefused for too many segments; and the errors of controller calls and requests.
+        Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
+        store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
+        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
+        too many segments in a table; and the errors of controller calls and requests.
         """
         self._lease.run(self._inner.open)
 
@@ -53,10 +55,15 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
     def reader_offline(self, name: str, positions: Mapping[str, int] | None = None) -> bool:
         """Takes a failed reader offline; returns whether it was online.
 
-        Other readers continue its segments from the positions that it recorded, or from `positions` (segment → offset)
-        if given. If the reader is still alive, it ends with ReaderOffline.
+        Other readers continue its segments from the positions that it recorded (a reader in Java: at its last
+        checkpoint), or from `positions` (segment → offset) if given. If the reader is still alive, it ends with
+        ReaderOffline.
         """
         return self._lease.run(self._inner.reader_offline, name, positions)
+
+    def config(self) -> GroupConfig:
+        """Returns the group's configuration."""
+        return self._lease.run(self._inner.config)
 
     def streams(self) -> list[str]:
         """Returns the group's streams, as "scope/stream"."""
@@ -76,13 +83,28 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         """
         return self._lease.run(self._inner.metrics)
 
-    def checkpoint(self, name: str = "checkpoint", *, timeout_ms: float = 60000) -> Checkpoint:
+    def reset(self, from_: GroupStart | None = None) -> None:
+        """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
+
+        from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
+        there is none. Raises ConditionFailed for a group whose state is in a table.
+        """
+        self._lease.run(self._inner.reset, from_)
+
+    def update_retention(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
+        """Reports that the group needs nothing before these cuts, by stream, if its retention is "manual".
+
+        Raises RequestRejected for other cuts than the stream's, or of another retention (SUBSCRIBER_NOT_FOUND).
+        """
+        self._lease.run(self._inner.update_retention, cuts)
+
+    def checkpoint(self, name: str | None = None, *, timeout_ms: float = 60000) -> Checkpoint:
         """Returns positions of all readers, each taken between two events, inside the reader's next `read`.
 
-        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: may be used
-        again when that checkpoint is complete; the group's table keeps each name. Raises RequestTimedOut, which names
-        the readers that did not take it (those of the official client never do), ConditionFailed if one of this name is
-        in progress, and the errors of requests.
+        Readers notice it within `refresh_ms`; their listeners are called with `CheckpointTaken`. name: None for a
+        random one. Raises RequestTimedOut, which names the readers that did not take it, ConditionFailed if one of this
+        name is in progress or is the last that was taken, if too many are in progress, or if the group's state is in a
+        table, and the errors of requests.
         """
         return self._lease.run(self._inner.checkpoint, name, timeout_ms=timeout_ms)
 

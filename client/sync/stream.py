@@ -397,6 +397,11 @@ class StateSynchronizer(EnteredProxy[AsyncStateSynchronizer[S]], Generic[S]):
         """
         return self._lease.run(self._inner.fetch)
 
+    @property
+    def bytes_since_compaction(self) -> int:
+        """Number of bytes of the updates that were read or written since the last initial record."""
+        return self._lease.call(lambda: self._inner.bytes_since_compaction)
+
     def update(self, change: Callable[[S], Sequence[bytes]]) -> S:
         """Applies the updates that `change` returns, [] for no change; returns the new state.
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from random import Random
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -16,14 +17,14 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
 from segstore.client.controller import Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import Answer
-from segstore.client.errors import PeerRefused, ProtocolViolation, RetriesExhausted
+from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
-from segstore.client.groups.state import GroupState
+from segstore.client.groups.shared import SharedGroup
+from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
-from segstore.client.stream.synchronizer import encode_initial
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -50,7 +51,8 @@ from segstore.wire import (
 )
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
-from segstore.wire.reader_groups import encode_key
+from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState, encode_key
+from segstore.wire.state_records import encode_initial
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 
 ATTEMPTS = 5
@@ -153,30 +155,35 @@ async def read(pool: ConnectionPool, controller: Controller, store: FixedStore) 
 
 
 class Group:
-    """The table of a reader group of one reader, in memory."""
+    """The state of a reader group of one reader, in memory."""
 
-    segment = "a/g_kvtable/0.#epoch.0"
+    group = "a/g"
+    facts: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
-        self.state = GroupState("a/g")
-        self.state.config = cast("Any", type("Config", (), {"refresh_ms": 1.0}))
-        self.state.unassigned[SEGMENT] = 0
+        self.state = GroupState()
+        self.state.apply(InitialState(GroupConfig({"a/s": {}}, refresh_ms=1), {SEGMENT: 0}, {}))
 
     async def fetch(self) -> GroupState:
         return self.state
 
-    async def change(self, decide: Callable[[GroupState], Any]) -> Any:
+    async def change(self, decide: Callable[[Draft], Any]) -> Any:
         await asyncio.sleep(0)
-        return decide(self.state)
+        draft = Draft(self.group, self.state)
+        decided = decide(draft)
+        self.state = draft.state
+        return decided
 
-    async def change_or_undo(self, decide: Callable[[GroupState], Any], *_: object) -> Any:
+    async def change_or_undo(self, decide: Callable[[Draft], Any], *_: object) -> Any:
         return await self.change(decide)
 
-    def close(self) -> None: ...
+    async def compact_if_due(self) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
-    async with GroupReader(Cluster(pool, controller, store), cast("GroupTable", Group()), "r") as reader:
+    async with GroupReader(Cluster(pool, controller, store), cast("SharedGroup", Group()), "r") as reader:
         await reader.read()
 
 
@@ -376,6 +383,10 @@ async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> N
     assert liar.asked == 1
 
 
+async def no_table(scope: str, table: str) -> None:
+    raise NoSuchTable(f"table {scope}/{table}: none")
+
+
 @pytest.mark.parametrize("goes", ["nowhere", "back", "to the beginning"])
 async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str) -> None:
     entries = TableEntries([TableEntry(TableKey(encode_key("x", None), 1), TableValue(b""))])
@@ -391,10 +402,12 @@ async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str
         peer.send(TableEntriesDeltaRead(request_id, segment, entries, False, False, position))
 
     async with store_of(script) as (peer, pool, store):
-        table = GroupTable(pool, store, "a", "g")
+        controller = SimpleNamespace(table_config=no_table)
+        cluster = Cluster(pool, cast("Controller", controller), store)
+        table = GroupTable(cluster, store, "a", "g", recovers=False)
         with pytest.raises(PeerRefused if goes == "to the beginning" else ProtocolViolation):
             await table.fetch()
-        table.close()
+        await table.aclose()
         assert got(peer, ReadTableEntriesDelta) <= 4
 
 

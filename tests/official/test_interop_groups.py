@@ -30,7 +30,7 @@ def ours(cluster: MockCluster) -> Client:
 
 
 def group(pravega: Client, streams: Sequence[str] = ("s",)) -> ReaderGroup:
-    return pravega.reader_group("a", "g", streams=streams, refresh_ms=50)
+    return pravega.reader_group("a", "g", streams=streams, refresh_ms=50, shared_with="rust")
 
 
 async def write(pravega: Client, start: int, stop: int) -> None:
@@ -208,7 +208,7 @@ async def _side_by_side(first: str) -> None:
     async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
         await make_stream(cluster, "a", "s", 4)
         where: dict[str, Any] = {"scope": "a", "stream": "s"}
-        shared = pravega.reader_group("a", "shared", streams=["s"], refresh_ms=200)
+        shared = pravega.reader_group("a", "shared", streams=["s"], refresh_ms=200, shared_with="rust")
         got: list[GroupEvent] = []
         sizes: set[int] = set()
         theirs: list[int] = []

@@ -1,4 +1,4 @@
-"""Codec for the entries of a reader group's table, in the official client's format.
+"""Codec for the entries of a reader group's table, in the format of Pravega's clients in Rust and Python.
 
 A key is the CBOR text "NNouter/inner", where NN is the two-digit length of `outer`; without "/inner" it holds the
 version of the whole map `outer`. A value is a CBOR map of a type name and an array of bytes, which are CBOR again.
@@ -12,9 +12,10 @@ position): floats, tags, indefinite lengths, trailing bytes, malformed keys. Fol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from segstore.wire.names import SegmentName, segment_name, split_segment_id
+from segstore.wire.reader_groups.config import GroupConfig
 
 TOMBSTONE: Final = "tombstone"
 _DEEPEST: Final = 16
@@ -251,29 +252,6 @@ def decode_offsets(data: bytes) -> dict[str, int]:
     return {_segment_of(key): _read(value) for key, value in _pairs(cbor_decode(data))}
 
 
-class CheckpointEntry(NamedTuple):
-    """A checkpoint in progress.
-
-    waiting: readers that have not taken it. positions: segment → offset, of the others and of unassigned segments.
-    """
-
-    waiting: frozenset[str]
-    positions: Mapping[str, int]
-
-
-def encode_checkpoint(entry: CheckpointEntry) -> bytes:
-    positions = Pairs((_segment(name), {"read": offset}) for name, offset in sorted(entry.positions.items()))
-    return cbor_encode({"waiting": sorted(entry.waiting), "positions": positions})
-
-
-def decode_checkpoint(data: bytes) -> CheckpointEntry:
-    """Raises ValueError."""
-    waiting, positions = _pairs(cbor_decode(data)).named("waiting", "positions")
-    if not isinstance(waiting, list) or not all(isinstance(each, str) for each in waiting):
-        raise ValueError(f"{waiting!r:.80} is not a list of readers")
-    return CheckpointEntry(frozenset(waiting), {_segment_of(key): _read(value) for key, value in _pairs(positions)})
-
-
 def encode_predecessors(segment_ids: Sequence[int]) -> bytes:
     return cbor_encode([{"number": each, "tx_id": None} for each in segment_ids])
 
@@ -288,56 +266,53 @@ def decode_predecessors(data: bytes) -> list[int]:
 
 # --- configuration --------------------------------------------------------------------------------------------------
 
-
-class GroupConfig(NamedTuple):
-    """The configuration that a group was created with.
-
-    streams: (scope, stream) → start: "head", "tail", or segment id → offset.
-    refresh_ms: maximum interval at which readers record their positions.
-    """
-
-    streams: Mapping[tuple[str, str], str | Mapping[int, int]]
-    refresh_ms: int = 3000
-
-
-_STARTS: Final = {"head": "Unbounded", "tail": "Tail"}
-_NAMES: Final = {value: key for key, value in _STARTS.items()}
+_UNBOUNDED: Final = "Unbounded"
+_TAIL: Final = "Tail"
 
 
 def encode_config(config: GroupConfig) -> bytes:
-    starts = []
-    for (scope, stream), start in config.streams.items():
-        cut: Any
-        if isinstance(start, str):
-            cut = _STARTS[start]
-        else:
-            named = {segment_name(scope, stream, *reversed(split_segment_id(each))): at for each, at in start.items()}
-            positions = Pairs((_segment(name), offset) for name, offset in named.items())
-            cut = {"V1": {"stream": _stream(scope, stream), "positions": positions}}
-        starts.append((_stream(scope, stream), cut))
+    """Encodes the streams, with where they begin, and the refresh interval; a table holds no more."""
     fields = {
         "group_refresh_time_millis": config.refresh_ms,
-        "starting_stream_cuts": Pairs(starts),
+        "starting_stream_cuts": Pairs(
+            (_stream(*stream.split("/", 1)), _encode_cut(stream, cut)) for stream, cut in config.starts.items()
+        ),
         "ending_stream_cuts": {},
     }
     return cbor_encode({"V1": fields})
 
 
+def _encode_cut(stream: str, cut: Mapping[int, int]) -> Any:
+    if not cut:
+        return _UNBOUNDED
+    scope, name = stream.split("/", 1)
+    named = {segment_name(scope, name, *reversed(split_segment_id(each))): offset for each, offset in cut.items()}
+    positions = Pairs((_segment(segment), offset) for segment, offset in named.items())
+    return {"V1": {"stream": _stream(scope, name), "positions": positions}}
+
+
 def decode_config(data: bytes) -> GroupConfig:
-    """Raises ValueError. End cuts are ignored: no client writes them."""
+    """Returns a configuration without checkpoints. Raises ValueError.
+
+    A start at the tail becomes one at the head: it is of use only when the group is created. End cuts are ignored: no
+    client writes them.
+    """
     (fields,) = _pairs(cbor_decode(data)).named("V1")
     refresh_ms, starts = _pairs(fields).named("group_refresh_time_millis", "starting_stream_cuts")
-    streams: dict[tuple[str, str], str | Mapping[int, int]] = {}
+    cuts: dict[str, Mapping[int, int]] = {}
     for key, cut in _pairs(starts):
         scope, stream = _pairs(key).named("scope", "stream")
-        if isinstance(cut, str):
-            if cut not in _NAMES:
-                raise ValueError(f"{cut!r:.80} is not the start of a stream")
-            streams[_name(scope), _name(stream)] = _NAMES[cut]
-        else:
-            (positions,) = _pairs(_pairs(cut).named("V1")[0]).named("positions")
-            streams[_name(scope), _name(stream)] = {
-                SegmentName.parse(_segment_of(segment)).segment_id or 0: _number(offset)
-                for segment, offset in _pairs(positions)
-            }
-    return GroupConfig(streams, _number(refresh_ms))
+        cuts[f"{_name(scope)}/{_name(stream)}"] = _decode_cut(cut)
+    return GroupConfig(cuts, refresh_ms=_number(refresh_ms), checkpoint_ms=-1)
+
+
+def _decode_cut(cut: Any) -> dict[int, int]:
+    if isinstance(cut, str):
+        if cut not in (_UNBOUNDED, _TAIL):
+            raise ValueError(f"{cut!r:.80} is not the start of a stream")
+        return {}
+    (positions,) = _pairs(_pairs(cut).named("V1")[0]).named("positions")
+    return {
+        SegmentName.parse(_segment_of(segment)).segment_id or 0: _number(offset)
+        for segment, offset in _pairs(positions)
+    }

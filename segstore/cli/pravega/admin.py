@@ -355,7 +355,7 @@ def delete_stream(admin: Admin, stream: Name, seal: bool) -> int:
 def groups() -> None:
     """Show and delete reader groups, and put their readers offline.
 
-    The groups are those of this client and the official Rust and Python clients. Pravega does not list them.
+    The groups are those of this client and of the official clients. Pravega's controllers do not list them.
     """
 
 

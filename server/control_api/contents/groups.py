@@ -1,7 +1,8 @@
 """Routes for reader groups: their readers, and the position and the lag in each segment.
 
-A group keeps its state in a table (clients in Rust and Python) or in a stream (clients in Java). Tables of groups are
-known to stores only: those of stores in other processes are not listed, but can be asked for by name.
+A group keeps its state in a stream (clients in Java) or in a table (clients in Rust and Python).
+Tables of groups are known to stores only: those of stores in other processes are not listed, but can be asked for by
+name.
 
 Invariant: at most `_MOST_MEASURED` segments are measured.
 """
@@ -111,11 +112,16 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
 
 
 def _segment(name: str, reader: str | None, offset: int | None, info: StreamSegmentInfo | None) -> m.GroupSegment:
+    status: Literal["later", "unassigned", "assigned"] = "unassigned" if reader is None else "assigned"
+    if offset is None:
+        status = "later"
+    elif offset < 0:  # by which readers in Java mean the segment's end
+        offset = None if info is None else info.write_offset
     lag = None if info is None else max(0, info.write_offset - max(offset or 0, info.start_offset))
     return m.GroupSegment(
         name=_text(name),
         reader=None if reader is None else _text(reader),
-        status="later" if offset is None else "unassigned" if reader is None else "assigned",
+        status=status,
         offset=offset,
         length=None if info is None else info.write_offset,
         lag_bytes=lag,

@@ -1,9 +1,9 @@
 """The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
 
-Clients in Rust and Python have a table of entries; clients in Java have a stream of updates, whose mark says where the
-last whole state is. Invariants: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read; they are decoded in a
-thread, one part at a time, because large ones take seconds. Refused: a state that no group has written, and a larger
-one.
+Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark says
+where the last whole state is. Invariants: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read; they are
+decoded in a thread, one part at a time, because large ones take seconds. Refused: a state that no group has written,
+and a larger one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segstore.server.controller.state import READER_GROUP_PREFIX, TABLE_SUFFIX, 
 from segstore.wire import NoSuchSegment
 from segstore.wire.inspect import payload_parts
 from segstore.wire.names import segment_name
-from segstore.wire.reader_groups import ReplayedGroup, StoredGroup, decode_key
+from segstore.wire.reader_groups import GroupState, StoredGroup, decode_key
 
 _MARK: Final = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """murmur3_128 of "RevisionStreamClientMark", seeded with the hash of "SegmentAttribute"."""
@@ -71,7 +71,7 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: 
             break
         if entries > _MOST_ENTRIES or size > _MOST_BYTES:
             raise _too_large(segment)
-    streams = [] if stored.config is None else sorted("/".join(each) for each in stored.config.streams)
+    streams = [] if stored.config is None else sorted(stored.config.starts)
     return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future))
 
 
@@ -97,16 +97,16 @@ async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str, decodin
         replayed = await asyncio.to_thread(_replayed, data, segment)
     config = scope.reader_groups.get(group)
     streams = [] if config is None else sorted(config.starting_cuts)
-    return SharedState("stream", streams, replayed.positions(), replayed.unassigned, set(replayed.future))
+    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, set(replayed.future))
 
 
-def _replayed(data: bytes, segment: str) -> ReplayedGroup:
-    replayed = ReplayedGroup()
+def _replayed(data: bytes, segment: str) -> GroupState:
+    replayed = GroupState(keeps_checkpoints=False)
     for part in payload_parts(data):
         try:
             if part.kind != "event":
                 raise ValueError(f"{part.kind} of {part.size} bytes")
-            replayed.apply(bytes(part.data))
+            replayed.apply_record(bytes(part.data))
         except ValueError as error:
             raise errors.IllegalState(f"{segment} has an event that no reader group has: {error}") from error
     return replayed

@@ -7,10 +7,11 @@ from typing import Any
 from segstore.client import connect
 from segstore.client.client import Client
 from segstore.client.groups import ReaderGroup
+from segstore.client.groups.shared import SharedGroup
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
 
-__all__ = ["KEYS", "client", "fill", "group"]
+__all__ = ["KEYS", "client", "fill", "group", "shared"]
 
 KEYS = 8
 
@@ -31,3 +32,8 @@ def client(mock: MockCluster, **more: Any) -> Client:
 def group(pravega: Client, name: str = "g", **more: Any) -> ReaderGroup:
     options: dict[str, Any] = {"streams": ["s"], "refresh_ms": 20} | more
     return pravega.reader_group("a", name, **options)
+
+
+def shared(pravega: Client) -> SharedGroup:
+    """The state of the group "g"."""
+    return SharedGroup(pravega._cluster("READ"), pravega.locations(), "a", "g")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -18,13 +19,27 @@ from segstore.client.errors import (
     ReaderOffline,
     RequestRejected,
     RequestTimedOut,
+    TokenRefused,
 )
-from segstore.client.groups import GroupEvent, GroupReader
+from segstore.client.groups import CheckpointTaken, GroupChange, GroupEvent, GroupForm, GroupReader
+from segstore.client.groups.shared import SharedGroup
 from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
+from segstore.wire.reader_groups import SILENT
 from tests.client.groups.support import KEYS, client, fill, group
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+
+@pytest.fixture(params=["java", "rust"])
+def form(request: pytest.FixtureRequest) -> GroupForm:
+    """Each form that a group can have."""
+    found: GroupForm = request.param
+    return found
+
+
+KEY = "k" * 64
 
 
 async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
@@ -43,21 +58,21 @@ def numbers(events: list[GroupEvent]) -> list[int]:
 
 async def until(reads: Any, deadline_s: float = 60) -> None:
     async with asyncio.timeout(deadline_s):
-        while not await reads():  # noqa: ASYNC110 — what is waited for is in the table
+        while not await reads():  # noqa: ASYNC110 — what is waited for is in the group's state
             await asyncio.sleep(0.01)
 
 
-async def test_a_reader_goes_on_where_another_stopped() -> None:
+async def test_a_reader_goes_on_where_another_stopped(form: GroupForm) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await fill(pravega, 100, segments=3)
-        async with group(pravega) as shared:
+        async with group(pravega, shared_with=form) as shared:
             async with shared.reader("first") as reader:
                 first = await take(reader, 40)
                 assert await shared.readers() == ["first"]
                 with pytest.raises(ReaderExists):
                     await shared.reader("first").open()
             assert await shared.readers() == []
-            async with group(pravega, streams=()) as joined, joined.reader("second") as reader:
+            async with group(pravega, streams=(), shared_with=form) as joined, joined.reader("second") as reader:
                 second = await take(reader, 60)
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.05):
@@ -65,9 +80,9 @@ async def test_a_reader_goes_on_where_another_stopped() -> None:
         assert numbers(first + second) == list(range(100))
 
 
-async def test_an_event_that_was_not_handled_is_read_again(pravega: Client) -> None:
+async def test_an_event_that_was_not_handled_is_read_again(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 10, segments=1)
-    async with group(pravega) as shared:
+    async with group(pravega, shared_with=form) as shared:
         seen: list[GroupEvent] = []
 
         async def fail_at_the_fourth() -> None:
@@ -86,9 +101,11 @@ async def test_an_event_that_was_not_handled_is_read_again(pravega: Client) -> N
             assert reader.positions == {again[5].position.segment: again[5].position.offset}
 
 
-async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_user_says(pravega: Client) -> None:
+async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_user_says(
+    form: GroupForm, pravega: Client
+) -> None:
     await fill(pravega, 20, segments=1)
-    async with group(pravega) as shared:
+    async with group(pravega, shared_with=form) as shared:
         crashed = shared.reader("r")
         await crashed.open()
         got = await take(crashed, 6)
@@ -112,14 +129,14 @@ async def test_segments_of_a_crashed_reader_go_on_at_its_record_or_where_the_use
 
 
 @pytest.mark.slow
-async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once() -> None:
+async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_read_once(form: GroupForm) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as one, client(mock) as two:
         await fill(one, 0, segments=6)
         got: dict[str, list[GroupEvent]] = {}
 
         async def read(pravega: Client, name: str, stop: asyncio.Event) -> None:
             got[name] = []
-            async with group(pravega) as shared, shared.reader(name) as reader:
+            async with group(pravega, shared_with=form) as shared, shared.reader(name) as reader:
                 readers[name] = reader
                 stopping = asyncio.create_task(stop.wait())
                 while not stop.is_set():
@@ -167,7 +184,9 @@ async def test_readers_share_the_segments_as_they_come_and_go_and_each_event_is_
         assert all(len(each) > 0 for each in got.values())
 
 
-async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends_with_its_streams() -> None:
+async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends_with_its_streams(
+    form: GroupForm,
+) -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
         await fill(pravega, 80, segments=2)
         for count in (3, 2, 5):
@@ -190,7 +209,7 @@ async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends
                 async for event in reader:
                     order.append(event.data)  # noqa: PERF401 — two append by turns
 
-        async with group(pravega) as shared:
+        async with group(pravega, shared_with=form) as shared:
             await asyncio.gather(read("one"), read("two"))
             assert await shared.cuts() == {}
         assert len(order) == 320
@@ -199,9 +218,11 @@ async def test_successors_are_read_after_all_that_they_follow_and_the_group_ends
             assert mine == list(range(key, 320, KEYS))
 
 
-async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands(pravega: Client) -> None:
+async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands(
+    form: GroupForm, pravega: Client
+) -> None:
     await fill(pravega, 40, segments=2)
-    async with group(pravega) as shared, shared.reader("first") as first:
+    async with group(pravega, shared_with=form) as shared, shared.reader("first") as first:
         event = (await take(first, 1))[0]
         async with shared.reader("second") as second:
 
@@ -212,31 +233,34 @@ async def test_a_segment_is_not_given_up_while_its_event_is_in_the_users_hands(p
             assert first.segments == [event.position.segment]
 
 
-async def test_groups_start_at_the_head_the_tail_and_a_cut(pravega: Client) -> None:
+async def test_groups_start_at_the_head_the_tail_and_a_cut(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 30)
     await fill(pravega, 5, stream="t", segments=1)
-    async with group(pravega, "tail", streams=["s", "a/t"], from_="tail") as late:
+    async with group(pravega, "tail", streams=["s", "a/t"], from_="tail", shared_with=form) as late:
         assert await late.streams() == ["a/s", "a/t"]
         await fill(pravega, 1, start=30)
         async with late.reader("r") as reader:
             assert numbers(await take(reader, 1)) == [30]
-    async with group(pravega, "half") as half:
+    async with group(pravega, "half", shared_with=form) as half:
         async with half.reader("r") as reader:
             before = await take(reader, 12)
         cut = await half.cuts()
     begin = {"s": cut["a/s"], "a/t": "tail"}
-    async with group(pravega, "cut", streams=["s", "t"], from_=begin) as rest, rest.reader("r") as reader:
+    async with (
+        group(pravega, "cut", streams=["s", "t"], from_=begin, shared_with=form) as rest,
+        rest.reader("r") as reader,
+    ):
         after = await take(reader, 19)
     assert numbers(before + after) == list(range(31))
 
 
-async def test_a_group_that_is_there_stays_as_it_is(pravega: Client) -> None:
+async def test_a_group_that_is_there_stays_as_it_is(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 10, segments=1)
-    async with group(pravega) as shared:
+    async with group(pravega, shared_with=form) as shared:
         async with shared.reader("r") as reader:
             await take(reader, 4)
         cuts = await shared.cuts()
-        async with group(pravega, from_="tail") as again:
+        async with group(pravega, from_="tail", shared_with=form) as again:
             assert await again.cuts() == cuts
             assert await again.streams() == ["a/s"]
 
@@ -253,10 +277,56 @@ async def test_groups_and_streams_that_are_not_there_are_named(pravega: Client) 
         group(pravega, refresh_ms=0)
 
 
-async def test_readers_of_a_deleted_group_end_and_its_name_is_free(pravega: Client) -> None:
+async def test_silent_checkpoints_are_taken_without_notice_and_automatic_ones_with(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    changes: list[GroupChange] = []
+    async with group(pravega, checkpoint_ms=20) as shared, shared.reader("r", listener=changes.append) as reader:
+        await take(reader, 10)
+        await shared._shared.change(lambda draft: draft.begin_checkpoint(f"cuts{SILENT}"))
+        reading = asyncio.create_task(reader.read())
+
+        async def both() -> bool:
+            found = (await shared._state()).checkpoints
+            return not found.awaited("r") and found.last is not None
+
+        await until(both)
+        reading.cancel()
+        names = [each.name for each in changes if isinstance(each, CheckpointTaken)]
+        assert names
+        assert not [name for name in names if SILENT in name]
+
+
+async def test_segments_that_are_given_up_while_a_checkpoint_begins_are_read_once(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pravega, 40, segments=4)
+    async with group(pravega) as shared, shared.reader("one") as reader:
+        change, begun = SharedGroup.change, asyncio.Event()
+
+        async def late(self: SharedGroup, decide: Any) -> Any:
+            if reader._given_up and not begun.is_set():
+                begun.set()
+                await change(shared._shared, lambda draft: draft.begin_checkpoint("c"))
+            return await change(self, decide)
+
+        monkeypatch.setattr(SharedGroup, "change", late)
+        await change(shared._shared, lambda draft: draft.join("two"))
+        async with asyncio.timeout(60):
+            await begun.wait()
+        reading = asyncio.create_task(take(reader, 40))
+
+        async def released() -> bool:
+            return len((await shared._state()).unassigned) == 2
+
+        await until(released)
+        await shared.reader_offline("two")
+        assert numbers(await reading) == list(range(40))
+
+
+async def test_readers_of_a_deleted_group_end_and_its_name_is_free(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     for _ in range(2):
-        async with group(pravega) as shared, shared.reader("r") as reader:
+        async with group(pravega, shared_with=form) as shared, shared.reader("r") as reader:
             assert len(await take(reader, 5)) == 5
             await shared.delete()
             with pytest.raises(NoSuchReaderGroup):
@@ -266,9 +336,9 @@ async def test_readers_of_a_deleted_group_end_and_its_name_is_free(pravega: Clie
                 await shared.delete()
 
 
-async def test_a_reader_that_was_put_offline_hears_of_it(pravega: Client) -> None:
+async def test_a_reader_that_was_put_offline_hears_of_it(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 1, segments=1)
-    async with group(pravega) as shared, shared.reader("r") as reader:
+    async with group(pravega, shared_with=form) as shared, shared.reader("r") as reader:
         await take(reader, 1)
         await shared.reader_offline("r")
         with pytest.raises(ReaderOffline):
@@ -304,9 +374,9 @@ async def test_a_closed_reader_is_closed_and_can_be_closed_again(pravega: Client
             await reader.open()
 
 
-async def test_concurrent_changes_of_a_group_all_succeed(pravega: Client) -> None:
+async def test_concurrent_changes_of_a_group_all_succeed(form: GroupForm, pravega: Client) -> None:
     await fill(pravega, 0, segments=12)
-    async with group(pravega) as shared:
+    async with group(pravega, shared_with=form) as shared:
         readers = [shared.reader(f"r{number}") for number in range(6)]
         await asyncio.gather(*[reader.open() for reader in readers])
 
@@ -321,18 +391,20 @@ async def test_concurrent_changes_of_a_group_all_succeed(pravega: Client) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(seed: int) -> None:
+async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_and_go(
+    form: GroupForm, seed: int
+) -> None:
     random = Random(seed)
     async with MockCluster(stores=2) as mock, client(mock, read_ahead_bytes=2_000) as pravega:
         await fill(pravega, 600, segments=5)
         await pravega.controller.seal_stream("a", "s")
         mock.faults.load(FaultSettings(seed=seed))
-        for what in ("UPDATE_TABLE_ENTRIES", "READ_TABLE_ENTRIES_DELTA", "READ_SEGMENT"):
+        for what in ("CONDITIONAL_APPEND", "GET_STREAM_SEGMENT_INFO", "READ_SEGMENT"):
             mock.faults.add(f"type = {what}", skip=5, probability=0.1, do=random.choice(["close", "close after"]))
         got: list[GroupEvent] = []
         crashes = 0
 
-        async with group(pravega) as shared:
+        async with group(pravega, shared_with=form) as shared:
 
             async def read(name: str) -> None:
                 nonlocal crashes
@@ -363,14 +435,14 @@ async def test_nothing_is_lost_while_connections_break_and_readers_come_crash_an
         assert len(got) == 600 or crashes
 
 
-async def test_a_reader_of_a_group_that_was_deleted_and_made_again_is_offline(pravega: Client) -> None:
+async def test_a_reader_of_a_group_that_was_deleted_and_made_again_has_none(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     async with group(pravega, refresh_ms=1_000_000) as shared, shared.reader("r") as reader:
         await take(reader, 1)
         await shared.delete()
         async with group(pravega) as again:
             reader._due.set()
-            with pytest.raises(ReaderOffline):
+            with pytest.raises(NoSuchReaderGroup):
                 async with asyncio.timeout(60):
                     await take(reader, 6)
             assert await again.readers() == []
@@ -384,7 +456,7 @@ async def test_a_reader_that_cannot_get_offline_says_so_by_its_deadline(mock: Mo
             reader = shared.reader("r")
             await reader.open()
             await take(reader, 3)
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", do="hold")
             with pytest.raises(RequestTimedOut, match="did not go offline within 100 ms"):
                 await reader.aclose()
             mock.faults.clear(rule)
@@ -395,7 +467,7 @@ async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind()
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 3, segments=1)
         async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", do="hold")
             opening = asyncio.create_task(shared.reader("r").open())
             await mock.faults.wait_held(rule)
             opening.cancel()
@@ -407,11 +479,12 @@ async def test_a_reader_that_is_cancelled_while_it_opens_leaves_nothing_behind()
                 assert len(await take(reader, 3)) == 3
 
 
-async def test_a_reader_that_is_cancelled_while_it_joins_does_not_stay_online() -> None:
+async def test_a_reader_that_is_cancelled_while_it_joins_does_not_stay_online(form: GroupForm) -> None:
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 10, segments=2)
-        async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+        async with group(pravega, shared_with=form) as shared:
+            change = {"java": "CONDITIONAL_APPEND", "rust": "UPDATE_TABLE_ENTRIES"}[form]
+            rule = mock.faults.add(f"type = {change}", nth=1, do="hold")
             reader = shared.reader("r")
             opening = asyncio.create_task(reader.open())
             await mock.faults.wait_held(rule)
@@ -429,7 +502,7 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
     async with MockCluster() as mock, client(mock) as pravega:
         await fill(pravega, 10, segments=1)
         async with group(pravega) as shared:
-            rule = mock.faults.add("type = UPDATE_TABLE_ENTRIES", nth=1, do="hold")
+            rule = mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do="hold")
             late = asyncio.create_task(shared.reader("r").open())
             await mock.faults.wait_held(rule)
             async with shared.reader("r") as first:
@@ -440,3 +513,21 @@ async def test_a_reader_that_is_cancelled_while_another_has_its_name_leaves_that
                     await late
                 assert await shared.readers() == ["r"]
                 assert numbers(await take(first, 10)) == list(range(10))
+
+
+@pytest.mark.parametrize(("form", "own"), [("java", "reader-group:g"), ("rust", "stream:g_kvtable")])
+async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group(form: GroupForm, own: str) -> None:
+    """As the official clients' do."""
+    mine = f"prn::/scope:a,READ;prn::/scope:a/stream:s,READ;prn::/scope:a/{own},READ_UPDATE"
+    accounts = Accounts(["ann:secret:prn::*,READ_UPDATE", f"bob:secret:{mine}"])
+    async with MockCluster(
+        watched=False, auth_key=KEY, authority=Authority(accounts, key=KEY, now_s=time.time)
+    ) as mock:
+        async with client(mock, username="ann", password="secret") as pravega:
+            await fill(pravega, 10)
+            await group(pravega, shared_with=form).open()
+        async with client(mock, username="bob", password="secret") as pravega:
+            async with group(pravega) as shared, shared.reader("r") as reader:
+                assert numbers(await take(reader, 10)) == list(range(10))
+            with pytest.raises(TokenRefused):
+                await group(pravega, "other").open()

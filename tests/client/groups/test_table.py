@@ -9,20 +9,31 @@ import pytest
 from segstore.client import Client, Cluster
 from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.controller import Controller
-from segstore.client.errors import ConditionFailed, EntryRefused, NoSuchReaderGroup, ProtocolViolation
+from segstore.client.errors import ConditionFailed, EntryRefused, NoSuchReaderGroup, ProtocolViolation, SegmentMissing
 from segstore.client.groups import ReaderGroup
-from segstore.client.groups.state import GroupState
-from segstore.client.groups.table import GroupTable, table_name
+from segstore.client.groups.table import GroupTable
 from segstore.client.tables import Item, TableSegment
 from segstore.server.cluster import MockCluster
 from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableEntriesDelta, SegmentAlreadyExists
-from segstore.wire.reader_groups import FUTURE, UNASSIGNED, encode_key, encode_offset, encode_predecessors, encode_value
-from tests.client.groups.support import client, fill, group
+from segstore.wire.reader_groups import AddReader, GroupConfig, GroupState, InitialState, Update, encode_key
+from segstore.wire.reader_groups.stored import FUTURE, UNASSIGNED
+from segstore.wire.reader_groups.table import encode_offset, encode_predecessors, encode_value
+from tests.client.groups import support
+from tests.client.groups.support import client, fill
 from tests.client.support import ScriptedPeer, ScriptedStore, settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
+TABLE = "a/g_kvtable/0.#epoch.0"
 BEFORE = encode_value("HashSet<i64>", encode_predecessors([0]))
+
+
+def group(pravega: Client, **more: Any) -> ReaderGroup:
+    return support.group(pravega, shared_with="rust", **more)
+
+
+def table_of(pravega: Client) -> GroupTable:
+    return GroupTable(pravega._cluster("READ"), pravega.locations(), "a", "g", recovers=False)
 
 
 async def test_a_deleted_group_whose_name_is_not_released_is_distinguished_from_a_missing_one() -> None:
@@ -37,18 +48,19 @@ async def test_a_deleted_group_whose_name_is_not_released_is_distinguished_from_
 
     async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
         where = FixedStore(store.endpoint)
-        cluster = Cluster(pool, cast("Controller", None), where)
+        table = GroupTable(Cluster(pool, cast("Controller", None), where), where, "a", "g", recovers=False)
         with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as told:
-            await ReaderGroup(cluster, where, "a", "g", streams=["s"]).open()
-        assert told.value.segment == "a/g_kvtable/0.#epoch.0"
-        with pytest.raises(NoSuchReaderGroup, match=r"^reader group a/g does not exist\n"):
-            await ReaderGroup(cluster, where, "a", "g").open()
+            await table.initialise(InitialState(GroupConfig({"a/s": {}}), {}, {}))
+        assert told.value.segment == TABLE
+        with pytest.raises(SegmentMissing):
+            await table.fetch()
+        await table.aclose()
 
 
 async def test_a_table_of_something_else_is_refused(pravega: Client) -> None:
     await fill(pravega, 0)
     async with pravega.segment_requests() as requests:
-        table = TableSegment(requests, table_name("a", "g"))
+        table = TableSegment(requests, TABLE)
         await table.create()
         await table.update([Item(b"key", -1, b"value")])
     with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
@@ -62,7 +74,7 @@ async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_re
 ) -> None:
     await fill(pravega, 0)
     async with pravega.segment_requests() as requests:
-        table = TableSegment(requests, table_name("a", "g"))
+        table = TableSegment(requests, TABLE)
         await table.create()
         await table.update([Item(encode_key(outer, inner), -1, value)])
     with pytest.raises(ProtocolViolation, match=r"an entry that no reader group has: .* is not a stream segment"):
@@ -75,7 +87,7 @@ async def test_a_key_that_another_client_removed_can_be_written_again(pravega: C
     async with group(pravega) as shared, pravega.segment_requests() as requests:
         async with shared.reader("r"), group(pravega) as another:  # `shared` is to ask first when the key is gone
             assert await another.readers() == ["r"]
-        table = TableSegment(requests, table_name("a", "g"))
+        table = TableSegment(requests, TABLE)
         items, _ = await table.entries(100)
         await table.remove([(each.key, each.version) for each in items if b"assigned_segments/r" in each.key])
         assert await shared.readers() == []
@@ -87,7 +99,7 @@ async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pyt
     async with MockCluster(watched=False) as mock, client(mock) as pravega:
         await fill(pravega, 0, segments=1)
         async with group(pravega) as shared:
-            table = GroupTable(pravega.pool, pravega.locations(), "a", "g")
+            table = table_of(pravega)
             await table.fetch()
             update = table._table.update
 
@@ -100,16 +112,16 @@ async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pyt
             monkeypatch.setattr(TableSegment, "update", lambda self, items: lost(items))
             calls = 0
 
-            def join(state: GroupState) -> None:
+            def join(state: GroupState) -> list[Update]:
                 nonlocal calls
                 calls += 1
-                state.join("r")
+                return [AddReader("r")]
 
-            await table.change(join)
+            await table.update(join)
             monkeypatch.undo()
             assert calls == 1
             assert await shared.readers() == ["r"]
-            table.close()
+            await table.aclose()
 
 
 async def test_a_group_over_more_segments_than_one_update_takes_is_refused(pravega: Client) -> None:

@@ -14,7 +14,6 @@ from segstore.client import errors
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore, SegmentRequests
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.client.stream.revisioned import MARK_ATTRIBUTE
-from segstore.client.stream.synchronizer import decode_record, encode_initial, encode_updates
 from segstore.server import FaultSettings, MockSegmentStore
 from segstore.wire import (
     AppendSetup,
@@ -172,28 +171,6 @@ class Sum:
 
     def compact(self, state: int) -> bytes:
         return b"%d" % state
-
-
-def test_records_are_laid_out_as_the_reference_does() -> None:
-    assert encode_initial(b"x") == bytes.fromhex("0000000178")
-    assert encode_updates([b"a", b"", b"bc"]) == bytes.fromhex("00000002 00000001 61 00000000 00000002 6263")
-    assert decode_record(encode_initial(b"x")) == (b"x", [])
-    assert decode_record(encode_updates([b"a", b"", b"bc"])) == (None, [b"a", b"", b"bc"])
-
-
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        ("000000", "has no kind"),
-        ("00000003", "kind 3"),
-        ("00000002 0000", "no length at 4"),
-        ("00000002 00000002 61", "2 bytes at 8 of a record of 9"),
-        ("00000002 ffffffff", "-1 bytes"),
-    ],
-)
-def test_a_record_that_is_none_is_refused_with_the_place(record: str, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        decode_record(bytes.fromhex(record))
 
 
 async def test_synchronizers_of_one_state_see_each_others_updates_once() -> None:

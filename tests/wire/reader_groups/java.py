@@ -1,13 +1,18 @@
-"""Events that a Java client wrote to the stream of a reader group, from a recording of its connections."""
+"""What a Java client wrote for reader groups: a recording of its connections, and objects made for tests."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from segstore.wire.inspect import payload_parts
 
-_RECORDED = Path(__file__).parents[3] / "fixtures/traces/java.jsonl"
+__all__ = ["java_configs", "java_events", "java_updates"]
+
+_FIXTURES = Path(__file__).parents[3] / "fixtures"
+_RECORDED = _FIXTURES / "traces/java.jsonl"
+_MADE = _FIXTURES / "reader-groups/updates.jsonl"
 _BYTES = 796
 
 
@@ -20,3 +25,17 @@ def java_events() -> list[bytes]:
             if record["fields"]["offset"] == 0 and len(data) == _BYTES:
                 return [bytes(each.data) for each in payload_parts(data)]
     raise AssertionError("the recording has no stream of a group")
+
+
+def _made() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _MADE.read_text("utf-8").splitlines()]
+
+
+def java_configs() -> dict[str, bytes]:
+    return {each["config"]: bytes.fromhex(each["hex"]) for each in _made() if "config" in each}
+
+
+def java_updates() -> list[tuple[str, bytes, bytes]]:
+    """What each update does, its bytes, and the whole state after it; in order."""
+    made = [each for each in _made() if "update" in each]
+    return [(each["update"], bytes.fromhex(each["hex"]), bytes.fromhex(each["state"])) for each in made]

@@ -8,20 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.reader_groups import (
+from segstore.wire.reader_groups import GroupConfig
+from segstore.wire.reader_groups.table import (
     VERSION_VALUE,
-    CheckpointEntry,
-    GroupConfig,
     cbor_decode,
     cbor_encode,
-    decode_checkpoint,
     decode_config,
     decode_key,
     decode_offset,
     decode_offsets,
     decode_predecessors,
     decode_value,
-    encode_checkpoint,
     encode_config,
     encode_key,
     encode_offset,
@@ -62,8 +59,8 @@ def test_keys_are_those_of_the_official_client() -> None:
 def test_a_configuration_is_that_of_the_official_client() -> None:
     kind, data = decode_value(CONFIG)
     assert kind == "ReaderGroupConfigVersioned"
-    assert decode_config(data) == GroupConfig({("a", "s"): "head"}, 3000)
-    assert encode_value(kind, encode_config(GroupConfig({("a", "s"): "head"}))) == CONFIG
+    assert decode_config(data) == GroupConfig({"a/s": {}}, refresh_ms=3000, checkpoint_ms=-1)
+    assert encode_value(kind, encode_config(GroupConfig({"a/s": {}}, checkpoint_ms=5))) == CONFIG
 
 
 def test_a_readers_segments_are_those_of_the_official_client() -> None:
@@ -104,21 +101,23 @@ def test_an_offset_and_predecessors_survive(offset: int, before: set[int]) -> No
     assert decode_predecessors(encode_predecessors(sorted(before))) == sorted(before)
 
 
-@given(st.frozensets(st.text(max_size=9)), st.dictionaries(st.integers(0, 99), st.integers(0, 2**63 - 1)))
-def test_a_checkpoint_survives(waiting: frozenset[str], offsets: dict[int, int]) -> None:
-    entry = CheckpointEntry(waiting, {f"a/s/{number}.#epoch.0": offset for number, offset in offsets.items()})
-    assert decode_checkpoint(encode_checkpoint(entry)) == entry
-
-
-def test_configurations_with_cuts_and_tails_survive() -> None:
-    config = GroupConfig({("a", "s"): {0: 5, (1 << 32) + 3: 0}, ("b", "t"): "tail", ("b", "u"): "head"}, 50)
+def test_a_configuration_with_cuts_survives() -> None:
+    config = GroupConfig({"a/s": {0: 5, (1 << 32) + 3: 0}, "b/u": {}}, refresh_ms=50, checkpoint_ms=-1)
     assert decode_config(encode_config(config)) == config
+
+
+def test_a_start_at_the_tail_is_read_and_another_is_refused() -> None:
+    encoded = encode_config(GroupConfig({"a/s": {}}))
+    head, tail = cbor_encode("Unbounded"), cbor_encode("Tail")
+    assert decode_config(encoded.replace(head, tail)).starts == {"a/s": {}}
+    with pytest.raises(ValueError, match="'Head' is not the start of a stream"):
+        decode_config(encoded.replace(head, cbor_encode("Head")))
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     decoders = (cbor_decode, decode_key, decode_value, decode_config, decode_offsets)
-    for decode in (*decoders, decode_predecessors, decode_checkpoint):
+    for decode in (*decoders, decode_predecessors):
         try:
             decode(data)
         except ValueError:
@@ -160,8 +159,6 @@ def test_what_is_no_value_is_refused_with_the_place(data: str, text: str) -> Non
         (decode_offset, {"read": True}, "is not an offset"),
         (decode_predecessors, {}, "is not a list"),
         (decode_config, {"V2": {}}, "no V1"),
-        (decode_checkpoint, {"waiting": [1], "positions": {}}, "is not a list of readers"),
-        (decode_checkpoint, {"waiting": []}, "no positions"),
     ],
 )
 def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None:

@@ -13,6 +13,8 @@ from segstore.client import connect
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire.names import segment_name
 from segstore.wire.reader_groups import encode_key
+from segstore.wire.reader_groups.stored import UNASSIGNED
+from segstore.wire.reader_groups.table import encode_offset, encode_value
 from tests.server.control_api.support import asking_cluster, done, refusal
 from tests.wire.reader_groups.java import java_events
 
@@ -44,7 +46,7 @@ async def test_a_group_of_two_readers_has_their_positions_and_lag() -> None:
                 path = "/v1/groups/shop/group"
                 found = await until(http, path, lambda it: [each["segments"] for each in it["readers"]] == [1, 1])
                 assert found["lag_bytes"] == 40 * EVENT
-                assert (found["kind"], found["streams"], found["reader_count"]) == ("table", ["shop/orders"], 2)
+                assert (found["kind"], found["streams"], found["reader_count"]) == ("stream", ["shop/orders"], 2)
                 for _ in range(4):  # the last of them is not handled
                     await one.read()
                 await two.read()
@@ -64,7 +66,7 @@ async def test_a_group_of_two_readers_has_their_positions_and_lag() -> None:
                 assert [each["status"] for each in found["segments"]] == ["assigned"] * 2 + ["later"] * 3
                 assert found["segment_count"] == 5
         found = await done(http, "GET", "/v1/groups/shop")
-        assert found == {"groups": [{"scope": "shop", "group": "group", "kind": "table"}], "next": None}
+        assert found == {"groups": [{"scope": "shop", "group": "group", "kind": "stream"}], "next": None}
 
 
 async def test_groups_come_in_pages_and_tables_are_none() -> None:
@@ -76,11 +78,13 @@ async def test_groups_come_in_pages_and_tables_are_none() -> None:
             await mock.controller.reader_groups.create(
                 "shop", name, ReaderGroupConfig(starting_cuts={"shop/orders": {}})
             )
-        async with connect(mock.controller_uri) as pravega:
-            for name in ("a", "c"):
-                async with pravega.reader_group("shop", name, streams=["orders"]):
-                    found = await done(http, "GET", f"/v1/groups/shop/{name}")
-                    assert [(each["status"], each["offset"]) for each in found["segments"]] == [("unassigned", 0)]
+        unassigned = encode_key(UNASSIGNED, "shop/orders/0.#epoch.0"), encode_value("offset", encode_offset(0))
+        for name in ("a", "c"):
+            table = segment_name("shop", f"{name}_kvtable", 0, 0)
+            await mock.controller.segments.create_table(table, 0, 0)
+            await mock.controller.segments.update_table(table, dict([unassigned]))
+            found = await done(http, "GET", f"/v1/groups/shop/{name}")
+            assert [(each["status"], each["offset"]) for each in found["segments"]] == [("unassigned", 0)]
         for limit in (1, 2, 3, 4):
             groups: list[Any] = []
             after: str | None = ""

@@ -17,20 +17,9 @@ from segstore.server.controller.errors import IllegalState
 from segstore.server.controller.policies import ReaderGroupConfig
 from segstore.wire import SegmentAttributeUpdated, UpdateSegmentAttribute
 from segstore.wire.names import segment_name
-from segstore.wire.reader_groups import (
-    ASSIGNED,
-    CONFIG,
-    ONLY,
-    UNASSIGNED,
-    GroupConfig,
-    ReplayedGroup,
-    StoredGroup,
-    encode_config,
-    encode_key,
-    encode_offset,
-    encode_offsets,
-    encode_value,
-)
+from segstore.wire.reader_groups import GroupConfig, GroupState, StoredGroup, encode_key
+from segstore.wire.reader_groups.stored import ASSIGNED, CONFIG, ONLY, UNASSIGNED
+from segstore.wire.reader_groups.table import encode_config, encode_offset, encode_offsets, encode_value
 from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -91,7 +80,7 @@ async def test_the_table_of_a_group_is_read_in_pages(controller: Controller) -> 
         encode_key(ASSIGNED, name): encode_value("offsets", encode_offsets(offsets))
         for name, offsets in readers.items()
     }
-    entries[encode_key(CONFIG, ONLY)] = encode_value("config", encode_config(GroupConfig({("a", "s"): "head"})))
+    entries[encode_key(CONFIG, ONLY)] = encode_value("config", encode_config(GroupConfig({"a/s": {}})))
     entries[encode_key(UNASSIGNED, "a/s/9.#epoch.9")] = encode_value("offset", encode_offset(5))
     await controller.segments.create_table(TABLE, 0, 0)
     names = list(entries)
@@ -129,7 +118,7 @@ async def test_the_loop_runs_while_a_state_is_decoded(
     else:
         await controller.reader_groups.create("a", "group", ReaderGroupConfig())
         await write(controller, java_events()[0])
-    decoded, name = (StoredGroup, "take") if kind == "table" else (ReplayedGroup, "apply")
+    decoded, name = (StoredGroup, "take") if kind == "table" else (GroupState, "apply_bytes")
     decode, is_decoding, goes_on, went_on = getattr(decoded, name), threading.Event(), threading.Event(), []
 
     def slowly(*args: Any) -> None:

@@ -1,0 +1,186 @@
+"""The configuration of a group: resets, ends, retention, and replacements that another client did not finish."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from segstore.client import RetentionPolicy
+from segstore.client.client import Client
+from segstore.client.controller import Controller
+from segstore.client.errors import ConditionFailed, ReaderOffline, RequestRejected
+from segstore.client.groups.configuring import initial_state, renew
+from segstore.client.groups.shared import SharedGroup
+from segstore.wire.reader_groups import GroupConfig, RemoveReader, UpdatingConfig
+from tests.client.groups.support import fill, group
+from tests.client.groups.test_group import numbers, take
+from tests.client.groups.test_group import until as until_read
+from tests.client.support import until
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+FIRST = "a/s/0.#epoch.0"
+
+
+async def made(pravega: Client, config: GroupConfig, name: str = "g") -> None:
+    """Creates a group as a client in Java does."""
+    held = await pravega.controller.create_reader_group("a", name, config._replace(id=uuid4()))
+    shared = SharedGroup(pravega._cluster("READ"), pravega.locations(), "a", name)
+    await shared.initialise("java", await initial_state(pravega.controller, held))
+    await shared.aclose()
+
+
+async def test_a_group_is_reset_to_its_last_checkpoint_a_cut_and_its_start(pravega: Client) -> None:
+    await fill(pravega, 30, segments=1)
+    async with group(pravega) as shared:
+        reader = shared.reader("r")
+        await reader.open()
+        first = await take(reader, 10)
+        checkpoint = asyncio.ensure_future(shared.checkpoint())
+        await until(lambda: bool(reader._wanted))
+        second = await take(reader, 1)
+        await checkpoint
+        await take(reader, 5)
+        await shared.reset()
+        with pytest.raises(ReaderOffline):
+            await take(reader, 20)
+        await reader.aclose()
+        assert (await shared.config()).generation == 1
+        assert await shared.cuts() == (await checkpoint).cuts
+        async with shared.reader("r") as again:
+            assert await take(again, 1) == second
+        await shared.reset({"s": {0: first[3].offset}})
+        async with shared.reader("r") as again:
+            assert await take(again, 1) == [first[3]]
+        await shared.reset("head")
+        assert (await shared.cuts())["a/s"] == {0: 0}
+        assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
+
+
+async def test_a_group_without_a_checkpoint_is_reset_to_its_start(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    async with group(pravega) as shared:
+        async with shared.reader("r") as reader:
+            await take(reader, 5)
+        await shared.reset()
+        assert (await shared.cuts())["a/s"] == {0: 0}
+
+
+async def test_a_replacement_that_another_client_did_not_finish_is_finished_by_a_reader(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    async with group(pravega) as shared, shared.reader("r") as reader:
+        first = await take(reader, 4)
+        config = await shared.config()
+        later = config._replace(starts={"a/s": {0: first[2].offset}})
+        await shared._shared.change(lambda draft: draft.add(UpdatingConfig(True)))
+        assert await pravega.controller.update_reader_group("a", "g", later) == 1
+        with pytest.raises(ReaderOffline):
+            await take(reader, 10)
+        assert (await shared.config(), await shared.readers()) == (later._replace(generation=1), [])
+        before = await shared._state()
+        await renew(pravega._cluster("READ"), shared._shared)
+        assert await shared._state() is before, "it is the newest"
+        async with shared.reader("r") as again:
+            assert await take(again, 1) == [first[2]]
+
+
+async def test_a_reset_that_loses_against_another_is_made_after_it(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pravega, 10, segments=1)
+    update, asked = Controller.update_reader_group, 0
+
+    async def late(self: Controller, scope: str, name: str, config: GroupConfig) -> int:
+        nonlocal asked
+        asked += 1
+        if asked == 1:  # another client's
+            await update(self, scope, name, config)
+        return await update(self, scope, name, config)
+
+    async with group(pravega) as shared:
+        monkeypatch.setattr(Controller, "update_reader_group", late)
+        await shared.reset({"s": {0: 0}})
+        assert (asked, (await shared.config()).generation) == (2, 2)
+
+
+async def test_a_reader_stops_at_the_end_of_its_group(pravega: Client) -> None:
+    await fill(pravega, 20, segments=2)
+    async with group(pravega, "half") as half:
+        async with half.reader("r") as reader:
+            before = await take(reader, 7)
+        end = dict((await half.cuts())["a/s"])
+    assert min(end.values()) == 0
+    await made(pravega, GroupConfig({"a/s": {}}, {"a/s": end}, refresh_ms=20))
+    async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
+        got = [event async for event in reader]
+        assert numbers(got) == numbers(before)
+        assert await reader.read() is None
+        assert (await shared.checkpoint()).cuts == {}, "readers that are done take checkpoints"
+
+
+async def test_a_segment_that_ends_with_its_group_has_no_successors(pravega: Client) -> None:
+    await fill(pravega, 20, segments=1)
+    await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
+    await fill(pravega, 20, start=20)
+    await made(pravega, GroupConfig({"a/s": {}}, {"a/s": {0: -1}}, refresh_ms=20))
+    async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
+        assert numbers([event async for event in reader]) == list(range(20))
+
+
+async def test_a_position_of_minus_one_is_the_end_of_its_segment(pravega: Client) -> None:
+    """As readers in Java record it."""
+    await fill(pravega, 20, segments=1)
+    async with group(pravega) as shared:
+        length = (await shared.metrics()).segments[0].end
+    await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
+    await fill(pravega, 20, start=20)
+    async with group(pravega, streams=()) as shared:
+        await shared._shared.fetch()
+        await shared._shared.change(lambda draft: (draft.join("java"), draft.acquire("java", 1)))
+        await shared._shared.change(lambda draft: draft.add(RemoveReader("java", {FIRST: -1})))
+        assert await shared.cuts() == {"a/s": {0: length}}
+        lags = {each.segment: each.unread_bytes for each in (await shared.metrics()).segments}
+        assert (lags[FIRST], sum(lags.values()) > 0) == (0, True)
+        async with shared.reader("r") as reader:
+            assert numbers(await take(reader, 20)) == list(range(20, 40))
+
+
+async def test_a_stream_keeps_what_its_group_has_not_read(pravega: Client) -> None:
+    await fill(pravega, 40, segments=1)
+    config = await pravega.controller.stream_config("a", "s")
+    await pravega.controller.update_stream("a", "s", replace(config, retention=RetentionPolicy.by_size(1)))
+    async with group(pravega, checkpoint_ms=20, retention="automatic") as shared, shared.reader("r") as reader:
+        await take(reader, 30)
+        published = asyncio.ensure_future(take(reader, 11))
+
+        async def is_published() -> bool:
+            found = (await shared._state()).checkpoints
+            return found.last is not None and found.published
+
+        await until_read(is_published)
+        published.cancel()
+        with pytest.raises(ConditionFailed, match="is 'automatic', not 'manual'"):
+            await shared.update_retention({"s": {0: 0}})
+    async with group(pravega, "manual", retention="manual") as shared:
+        await shared.update_retention({"s": {0: 8}, "a/s": {0: 16}})
+        with pytest.raises(RequestRejected, match="STREAM_CUT_NOT_VALID"):
+            await shared.update_retention({"s": {0: 8}})
+
+
+async def test_a_retention_that_is_refused_does_not_end_a_reader(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(pravega, 10, segments=1)
+
+    async def refused(*_: object) -> None:
+        raise RequestRejected("STREAM_CUT_NOT_VALID")
+
+    monkeypatch.setattr(Controller, "update_subscriber_cut", refused)
+    async with group(pravega, checkpoint_ms=20, retention="automatic") as shared, shared.reader("r") as reader:
+        reading = asyncio.ensure_future(take(reader, 11))
+        await until(lambda: "the checkpoint of a/g does not bound the retention of a/s" in caplog.text)
+        await fill(pravega, 1, start=10)
+        assert numbers(await reading) == list(range(11))
