@@ -94,6 +94,7 @@ class TraceRecorder(ABC):
         """Records many bytes; those for which this block has no room begin the next one."""
         writer, now = self._writer, self._clock()
         if len(data) > (room := writer.room(connection, direction)):
+            room = min(room, len(data) - SMALL_BYTES)  # the rest is framed at once, too
             writer.add(now, connection, direction, memoryview(data)[:room])
             self.take_block()
             data = memoryview(data)[room:]

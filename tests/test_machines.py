@@ -37,7 +37,8 @@ def test_make_refuses_an_older_python_in_one_sentence(tmp_path: Path) -> None:
     older.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.13 && exit\nexit 1\n')
     older.chmod(0o755)
     command = ["make", "setup", f"VENV={tmp_path / 'venv'}", f"PYTHON={older}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE_S)
+    alone = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=PATIENCE_S, env=alone)
     assert (done.returncode, done.stdout, (tmp_path / "venv").exists()) == (2, "", False)
     assert done.stderr.splitlines()[0] == f"segstore needs Python 3.11 or newer; {older} is Python 3.10.13"
 

@@ -144,9 +144,10 @@ def test_a_submitted_future_carries_the_error_and_cannot_be_cancelled() -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from segstore.client.sync import connect
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run where it is ignored
 with connect(sys.argv[1]) as pravega:
     pravega.controller.create_scope("c")
     pravega.controller.create_stream("c", "s")
