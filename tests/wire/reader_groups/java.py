@@ -12,7 +12,7 @@ __all__ = ["java_configs", "java_events", "java_updates"]
 
 _FIXTURES = Path(__file__).parents[3] / "fixtures"
 _RECORDED = _FIXTURES / "traces/java.jsonl"
-_MADE = _FIXTURES / "reader-groups/updates.jsonl"
+_MADE = _FIXTURES / "reader-groups/updates.ndjson"
 _BYTES = 796
 
 
