@@ -22,9 +22,9 @@ async def test_the_first_state_is_written_once_and_a_group_without_one_does_not_
     await fill(pravega, 0, segments=1)
     await pravega.controller.create_stream("a", "_RGg")
     one, two = shared(pravega), shared(pravega)
-    with pytest.raises(NoSuchReaderGroup, match="reader group a/g does not exist") as told:
+    with pytest.raises(NoSuchReaderGroup, match="reader group a/g does not exist") as raised:
         await one.fetch()
-    assert told.value.stream == "a/_RGg"
+    assert raised.value.stream == "a/_RGg"
     await one.initialise("java", FIRST)
     await two.initialise("java", FIRST._replace(starts={}))
     assert two.state.unassigned == FIRST.starts

@@ -49,9 +49,9 @@ async def test_a_deleted_group_whose_name_is_not_released_is_distinguished_from_
     async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
         where = FixedStore(store.endpoint)
         table = GroupTable(Cluster(pool, cast("Controller", None), where), where, "a", "g", recovers=False)
-        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as told:
+        with pytest.raises(NoSuchReaderGroup, match=r"a/g was deleted, and its store cannot create it") as raised:
             await table.initialise(InitialState(GroupConfig({"a/s": {}}), {}, {}))
-        assert told.value.segment == TABLE
+        assert raised.value.segment == TABLE
         with pytest.raises(SegmentMissing):
             await table.fetch()
         await table.aclose()
