@@ -12,7 +12,9 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LONGEST_MS: Final = (1 << 31) - 1
+from segstore.wire.names import MAX_INT32
+
+LONGEST_MS: Final = MAX_INT32
 """The longest time that gRPC takes, in an int."""
 
 

@@ -26,6 +26,7 @@ from segstore.wire.hashing import consistent_hash, java_hash_code, murmur3_128_l
 from segstore.wire.schema import utf16
 
 MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
 
 _EPOCH: Final = ".#epoch."
 _TRANSACTION: Final = "#transaction."

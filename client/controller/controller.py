@@ -34,7 +34,7 @@ from segstore.client.lifecycle import within
 from segstore.client.retry import POLLS
 from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
-from segstore.wire.names import MAX_INT32, SegmentName, segment_name, split_segment_id
+from segstore.wire.names import MAX_INT32, MAX_INT64, SegmentName, segment_name, split_segment_id
 from segstore.wire.reader_groups import GroupConfig
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TableConfig(BaseModel):
     partitions: int = Field(default=1, ge=1, le=MAX_INT32)
     primary_key_bytes: int = Field(ge=1)
     secondary_key_bytes: int = Field(default=0, ge=0)
-    rollover_bytes: int = Field(default=0, ge=0, le=(1 << 63) - 1)
+    rollover_bytes: int = Field(default=0, ge=0, le=MAX_INT64)
 
     @model_validator(mode="after")
     def _stores_can_have_it(self) -> Self:

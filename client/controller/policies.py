@@ -14,11 +14,10 @@ from enum import IntEnum
 from typing import Any, Final, Self
 
 from segstore.wire.controller_api import messages as m
+from segstore.wire.names import MAX_INT32, MAX_INT64
 
 _MAX_TAGS: Final = 127
 _MAX_TAG_CHARACTERS: Final = 255
-_MAX_INT: Final = 2**31 - 1
-_MAX_LONG: Final = 2**63 - 1
 """A retention policy without a maximum."""
 
 
@@ -94,8 +93,8 @@ class RetentionPolicy:
 
     @classmethod
     def _checked(cls, kind: RetentionType, minimum: int, maximum: int | None) -> Self:
-        limit = _MAX_LONG if maximum is None else maximum
-        for kept, most in ((limit, _MAX_LONG), (minimum, limit)):
+        limit = MAX_INT64 if maximum is None else maximum
+        for kept, most in ((limit, MAX_INT64), (minimum, limit)):
             if not 1 <= kept <= most:
                 raise ValueError(f"what is kept must be from 1 to {most} {_UNITS[kind]}, not {kept}")
         return cls(kind, minimum, maximum)
@@ -152,7 +151,7 @@ def to_message(scope: str, stream: str, config: StreamConfig) -> Any:
     if retention is not None:
         message.retentionPolicy.retentionType = retention.kind.value
         message.retentionPolicy.retentionParam = retention.minimum
-        message.retentionPolicy.retentionMax = _MAX_LONG if retention.maximum is None else retention.maximum
+        message.retentionPolicy.retentionMax = MAX_INT64 if retention.maximum is None else retention.maximum
     return message
 
 
@@ -161,7 +160,7 @@ def from_message(message: Any) -> StreamConfig:
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     kept = None
     if retention.retentionType:
-        maximum = None if retention.retentionMax in (0, _MAX_LONG) else retention.retentionMax
+        maximum = None if retention.retentionMax in (0, MAX_INT64) else retention.retentionMax
         kept = RetentionPolicy(RetentionType(retention.retentionType), retention.retentionParam, maximum)
     return StreamConfig(
         scaling=ScalingPolicy(
@@ -177,10 +176,10 @@ def from_message(message: Any) -> StreamConfig:
 def _at_least_1(**numbers: int) -> tuple[int, ...]:
     """Returns the numbers of a scaling policy. Raises ValueError, which names the one that is out of range."""
     for name, number in numbers.items():
-        if not 1 <= number <= _MAX_INT:
+        if not 1 <= number <= MAX_INT32:
             if name == "segments":
-                raise ValueError(f"a stream has from 1 to {_MAX_INT} segments, not {number}")
-            raise ValueError(f"the {name} of a scaling policy must be from 1 to {_MAX_INT}, not {number}")
+                raise ValueError(f"a stream has from 1 to {MAX_INT32} segments, not {number}")
+            raise ValueError(f"the {name} of a scaling policy must be from 1 to {MAX_INT32}, not {number}")
     return tuple(numbers.values())
 
 

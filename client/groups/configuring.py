@@ -17,10 +17,10 @@ from segstore.client.errors import RequestRejected
 from segstore.client.groups.positions import cuts_of
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
+from segstore.wire.names import MAX_INT64
 from segstore.wire.reader_groups import Cuts, GroupConfig, InitialState, UpdatingConfig
 
 _END: Final = -1
-_UNBOUNDED: Final = (1 << 63) - 1
 
 
 async def initial_state(controller: Controller, config: GroupConfig) -> InitialState:
@@ -30,7 +30,7 @@ async def initial_state(controller: Controller, config: GroupConfig) -> InitialS
         starts |= _named(stream, cut or await controller.head(*stream.split("/", 1)))
     ends: dict[str, int] = {}
     for stream, cut in config.ends.items():
-        ends |= {name: _UNBOUNDED if at == _END else at for name, at in _named(stream, cut).items()}
+        ends |= {name: MAX_INT64 if at == _END else at for name, at in _named(stream, cut).items()}
     return InitialState(config, starts, ends)
 
 

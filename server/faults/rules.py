@@ -37,6 +37,7 @@ from pydantic.json_schema import SkipJsonSchema
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
+from segstore.wire.names import MAX_INT64
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _MOST_RULES: Final = 1_000
 _MOST_TERMS: Final = 10_000
 _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
-_LONG_MAX: Final = (1 << 63) - 1
 STATUSES: Final = (
     *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
@@ -160,14 +160,14 @@ class Duplicate(_Action):
 class Corrupt(_Action):
     """Changes one byte of the reply: at offset `corrupt` from the frame's start or, if negative, from its end."""
 
-    corrupt: int = Field(ge=-_LONG_MAX, le=_LONG_MAX)
+    corrupt: int = Field(ge=-MAX_INT64, le=MAX_INT64)
     xor: int = Field(default=0xFF, ge=1, le=0xFF)
 
 
 class Truncate(_Action):
     """Sends only the first `truncate` bytes of the reply; later replies follow directly."""
 
-    truncate: int = Field(ge=0, le=_LONG_MAX)
+    truncate: int = Field(ge=0, le=MAX_INT64)
 
 
 class Close(_Action):
@@ -178,7 +178,7 @@ class Close(_Action):
     """
 
     close: At = "before"
-    reply_bytes: int = Field(default=0, ge=0, le=_LONG_MAX)
+    reply_bytes: int = Field(default=0, ge=0, le=MAX_INT64)
     reset: bool = False
 
     @property
@@ -375,13 +375,13 @@ class Rule(BaseModel):
     name: str = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
-    store: int | None = Field(default=None, ge=0, le=_LONG_MAX)
+    store: int | None = Field(default=None, ge=0, le=MAX_INT64)
     each: Literal["connection", "segment", "writer", "flow"] | None = None
-    nth: tuple[Annotated[int, Field(ge=1, le=_LONG_MAX)], ...] = Field(default=(), max_length=_MOST_LISTED)
-    skip: int = Field(default=0, ge=0, le=_LONG_MAX)
-    every: int = Field(default=1, ge=1, le=_LONG_MAX)
+    nth: tuple[Annotated[int, Field(ge=1, le=MAX_INT64)], ...] = Field(default=(), max_length=_MOST_LISTED)
+    skip: int = Field(default=0, ge=0, le=MAX_INT64)
+    every: int = Field(default=1, ge=1, le=MAX_INT64)
     probability: float = Field(default=1.0, ge=0, le=1)
-    times: int | None = Field(default=None, ge=1, le=_LONG_MAX)
+    times: int | None = Field(default=None, ge=1, le=MAX_INT64)
     do: tuple[Action, ...] = Field(min_length=1, max_length=_MOST_LISTED)
 
     @model_validator(mode="before")
@@ -464,7 +464,7 @@ class FaultSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seed: int = Field(default=0, ge=-_LONG_MAX, le=_LONG_MAX)
+    seed: int = Field(default=0, ge=-MAX_INT64, le=MAX_INT64)
     round_trip_ms: RoundTrip = 0.0
     rules: tuple[Rule, ...] = Field(default=(), max_length=_MOST_RULES)
     toxics: tuple[Toxic, ...] = Field(default=(), max_length=MOST_TOXICS)

@@ -16,18 +16,17 @@ import msgspec
 from segstore.server.controller import Malformed
 from segstore.server.rest.asking import Refused
 from segstore.wire.controller_api import messages as m
+from segstore.wire.names import MAX_INT32, MAX_INT64
 
 T = TypeVar("T")
 
-_INT_MAX: Final = (1 << 31) - 1
-_LONG_MAX: Final = (1 << 63) - 1
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 _MIB: Final = 1 << 20
 
-Int = Annotated[int, msgspec.Meta(ge=-_INT_MAX - 1, le=_INT_MAX)]
-Long = Annotated[int, msgspec.Meta(ge=-_LONG_MAX - 1, le=_LONG_MAX)]
+Int = Annotated[int, msgspec.Meta(ge=-MAX_INT32 - 1, le=MAX_INT32)]
+Long = Annotated[int, msgspec.Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
 _ScalingKind = Literal["FIXED_NUM_SEGMENTS", "BY_RATE_IN_KBYTES_PER_SEC", "BY_RATE_IN_EVENTS_PER_SEC"]
 _FIXED: Final = "FIXED_NUM_SEGMENTS"
 
@@ -172,7 +171,7 @@ def _positive(given: int | None, name: str) -> int:
 def _retention(given: RetentionConfig) -> m.RetentionPolicy:
     if given.type is None or given.value is None:
         raise Malformed("a retention policy needs retentionPolicy.type and retentionPolicy.value")
-    limit, maximum = 0, _LONG_MAX
+    limit, maximum = 0, MAX_INT64
     if given.type == "LIMITED_SIZE_MB":
         kind, limit = m.RetentionPolicy.SIZE, given.value * _MIB
         if given.max_value is not None:
@@ -181,7 +180,7 @@ def _retention(given: RetentionConfig) -> m.RetentionPolicy:
         kind, limit = m.RetentionPolicy.TIME, _duration_ms(given.value, given.time_based_retention)
         if given.max_value is not None or given.max_time_based_retention is not None:
             maximum = _duration_ms(given.max_value or 0, given.max_time_based_retention)
-    if not all(-_LONG_MAX <= each <= _LONG_MAX for each in (limit, maximum)):
+    if not all(-MAX_INT64 <= each <= MAX_INT64 for each in (limit, maximum)):
         raise Malformed("a limit of the retention policy is too large for 64 bits")
     return m.RetentionPolicy(retentionType=kind, retentionParam=limit, retentionMax=maximum)
 

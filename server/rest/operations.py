@@ -29,10 +29,9 @@ from segstore.server.rest import bodies
 from segstore.server.rest.asking import Answer, Asked, Refused, refusal
 from segstore.server.rest.calling import Calling
 from segstore.wire.controller_api import messages as m
-from segstore.wire.names import is_stream_name, is_user_stream_name
+from segstore.wire.names import MAX_INT64, is_stream_name, is_user_stream_name
 
 _INTERNAL: Final = "_"
-_LONG_MAX: Final = (1 << 63) - 1
 
 
 class Operation(NamedTuple):
@@ -226,7 +225,7 @@ def _time_ms(asked: Asked, name: str) -> int | None:
         value = int(text) if len(text) < 30 and text.isascii() and "_" not in text else None
     except ValueError:
         value = None
-    if value is None or not -_LONG_MAX <= value <= _LONG_MAX:
+    if value is None or not -MAX_INT64 <= value <= MAX_INT64:
         raise Refused(HTTPStatus.NOT_FOUND, f"the parameter {name} is not a 64-bit number")
     return value
 

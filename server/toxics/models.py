@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from segstore.server.config import first_error, unknown_name
+from segstore.wire.names import MAX_INT64
 
 MOST_TOXICS: Final = 100
 _MOST_NAME: Final = 255
-_LONG_MAX: Final = (1 << 63) - 1
 _DAY_MS: Final = 86_400_000
 
 Stream = Literal["upstream", "downstream"]
@@ -46,7 +46,7 @@ class _Toxic(BaseModel):
     type: str
     name: str = Field(default="", max_length=_MOST_NAME)
     toxicity: float = Field(default=1.0, ge=0, le=1)
-    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=_LONG_MAX)
+    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64)
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -125,8 +125,8 @@ class Slicer(_Directed):
     """
 
     type: Literal["slicer"]
-    average_size: int = Field(ge=1, le=_LONG_MAX)
-    size_variation: int = Field(default=0, ge=0, le=_LONG_MAX)
+    average_size: int = Field(ge=1, le=MAX_INT64)
+    size_variation: int = Field(default=0, ge=0, le=MAX_INT64)
     delay: float = Field(default=0.0, ge=0, le=1000 * _DAY_MS)
 
     @model_validator(mode="after")
@@ -140,7 +140,7 @@ class LimitData(_Directed):
     """Closes the connection when this many bytes have passed. bytes: since the connection has the toxic."""
 
     type: Literal["limit_data"]
-    bytes: int = Field(ge=0, le=_LONG_MAX)
+    bytes: int = Field(ge=0, le=MAX_INT64)
 
 
 class Down(_Toxic):

@@ -15,13 +15,12 @@ from segstore.wire.blocks.size import BlockSizing
 from segstore.wire.codec import append_layout, encode_parts, or_in_c
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Event, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
+from segstore.wire.names import MAX_INT32, MAX_INT64
 from segstore.wire.schema import MAX_FRAME_BYTES, Buffer, Command
 
 MAX_PENDING_BYTES: Final = 1024 * 1024
 MAX_PENDING_EVENTS: Final = 500
 
-_MAX_INT32: Final = 2**31 - 1
-_MAX_INT64: Final = 2**63 - 1
 
 _HEADER: Final = Layout(">ii")
 _BLOCK: Final = Layout(">ii16s")
@@ -263,11 +262,11 @@ class AppendBlockEncoder:
     def _check(
         self, session: _Session | None, segment: str, writer_id: UUID, event_number: int, event_count: int, size: int
     ) -> _Session:
-        if not 1 <= event_count <= _MAX_INT32:
+        if not 1 <= event_count <= MAX_INT32:
             raise BadField(
-                f"an append of writer {writer_id} holds 1 to {_MAX_INT32} events, not {event_count}",
+                f"an append of writer {writer_id} holds 1 to {MAX_INT32} events, not {event_count}",
                 field="event_count",
-                limit=_MAX_INT32,
+                limit=MAX_INT32,
                 actual=event_count,
             )
         if session is None:
@@ -281,11 +280,11 @@ class AppendBlockEncoder:
                 limit=session.last_event_number,
                 actual=event_number,
             )
-        if event_number > _MAX_INT64:
+        if event_number > MAX_INT64:
             raise BadField(
-                f"event number {event_number} of writer {writer_id} exceeds {_MAX_INT64}",
+                f"event number {event_number} of writer {writer_id} exceeds {MAX_INT64}",
                 field="event_number",
-                limit=_MAX_INT64,
+                limit=MAX_INT64,
                 actual=event_number,
             )
         limit = self._max_frame_bytes - _BLOCK.size
@@ -297,7 +296,7 @@ class AppendBlockEncoder:
 
     def _fits(self, session: _Session, event_count: int, size: int) -> bool:
         """Whether the append can join the writer's open block or pending appends within the wire's limits."""
-        if session.event_count + event_count > _MAX_INT32:
+        if session.event_count + event_count > MAX_INT32:
             return False
         if session is self._owner:
             return _END.size + size - self._left <= self._max_frame_bytes

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from segstore.wire.names import SegmentName
+from segstore.wire.names import MAX_INT64, SegmentName
 from segstore.wire.reader_groups.config import GroupConfig, decode_config, encode_config
 from segstore.wire.reader_groups.updates import (
     COMPACT,
@@ -41,7 +41,7 @@ from segstore.wire.state_records import decode_record
 SILENT: Final = "_SILENT_"
 """Checkpoints with this in their names are taken without notice to the application, and do not move positions."""
 
-_UNKNOWN_DISTANCE: Final = (1 << 63) - 1
+_UNKNOWN_DISTANCE: Final = MAX_INT64
 _LEAST_DISTANCE: Final = 30_000
 _MOST_CHECKPOINTED: Final = 10_000_000
 
