@@ -48,7 +48,9 @@ log = logging.getLogger(__name__)
 
 _OPEN: Final = WriterState.OPEN
 _SEE_BYTES: Final = 1024 * 1024
-"""After this many bytes of events, the writer yields to the loop so that it can send and read acknowledgements."""
+_SEE_EVENTS: Final = 1024
+"""After this many bytes of a client's events, or events of a writer, it yields to the loop, which sends and reads
+acknowledgements. Sooner means smaller appends; later, objects that have left the processor's cache."""
 _MOST_ROUTES: Final = 4096
 _LONGEST_KEPT: Final = 256
 """A writer keeps the routes of the first `_MOST_ROUTES` routing keys of at most this many characters."""
@@ -200,11 +202,13 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         position, writer = route
         done: asyncio.Future[None] = self._loop.create_future()
         has_room = writer.append(event, done, 1, position, now)
-        self._events += 1
+        self._events = events = self._events + 1
         self._bytes += size
         pool = self._pool
         pool.unseen_bytes = unseen = pool.unseen_bytes + size
-        return done, writer if unseen >= _SEE_BYTES or not has_room or not writer.set_ups else None
+        if unseen >= _SEE_BYTES or not events % _SEE_EVENTS or not has_room or not writer.set_ups:
+            return done, writer
+        return done, None
 
     def _route(self, routing_key: str | None) -> tuple[float, SegmentWriter]:
         """Returns the position of an event and the segment writer that takes it."""
@@ -224,11 +228,9 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _admitted(self, writer: SegmentWriter) -> None:
         """Waits until there is room for more and the accepted event's segment writer has started."""
-        pool = self._pool
-        if pool.unseen_bytes >= _SEE_BYTES:
-            # Without this, a caller that never waits would fill the memory limit before the first event is sent.
-            pool.unseen_bytes = 0
-            await asyncio.sleep(0)
+        # Without this, a caller that never waits would fill the memory limit before the first event is sent.
+        self._pool.unseen_bytes = 0
+        await asyncio.sleep(0)
         while not writer.has_room:
             await writer.room()
         if not writer.set_ups:

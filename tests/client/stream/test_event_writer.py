@@ -354,6 +354,16 @@ async def test_a_single_partition_has_one_writer_and_a_round_robin_all() -> None
         assert len(started(single)) == 1
 
 
+@pytest.mark.parametrize(("size", "count"), [(1, 2048), (64 * 1024, 32)])
+async def test_events_of_a_caller_that_never_waits_are_sent_meanwhile(size: int, count: int) -> None:
+    async with streaming(1) as (_, pravega), pravega.event_writer("a", "s") as writer:
+        before = pravega.metrics().bytes_out
+        for _ in range(count):
+            await writer.submit(bytes(size))
+        assert pravega.metrics().bytes_out - before > count * size // 4
+        await writer.flush()
+
+
 async def test_a_key_is_hashed_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = []
 
