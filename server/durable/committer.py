@@ -338,6 +338,8 @@ class Committer(Gate):
     def _commit(self, batches: list[_Batch], size: int) -> None:
         last = batches[-1].number
         payload = b"".join([record for batch in batches for record in batch.records])
+        for batch in batches:  # the disk may take long
+            batch.records.clear()
         self._journal.append(Group(batches[0].number, last, payload))
         self._directory.note(last)
         self._tell(self._is_committed, last, size)

@@ -244,7 +244,7 @@ class Durability:
         """Records that a snapshot covers the first `up_to_bytes` of all batches."""
         committer = self.committer
         committer.look_at_bytes = self._due_bytes = up_to_bytes + self._snapshot_bytes
-        committer.room_until_bytes = up_to_bytes + self.memory_bytes // 3
+        committer.room_until_bytes = up_to_bytes + self.memory_bytes // 4
         committer.look_for_room()
 
     async def _in_thread(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -30,7 +30,7 @@ class Gated(Files):
         return super().create(path)
 
 
-async def test_memory_that_fills_is_saved_and_writers_wait_when_a_third_of_it_is_not(tmp_path: Path) -> None:
+async def test_memory_that_fills_is_saved_and_writers_wait_when_a_quarter_of_it_is_not(tmp_path: Path) -> None:
     files, sent = Gated(), 0
     async with running(tmp_path, files=files) as (durability, store):
         committer = durability.committer
@@ -43,7 +43,7 @@ async def test_memory_that_fills_is_saved_and_writers_wait_when_a_third_of_it_is
                 sent += 1 << 20
                 if sent <= MIN_MEMORY_BYTES // 6 - (1 << 20):
                     assert not files.waiting
-            assert MIN_MEMORY_BYTES // 3 - (1 << 20) <= sent <= MIN_MEMORY_BYTES // 3 + (1 << 20)
+            assert MIN_MEMORY_BYTES // 4 - (1 << 20) <= sent <= MIN_MEMORY_BYTES // 4 + (1 << 20)
             await until(lambda: files.waiting)
         finally:
             files.gate.set()
