@@ -32,9 +32,8 @@ from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_by
 from segstore.server.store.operations import AppendItem
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
+from segstore.wire.codec import or_in_c
 
-_JOINED_BYTES: Final = 8 * 1024
-"""Appends of a run that have fewer bytes on average are joined, which takes less time than to write each."""
 NEVER: Final = 1 << 63
 """A time that does not come."""
 
@@ -177,15 +176,13 @@ class Segment(SegmentData):
         if len(rows) == 1:
             self.write(data, decided=decided)
         else:
-            parts = [row[2] for row in rows]
-            size = sum(map(len, parts))
-            if self._tail_used + size > self._tail_size:
+            end, events = copy_rows(self._tail, self._tail_used, rows)
+            if end < 0:
                 for row in rows:
                     self.append(writer, (row,), now_ms, decided)
                 return
-            for part in (b"".join(parts),) if size < _JOINED_BYTES * len(parts) else parts:
-                self.write(part)
-            events = sum([row[1] for row in rows])
+            self.length += end - self._tail_used
+            self._tail_used = end
         self.last_modified_ms = now_ms
         if writer:
             attributes = self.attributes
@@ -237,3 +234,19 @@ class Segment(SegmentData):
 
     def info(self) -> SegmentInfo:
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)
+
+
+@or_in_c()
+def copy_rows(memory: memoryview, at: int, rows: Sequence[AppendItem]) -> tuple[int, int]:
+    """Copies the data of appends to `at`, one behind the other. Returns where they end, and their number of events.
+
+    Returns -1 and 0 if there is no room for all of them; some may have been copied.
+    """
+    events = 0
+    for _, count, data, _ in rows:
+        end = at + len(data)
+        if end > len(memory):
+            return -1, 0
+        memory[at:end] = data
+        at, events = end, events + count
+    return at, events

@@ -321,3 +321,43 @@ add_piece(PyObject *const *args)
     memcpy(PyByteArray_AS_STRING(pieces) + size, &piece, sizeof(piece));
     return PyLong_FromLongLong(piece.last);
 }
+
+/* --- appends ----------------------------------------------------------------------------------------------------- */
+
+/* Copies the data of a row to `at`, which it moves, and adds its events; -1 if it is declined, 1 if there is no room. */
+static int
+copy_row(PyObject *row, const Py_buffer *memory, Py_ssize_t *at, int64_t *events)
+{
+    Py_buffer data;
+    int64_t count;
+    if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 4 ||
+        !number_in(PyTuple_GET_ITEM(row, 1), INT32_MIN, INT32_MAX, &count) ||
+        hold(PyTuple_GET_ITEM(row, 2), &data) < 0)
+        return -1;
+    int is_full = data.len > memory->len - *at;
+    if (!is_full) {
+        memmove((char *)memory->buf + *at, data.buf, data.len);
+        *at += data.len;
+        *events += count;
+    }
+    PyBuffer_Release(&data);
+    return is_full;
+}
+
+PyObject *
+copy_rows(PyObject *const *args)
+{
+    Py_buffer memory;
+    int64_t start, events = 0;
+    PyObject *rows = args[2];
+    if (!PyList_CheckExact(rows) || hold_writable(args[0], &memory) < 0)
+        return NULL;
+    int status = number_in(args[1], 0, memory.len, &start) ? 0 : -1;
+    Py_ssize_t at = status < 0 ? 0 : (Py_ssize_t)start;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++)
+        status = copy_row(PyList_GET_ITEM(rows, i), &memory, &at, &events);
+    PyBuffer_Release(&memory);
+    if (status < 0)
+        return NULL;
+    return Py_BuildValue("nL", status == 0 ? at : -1, (long long)(status == 0 ? events : 0));
+}

@@ -1,5 +1,5 @@
-/* Functions of Python with an equal in C: what encodes and decodes, what a client does with each event, a hash, and what
-   a recorder does with all bytes.
+/* Functions of Python with an equal in C: what encodes and decodes, what a client does with each event, a hash, what a
+   recorder does with all bytes, and a store's copy of appends.
 
    C is asked first. What it declines, before it has changed anything, goes to the function of Python with the same
    arguments. */
@@ -405,6 +405,12 @@ add_recorded_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return add_piece(args);
 }
 
+static PyObject *
+copy_rows_of_appends(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return copy_rows(args);
+}
+
 /*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -419,6 +425,7 @@ static const What whats[] = {
     {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
+    {"copy_rows", copy_rows_of_appends, 3, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

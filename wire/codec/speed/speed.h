@@ -198,6 +198,7 @@ PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 PyObject *add_piece(PyObject *const *args);
+PyObject *copy_rows(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from segstore.client.connection import Pending
 from segstore.client.connection.in_flight import take_items, tell_stored
 from segstore.client.stream.events import frame_event, frame_header, split_events
+from segstore.server.store.segment import copy_rows
 from segstore.wire import AppendBlock, AppendBlockEnd, Event
 from segstore.wire.blocks import frames_of_append
 from segstore.wire.codec import append_layout, codec
@@ -35,8 +36,8 @@ RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("copy_into", "frames_into", "tell_stored")
-"""Functions that allocate nothing."""
+WITHOUT_MEMORY = ("copy_into", "copy_rows", "frames_into", "tell_stored")
+"""Functions that allocate nothing, or small objects that Python keeps for reuse."""
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
     *(bytearray(b"x"), memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], [b"x", None], [b"x", 5]),
@@ -74,6 +75,7 @@ def pairs() -> dict[str, Pair]:
         "frames_into": pair(frames_into),
         "copy_into": pair(copy_into),
         "add_piece": pair(add_piece),
+        "copy_rows": pair(copy_rows),
     }
 
 
@@ -89,6 +91,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "frames_into": (bytearray(26 * 5), 5, 1, 100, RUNS, SIZES),
         "copy_into": (memoryview(bytearray(9)), 2, b"data"),
         "add_piece": (memoryview(bytearray(9)), 2, b"data", bytearray(b"before"), -5, 15),
+        "copy_rows": (memoryview(bytearray(9)), 2, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)]),
     }
 
 
@@ -308,6 +311,33 @@ def test_a_piece_is_added_behind_the_others() -> None:
         assert call(*arguments) == 6
         assert arguments[3] == b"before" + numbers(-5, 15, 6)
         assert bytes(arguments[0]) == b"\0\0data\0\0\0"
+
+
+@given(st.lists(st.tuples(st.binary(max_size=9), st.integers(-3, 9)), max_size=6), st.integers(0, 4), KINDS)
+def test_appends_are_copied_one_behind_the_other(
+    appends: list[tuple[bytes, int]], at: int, kind: Callable[[bytes], Any]
+) -> None:
+    rows = [(number, count, kind(data), 5) for number, (data, count) in enumerate(appends)]
+    copied_bytes = b"".join(data for data, _ in appends)
+    end = at + len(copied_bytes)
+    for call in pairs()["copy_rows"]:
+        memory = bytearray(b"\xff" * (end + 1))
+        assert call(memoryview(memory), at, rows) == (end, sum(count for _, count in appends))
+        assert memory == b"\xff" * at + copied_bytes + b"\xff"
+        if copied_bytes:
+            assert call(memoryview(memory)[:-2], at, rows) == (-1, 0)
+            assert memory[-2:] == copied_bytes[-1:] + b"\xff", "nothing is copied behind the memory"
+
+
+@pytest.mark.parametrize(
+    "row", [(1, 1, b"x"), (1, 1, None, 5), (1, "1", b"x", 5), [1, 1, b"x", 5], (1, 1 << 40, b"x", 5)]
+)
+def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
+    found = []
+    for call in pairs()["copy_rows"]:
+        memory = bytearray(9)
+        found.append((outcome(call, memoryview(memory), 1, [(7, 1, b"data", 5), row]), memory))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
