@@ -230,62 +230,18 @@ def differences(
     appearance where those do not say enough. Reads both traces in parallel; a record is buffered until its counterpart
     has been read. Raises TracesTooFarApart.
     """
-    sides = (_Side(), _Side())
-    streams: list[tuple[int, list[_Pair]]] = []
-    calls = _Calls(translation)
+    calls, connections = _Calls(translation), _Connections(translation)
     waiting = 0
-
-    def match(*mates: _Connection | None) -> int:
-        """Compares two connections, from what they have buffered on; returns the change in buffered bytes."""
-        number = next(each.number for each in mates if each is not None)
-        pairs = [_Pair(number, translation) for _ in Direction]
-        streams.append((number, pairs))
-        change = 0
-        for side, connection in enumerate(mates):
-            if connection is not None:
-                connection.pairs, held, connection.held = pairs, connection.held, []
-                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
-        return change
-
     for place, both in enumerate(zip_longest(left, right), 1):
         for side, record in enumerate(both):
-            if record is None:
-                continue
-            placed = _Placed(place, record)
-            if record.kind is RecordKind.CALL:
-                waiting += calls.add(side, placed)
-                continue
-            connection = sides[side].connection(record)
-            if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
-                continue
-            if translation is not None and not translation.compares(record):
-                continue
-            if connection.pairs is not None:
-                waiting += connection.pairs[record.direction].add(side, placed)
-                continue
-            connection.held.append(placed)
-            waiting += _size(record)
-            key = connection.number if translation is None else translation.key(record)
-            if key is not None and not connection.is_known:
-                connection.is_known = True
-                mates = sides[1 - side].unmatched.get(key)
-                if mates:
-                    mate = mates.popleft()
-                    waiting += match(mate, connection) if side else match(connection, mate)
-                else:
-                    sides[side].unmatched.setdefault(key, deque()).append(connection)
+            if record is not None:
+                compared: _Calls | _Connections = calls if record.kind is RecordKind.CALL else connections
+                waiting += compared.add(side, _Placed(place, record))
         if waiting > max_waiting_bytes:
             raise TracesTooFarApart(max_waiting_bytes)
-    for left_over in zip_longest(*(side.left_over() for side in sides)):
-        match(*left_over)
+    connections.match_rest()
     yield from calls.differences()
-    for number, pairs in sorted(streams, key=itemgetter(0)):
-        for direction, pair in zip(Direction, pairs, strict=True):
-            found = pair.difference()
-            if found is not None:
-                at, one, other, fields = found
-                in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
-                yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
+    yield from connections.differences()
 
 
 class _Placed(NamedTuple):
@@ -342,6 +298,65 @@ class _Side:
     def left_over(self) -> list[_Connection]:
         """The connections that were not matched and have records."""
         return [each for each in self._all if each.held]
+
+
+class _Connections:
+    """Compares the connections of two traces."""
+
+    def __init__(self, translation: Translation | None) -> None:
+        self._translation = translation
+        self._sides = (_Side(), _Side())
+        self._streams: list[tuple[int, list[_Pair]]] = []
+
+    def add(self, side: int, placed: _Placed) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
+        record, translation = placed.record, self._translation
+        connection = self._sides[side].connection(record)
+        if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
+            return 0
+        if translation is not None and not translation.compares(record):
+            return 0
+        if connection.pairs is not None:
+            return connection.pairs[record.direction].add(side, placed)
+        connection.held.append(placed)
+        size = _size(record)
+        key = connection.number if translation is None else translation.key(record)
+        if key is None or connection.is_known:
+            return size
+        connection.is_known = True
+        mates = self._sides[1 - side].unmatched.get(key)
+        if not mates:
+            self._sides[side].unmatched.setdefault(key, deque()).append(connection)
+            return size
+        mate = mates.popleft()
+        return size + (self._match(mate, connection) if side else self._match(connection, mate))
+
+    def _match(self, *mates: _Connection | None) -> int:
+        """Compares two connections, starting with their buffered records; returns the change in buffered bytes."""
+        number = next(each.number for each in mates if each is not None)
+        pairs = [_Pair(number, self._translation) for _ in Direction]
+        self._streams.append((number, pairs))
+        change = 0
+        for side, connection in enumerate(mates):
+            if connection is not None:
+                connection.pairs, held, connection.held = pairs, connection.held, []
+                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
+        return change
+
+    def match_rest(self) -> None:
+        """Compares the remaining connections, in order, once both traces have ended."""
+        for left_over in zip_longest(*(side.left_over() for side in self._sides)):
+            self._match(*left_over)
+
+    def differences(self) -> Iterator[Difference]:
+        """The first difference of each stream."""
+        for number, pairs in sorted(self._streams, key=itemgetter(0)):
+            for direction, pair in zip(Direction, pairs, strict=True):
+                found = pair.difference()
+                if found is not None:
+                    at, one, other, fields = found
+                    in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
+                    yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
 
 
 @dataclass(slots=True)
