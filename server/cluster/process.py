@@ -156,28 +156,11 @@ class ClusterProcess(ClusterNode):
         server.hub.fence = storage.fence
         await server.start()
         host, port = settings.public_host, server.address[1] if server.address else 0
+        name = f"{host}:{port}"
         if settings.controller_port is not None:
-            self._front = await ForwardingServer.start(
-                settings.store.host,
-                settings.controller_port,
-                leader=self._leader,
-                config=settings.controller,
-                tls=settings.tls,
-                trust_network=self._zookeeper.trust_network,
-                calls=Calls(lambda: server.hub.recorder, lambda: self.rules),
-            )
-            self.controller_address = where = Endpoint(host, self._front.port)
-            self._candidate = Candidate(
-                f"{host}:{port}",
-                where,
-                self._lead,
-                self._resign,
-                self._front.leader_changed,
-                stale_node=settings.ownership.stale_node,
-            )
-            self._present = Present(where)
+            await self._start_controller(name, host, settings.controller_port)
         ownership = self._ownership = ContainerOwnership(
-            f"{host}:{port}",
+            name,
             self._coordinator,
             storage,
             HostedStore(server, host),
@@ -205,6 +188,24 @@ class ClusterProcess(ClusterNode):
             why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
         )
         await self._settle()
+
+    async def _start_controller(self, name: str, host: str, port: int) -> None:
+        """Starts the controller's port. name: the store's. host: the address that is published."""
+        settings = self.settings
+        self._front = await ForwardingServer.start(
+            settings.store.host,
+            port,
+            leader=self._leader,
+            config=settings.controller,
+            tls=settings.tls,
+            trust_network=self._zookeeper.trust_network,
+            calls=Calls(lambda: self.server.hub.recorder, lambda: self.rules),
+        )
+        self.controller_address = where = Endpoint(host, self._front.port)
+        self._candidate = Candidate(
+            name, where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
+        )
+        self._present = Present(where)
 
     async def _start_configuration(self, folder: SharedFolder) -> None:
         """Opens the session with the service for the configuration, which must not be another cluster's."""

@@ -49,7 +49,6 @@ class Candidate:
         on_change: Callable[[], None],
         *,
         stale_node: str,
-        random: Random | None = None,
     ) -> None:
         """name: of the store. where: how others find this process. on_change: called when the leader is another.
         stale_node: as in `OwnershipSettings`.
@@ -61,7 +60,7 @@ class Candidate:
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
-        self._random = random or Random()
+        self._random = Random()
         self._poke = asyncio.Event()
         self._lost = False
 
@@ -132,10 +131,10 @@ class Candidate:
 class Present:
     """The running processes: each has a node named by its controller's address. all: these addresses, in order."""
 
-    def __init__(self, where: Endpoint, random: Random | None = None) -> None:
+    def __init__(self, where: Endpoint) -> None:
         self.all: list[Endpoint] = [where]
         self._where = where
-        self._random = random or Random()
+        self._random = Random()
 
     async def run(self, session: CoordinationSession) -> None:
         """Registers this process and watches the others, until the session ends."""
