@@ -290,24 +290,7 @@ class ContainerOwnership:
             await self._take(session, container_id, changed)
             return False
         if node.owner == session.session_id:
-            self._ours.add(container_id)
-            if container_id in self._leaving:
-                self._ours.discard(container_id)
-                self._leaving.discard(container_id)
-                self._preferred -= {container_id}
-                self._unload(container_id)
-                await self._delete(session, path, node.version)
-                await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # other stores come first
-                return False
-            try:
-                await self._serve(session, container_id)
-            except ContainerRefused as error:
-                self._refuse(container_id, str(error))
-                self._ours.discard(container_id)
-                await self._delete(session, path, node.version)
-                return False
-            self.refused.pop(container_id, None)
-            return container_id not in self._leaving  # it may have been given up meanwhile
+            return await self._look_at_own(session, container_id, node.version)
         if node.data == self.name.encode():
             if container_id in self._ours or (container_id, node.owner) in self._replaced:
                 raise SameName(self.name, path)  # that session is alive: it has just created a node
@@ -330,6 +313,28 @@ class ContainerOwnership:
         if container_id in self.refused and not await self._storage.refused(container_id):
             del self.refused[container_id]  # otherwise the other store may only be trying to open it
         return True
+
+    async def _look_at_own(self, session: CoordinationSession, container_id: int, version: int) -> bool:
+        """Serves a container whose node is of this session, or gives it up; returns as `_look`."""
+        path = container_path(container_id)
+        self._ours.add(container_id)
+        if container_id in self._leaving:
+            self._ours.discard(container_id)
+            self._leaving.discard(container_id)
+            self._preferred -= {container_id}
+            self._unload(container_id)
+            await self._delete(session, path, version)
+            await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # other stores come first
+            return False
+        try:
+            await self._serve(session, container_id)
+        except ContainerRefused as error:
+            self._refuse(container_id, str(error))
+            self._ours.discard(container_id)
+            await self._delete(session, path, version)
+            return False
+        self.refused.pop(container_id, None)
+        return container_id not in self._leaving  # it may have been given up meanwhile
 
     def _refuse(self, container_id: int, why: str) -> None:
         if self.refused.get(container_id) != why:
