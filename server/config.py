@@ -158,7 +158,7 @@ class StoreSettings(BaseModel):
     """What peers may hold."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.own is not None and (outside := sorted(each for each in self.own if not 0 <= each < self.containers)):
             raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
         if (self.tls_cert is None) != (self.tls_key is None):

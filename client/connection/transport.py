@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         flows, self.flows = self.flows, {}
         for flow in flows.values():
             flow.end()
-            flow.tell(error)
+            flow.report(error)
         self._on_end(self)
 
 
@@ -447,9 +447,9 @@ class Flow:
         self.connection._counters.failed_flows += 1
         error = ProtocolViolation(f"a flow to {self.endpoint} failed: {cause}", endpoint=self.endpoint)
         self.close()
-        self.tell(error.caused_by(cause))
+        self.report(error.caused_by(cause))
 
-    def tell(self, error: ClientError) -> None:
+    def report(self, error: ClientError) -> None:
         """Notifies the user of the flow's end."""
         try:
             self.handler.on_lost(error)

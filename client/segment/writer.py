@@ -64,7 +64,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         """Queues another segment writer's unacknowledged items, including their futures."""
         for item in pending:
             if self._error is not None:
-                self._tell(item.done, self._again())
+                self._reject(item.done, self._again())
             else:
                 self._events.add(item)
         self._ask_turn()

@@ -124,7 +124,7 @@ def _codec_backend() -> str:
     return codec_backend
 
 
-def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         click.echo(f"segstore, version {__version__}, codec {_codec_backend()}")
         context.exit()
@@ -132,7 +132,7 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 
 @click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    *("--version", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_tell_version,
+    *("--version", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the version, and what encodes and decodes: c, python or construct.",
 )  # fmt: skip
 def main() -> None:

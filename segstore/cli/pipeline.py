@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_SAID = 400
+_MAX_MESSAGE = 400
 """Maximum number of characters shown of an error of Spark, which may be a page."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
@@ -111,10 +111,10 @@ def spark_failure(error: Exception) -> str | None:
         said = str(error)
     except (Py4JError, OSError):  # some ask Java for their text, which may be gone
         said = ""
-    return _telling(said)[:_MOST_SAID] or type(error).__name__
+    return _informative_line(said)[:_MAX_MESSAGE] or type(error).__name__
 
 
-def _telling(said: str) -> str:
+def _informative_line(said: str) -> str:
     """The most informative line: of a traceback the error raised; otherwise the first, or the one after the call."""
     lines = [line.rstrip() for line in said.splitlines() if line.strip()]
     traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
@@ -164,7 +164,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
             yield engine
     except (duckdb.Error, ProcessDied) as error:
         log.debug("the report failed", exc_info=error)
-        raise click.ClickException(str(error).partition("\n")[0][:_MOST_SAID]) from error
+        raise click.ClickException(str(error).partition("\n")[0][:_MAX_MESSAGE]) from error
 
 
 @pipeline.command(short_help="Write a report about traces.")

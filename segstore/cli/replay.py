@@ -371,7 +371,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     _report_left_out(left_out)
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
-    listener.addFilter(_is_no_cut if client else _is_error)
+    listener.addFilter(_is_not_a_cut if client else _is_error)
     try:
         if client is None:
             found = asyncio.run(
@@ -388,7 +388,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
     finally:
-        listener.removeFilter(_is_no_cut if client else _is_error)
+        listener.removeFilter(_is_not_a_cut if client else _is_error)
     return _explored(found, out)
 
 
@@ -402,7 +402,7 @@ def _tell(done: int, of: int, finding: Finding | None) -> None:
         click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
 
 
-def _is_no_cut(record: logging.LogRecord) -> bool:
+def _is_not_a_cut(record: logging.LogRecord) -> bool:
     return "fault 'cut'" not in record.getMessage()
 
 

@@ -113,7 +113,7 @@ def _numbered(records: Iterable[Record], chosen: Filter, *, follow: bool) -> Ite
         yield numbers[seen.connection], seen
 
 
-def _frames_a_dialogue(seen: Exchange) -> bool:
+def _bounds_dialogue(seen: Exchange) -> bool:
     return seen.kind in ("open", "close") or seen.type_name == "HELLO"
 
 
@@ -371,7 +371,7 @@ def filter_(
         fitting = (
             seen.record
             for number, seen in _numbered(records, chosen, follow=with_replies)
-            if (number in of and _frames_a_dialogue(seen))
+            if (number in of and _bounds_dialogue(seen))
             or chosen(seen)
             or (with_replies and any(map(chosen, seen.answers)))
         )

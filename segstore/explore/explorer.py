@@ -42,7 +42,7 @@ Client = Callable[[Mock], Awaitable[Any]]
 _EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
 _WITHIN_BYTES: Final = 11
 _EVENT_HEADER_BYTES: Final = 8
-_SAID: Final = {
+_MEANINGS: Final = {
     "before": "before the store has it",
     "after": "after the store has applied it, before the reply",
     "within": "within its reply",
@@ -67,7 +67,7 @@ class CutPoint(NamedTuple):
     where: Where
 
     def __str__(self) -> str:
-        return f"{self.type_name} number {self.nth}, cut {_SAID[self.where]}"
+        return f"{self.type_name} number {self.nth}, cut {_MEANINGS[self.where]}"
 
     def add_to(self, mock: Mock) -> None:
         """Adds a fault rule to a store that cuts the connection there."""

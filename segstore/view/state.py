@@ -132,7 +132,7 @@ class States:
         self._set(entity, _ACKNOWLEDGED, last)
         self._set_up.setdefault(self._lane, {})[entity] = None
         self._connections.setdefault(entity, {})[self._lane] = None
-        self._say_connections(entity)
+        self._report_connections(entity)
         self.segment(segment, "yes")
 
     def acknowledged(self, seen: Exchange, command: c.DataAppended) -> None:
@@ -143,9 +143,9 @@ class States:
     def _close(self, lane: int) -> None:
         for entity in self._set_up.pop(lane, ()):
             self._connections[entity].pop(lane, None)
-            self._say_connections(entity)
+            self._report_connections(entity)
 
-    def _say_connections(self, entity: int) -> None:
+    def _report_connections(self, entity: int) -> None:
         self._set(entity, _SET_UP, ", ".join(str(lane + 1) for lane in self._connections[entity]) or "none")
 
 

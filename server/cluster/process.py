@@ -313,7 +313,7 @@ class ClusterProcess(ClusterNode):
         parts = {
             "identity": self._identify(session),
             "owners": self._owners.run(session),
-            "patience": self._watch_over(session),
+            "patience": self._exit_if_unreachable(session),
         }
         if self._candidate is not None and self._present is not None:
             parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
@@ -348,7 +348,7 @@ class ClusterProcess(ClusterNode):
                     log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _watch_over(self, session: CoordinationSession) -> None:
+    async def _exit_if_unreachable(self, session: CoordinationSession) -> None:
         """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
         ownership, patience_s = self.ownership, self._zookeeper.zookeeper_patience_ms / 1000
         while not session.state.is_over:

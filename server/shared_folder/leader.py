@@ -61,13 +61,13 @@ class Candidate:
         self._resign = resign
         self._replace = stale_node == "replace"
         self._random = Random()
-        self._poke = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._lost = False
 
     def lost(self) -> None:
         """Reports that another process has taken over: this one resigns and reads the node."""
         self._lost = True
-        self._poke.set()
+        self._wake_up.set()
 
     async def run(self, session: CoordinationSession) -> None:
         """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable ones."""
@@ -84,7 +84,7 @@ class Candidate:
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node's current state; returns False if it must be read again at once."""
-        self._poke = changed
+        self._wake_up = changed
         if self._lost:
             await self._stop()
         node = await session.get(CONTROLLER, changed.set)

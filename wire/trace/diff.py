@@ -367,7 +367,7 @@ class _Pair:
     translation: Translation | None
     counts: list[int] = field(default_factory=lambda: [0, 0])
     _waiting: deque[_Placed] = field(default_factory=deque)
-    _whose: int = 0
+    _waiting_side: int = 0
     _found: tuple[int, _Placed, _Placed, tuple[FieldDifference, ...]] | None = None
 
     def add(self, side: int, placed: _Placed) -> int:
@@ -376,8 +376,8 @@ class _Pair:
         if self._found is not None:
             return 0
         record = placed.record
-        if not self._waiting or self._whose == side:
-            self._whose = side
+        if not self._waiting or self._waiting_side == side:
+            self._waiting_side = side
             self._waiting.append(placed)
             return _size(record)
         waited = self._waiting.popleft()
@@ -407,7 +407,7 @@ class _Pair:
         if not self._waiting:
             return None
         first, number = self._waiting[0], 1 + min(self.counts)
-        return (number, None, first, ()) if self._whose else (number, first, None, ())
+        return (number, None, first, ()) if self._waiting_side else (number, first, None, ())
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Content(RequestBody):
     base64: str | None = Field(default=None, description="Bytes in Base64.")
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _check_one_form(self) -> Self:
         given = self.model_fields_set & {"text", "value", "base64"}
         if len(given) != 1 or (given != {"value"} and getattr(self, next(iter(given))) is None):
             raise ValueError("exactly one of text, json and base64 is needed")

@@ -58,7 +58,7 @@ class ScaleTo(RequestBody):
     ranges: list[tuple[float, float]] | None = Field(default=None, min_length=1, max_length=MOST_SEGMENTS)
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_one_form(self) -> Self:
         listed = self.seal is not None and self.ranges is not None
         if (self.segments is None) is not listed or (self.seal is None) is not (self.ranges is None):
             raise ValueError("either segments is needed, or seal and ranges")
@@ -148,7 +148,7 @@ class TableSettings(RequestBody):
     )
 
     @model_validator(mode="after")
-    def _stores_take_the_keys(self) -> Self:
+    def _check_key_sizes(self) -> Self:
         size = self.primary_key_bytes + self.secondary_key_bytes
         if size > _MOST_KEY_BYTES:
             raise ValueError(f"primary and secondary key together have at most {_MOST_KEY_BYTES} bytes, not {size}")
