@@ -313,7 +313,7 @@ def _counted(batches: Iterable[pa.RecordBatch], advance: Advance) -> Iterator[pa
 
 
 class _Counting(Storage):
-    """Tells the bytes that are read from files."""
+    """A storage that counts the bytes that are read from its files."""
 
     def __init__(self, options: Mapping[str, Any], advance: Advance) -> None:
         super().__init__(options)

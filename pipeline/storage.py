@@ -244,7 +244,7 @@ class Storage:
 
 
 class _Found(NamedTuple):
-    """What a store reports of a file in a listing."""
+    """A file in a listing of a store."""
 
     size: int
     changed_ns: int

@@ -427,7 +427,7 @@ def _make_reports(item: pytest.Item) -> list[tuple[str, str]]:
 
 
 def _hide_client() -> None:
-    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text says what was wrong."""
+    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes what was wrong."""
     errors = sys.modules.get("segstore.client.errors")
     if errors is None or hasattr(errors, "__tracebackhide__"):
         return

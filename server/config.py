@@ -1,7 +1,7 @@
 """Settings of a segment store, checked once at the edge.
 
-Each field's docstring says what it is; its first sentence is the help of the option of `segstore serve`. Where a
-default follows the reference, the docstring says whose it is.
+Each field's docstring describes it; its first sentence is the help of the option of `segstore serve`. Where a
+default follows the reference, the docstring names its source.
 """
 
 from __future__ import annotations

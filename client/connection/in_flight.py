@@ -25,7 +25,7 @@ Then = Callable[[ClientError | None], object]
 
 
 class BadAck(Exception):
-    """An acknowledgement that the protocol does not allow; the text says why."""
+    """An acknowledgement that the protocol does not allow; the text gives the reason."""
 
 
 class OtherWriter(BadAck):

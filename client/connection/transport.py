@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
                     on_ack = flow.on_ack
                     try:
                         on_ack(writer, number, previous, request_id, length)
-                    except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                    except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                         flow.fail(error)
                     if self.flows is not flows:  # it has ended
                         return
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             try:
                 flow.on_reply(reply)
-            except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+            except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                 flow.fail(error)
 
     def _refused(self, request_id: int, flow: Flow | None) -> Flow | None:

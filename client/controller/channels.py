@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 _OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),  # stores are connected to directly, too, whatever the environment says
+    ("grpc.enable_http_proxy", 0),  # stores are connected to directly, too, regardless of proxy variables
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),

@@ -277,7 +277,7 @@ class WriterMachine:
                     self._over(error)
                 elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
                     self._fail(self._fenced(error))
-                else:  # may be a number stored before a reconnect: the next set-up will tell
+                else:  # may be a number stored before a reconnect: the next set-up will show
                     self.on_lost(error)
         except BadAck as cause:
             self._refused(cause)

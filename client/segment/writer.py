@@ -1,6 +1,7 @@
 """Writes events to one segment, exactly once and in order, across reconnects.
 
-This module holds the methods for users; `WriterMachine` does the work and says what holds for events and buffers.
+This module holds the methods for users; `WriterMachine` does the work and documents the guarantees for events and
+buffers.
 
 Invariant: `aclose` returns within its deadline and leaves no task, timer or flow.
 """

@@ -1,7 +1,7 @@
 """Revisioned streams: a single segment as a log with optimistic concurrency control.
 
 A revision is an offset between two entries. `write_conditionally` stores an entry only if the segment ends at the given
-revision, so writers agree on an order without locks. A compare-and-set mark tells readers where to start, and entries
+revision, so writers agree on an order without locks. A compare-and-set mark shows readers where to start, and entries
 before a revision can be truncated.
 
 Invariants: an entry is stored at most once across reconnects, because a writer that is set up again learns from the

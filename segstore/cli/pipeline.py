@@ -172,7 +172,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
 )
-@click.option("--strict", is_flag=True, help="Stop at the first thing that cannot be read.")
+@click.option("--strict", is_flag=True, help="Stop at the first unreadable data.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
 @_PARTS
 @click.option(
@@ -181,8 +181,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
     type=click.Choice(["auto", "local", "spark"]),
     default="auto",
     show_default=True,
-    help="What computes the report: DuckDB on this machine, or Spark. auto is spark with --master, or for traces of "
-    "more than 1 GiB.",
+    help="DuckDB on this machine, or Spark. auto is spark with --master, or for traces of more than 1 GiB.",
 )
 @_MASTER
 def report(
@@ -190,7 +189,7 @@ def report(
 ) -> int:
     """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
 
-    What cannot be read is skipped, counted in the report, and printed on standard error; the exit status is then 1.
+    Unreadable data is skipped, counted in the report, and reported on standard error; the exit status is then 1.
     """
     from segstore.pipeline.report.folder import PAGE, report_folder
     from segstore.pipeline.trace.files import find_files
@@ -223,7 +222,7 @@ def report(
 class _Progress:
     """Shows a progress bar on a terminal, elsewhere a line for each step. A context manager.
 
-    engine: says what is done of a step, once there is one.
+    engine: reports the progress of a step; None until there is one.
     """
 
     def __init__(self) -> None:

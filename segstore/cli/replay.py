@@ -338,7 +338,7 @@ def diff_stores(
     return _compared(found, f"{left[0]}:{left[1]}", f"{right[0]}:{right[1]}")
 
 
-@click.command(short_help="Cut connections at every point and report what broke.")
+@click.command(short_help="Cut connections at every point and report the failures.")
 @_TRACE
 @click.option(
     "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
@@ -348,11 +348,11 @@ def diff_stores(
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
-    """Replay a trace once for each point at which its connection can be cut, and report what broke.
+    """Replay a trace once for each point at which its connection can be cut, and report the failures.
 
     Without --client, a client that reconnects and queries what was stored makes the requests of the trace. With it,
     that command runs once for each cut point of its own requests, and the result is compared with the trace: the
-    events of its segments must be there in the end.
+    events of its segments must be stored at the end.
     """
     import asyncio
 
@@ -393,7 +393,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
-    """Shows progress on a terminal, and what broke as soon as it did; the report at the end has the details."""
+    """Shows progress on a terminal, and each finding at once; the report at the end has the details."""
     line = "\r\x1b[K" if sys.stderr.isatty() else ""
     if finding is not None:
         click.echo(line, err=True, nl=False)

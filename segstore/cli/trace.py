@@ -243,7 +243,8 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
 
     Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Times are
     not compared. Ids of requests, writers, transactions and transient segments may differ, if each always stands for
-    the same one in the other trace. Connections are matched by their first request, controller calls by what they ask.
+    the same one in the other trace. Connections are matched by their first request, controller calls by method and
+    fields.
     """
     from segstore.wire.trace import Translation, differences
 
@@ -302,7 +303,7 @@ def _brief(value: Any) -> str:
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
 @click.option("--against", metavar="B", type=_IN, help="Compare the trace with another one.")
 def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
-    """Write a page that shows traces in a browser: one HTML file that loads nothing.
+    """Write a page that shows traces in a browser: one self-contained HTML file.
 
     It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
     and transactions at any record. Payloads are shortened if the page would exceed a third of the traces' size.

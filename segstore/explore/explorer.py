@@ -104,7 +104,7 @@ class Finding(NamedTuple):
 
 
 Tell = Callable[[int, int, Finding | None], object]
-"""Takes progress: the number of runs so far, of how many, and what broke in the last one."""
+"""Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
 
 
 class Exploration(NamedTuple):

@@ -4,8 +4,8 @@ Each process owns some of the containers through its session with ZooKeeper, in 
 leads the controller; all serve its port and forward calls to the leader. The controller's requests about segments go
 over the wire to the owning store, even if that is this process.
 
-Invariant: a process that cannot continue says why in `failure`, once, and from then on acknowledges nothing that is not
-durable. Refused: a folder of another cluster, see `identify`.
+Invariant: a process that cannot continue gives the reason in `failure`, once, and from then on acknowledges nothing
+that is not durable. Refused: a folder of another cluster, see `identify`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AGAIN_S = 0.5
 
 
 class ClusterProcess(ClusterNode):
-    """What `segstore serve --zookeeper` runs. Attributes: those of `ClusterNode`, and
+    """A process of `segstore serve --zookeeper`. Attributes: those of `ClusterNode`, and
 
     configuration: scopes and stream policies, through a session with their service.
     """
@@ -349,7 +349,7 @@ class ClusterProcess(ClusterNode):
                 await asyncio.sleep(_AGAIN_S)
 
     async def _exit_if_unreachable(self, session: CoordinationSession) -> None:
-        """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
+        """Ends the process when ZooKeeper has been unreachable for too long; returns when the session has ended."""
         ownership, patience_s = self.ownership, self._zookeeper.zookeeper_patience_ms / 1000
         while not session.state.is_over:
             await ownership.until(lambda: session.state is not SessionState.CONNECTED)

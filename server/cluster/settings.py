@@ -25,7 +25,7 @@ class ZooKeeperSettings(BaseModel):
 
     zookeeper: str | None = Field(default=None, min_length=1)
     """Form one cluster with all processes that name this ZooKeeper and share the data directory. An ensemble is a list
-    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) tells clusters at the same ZooKeeper apart."""
+    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) separates clusters at the same ZooKeeper."""
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)

@@ -209,7 +209,7 @@ class RequestDetail(RequestInfo):
 
 
 class SentAgain(BaseModel):
-    """What came when a recorded request was sent again."""
+    """The replies to a recorded request that was sent again."""
 
     connection: int | None = Field(description="The number of the connection, which is closed now; null if unknown.")
     replies: list[Frame] = Field(description="All that came, with the reply to the handshake.")

@@ -174,7 +174,7 @@ class InProcessCoordinator:
 class InProcessSession(CoordinationSession):
     """A session with an `InProcessCoordinator`, as seen by its holder (`CoordinationSession`).
 
-    cut: it is disconnected from the service. expired: the service has ended it, which its state says later.
+    cut: it is disconnected from the service. expired: the service has ended it, which its state shows later.
     """
 
     def __init__(self, service: InProcessCoordinator, session_id: int) -> None:
@@ -299,4 +299,4 @@ class InProcessSession(CoordinationSession):
 
 
 _Watch = tuple[InProcessSession, Watch]
-"""A session that waits for a change, and the function that tells it."""
+"""A session that waits for a change, and the function that notifies it."""

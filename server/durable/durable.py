@@ -280,7 +280,7 @@ class Durability:
                         log.warning("%s waits for a file descriptor: %s", self.directory.path, error)
                     self._tidy_at_s = min(tidy_at_s, self._tidy_at_s)  # a snapshot that was due still is
                     retry_s = _RETRY_S
-            except JournalFailed:  # said already
+            except JournalFailed:  # reported already
                 return
             except Exception as error:  # a silent failure would let the journals grow without bound
                 log.exception("unexpected error in a snapshot of %s", self.directory.path)

@@ -70,7 +70,7 @@ _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
 """Estimated overhead of a problem, in addition to its frames."""
 _MOST_WITH_NEAR: Final = 100
-"""The first problems tell the nearest requests of the trace; comparing takes time."""
+"""The first problems list the nearest requests of the trace; comparing takes time."""
 _LONGEST_MESSAGE: Final = 1_000
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 """Maximum size of incomplete frames and open blocks of all clients together."""

@@ -191,7 +191,7 @@ class Container(ContainerState):
     def read(self, name: str, offset: int, max_length: int, *, woken: bool = False) -> ReadResult | None:
         """At most ``max_length`` bytes from ``offset``; None: there are none yet, ``wait`` for them.
 
-        ``woken``: the read waited and was woken for data, so it reached the tail, as the answer must say.
+        ``woken``: the read waited and was woken for data, so it reached the tail, which the answer must report.
         Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
         ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed one.
         """

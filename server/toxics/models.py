@@ -1,4 +1,4 @@
-"""Toxics: what they say. Data only, validated on construction.
+"""The models of toxics. Data only, validated on construction.
 
     Latency(type="latency", stream="downstream", latency=100, jitter=20)
 

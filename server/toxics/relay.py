@@ -239,7 +239,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
                 far.abort()
 
     def _tell(self) -> None:
-        """Tells the protocol, once, that the connection is lost."""
+        """Reports the loss of the connection to the protocol, once."""
         if not self._loss_reported:
             self._loss_reported = self._is_closing = True
             self._up.end()
@@ -257,7 +257,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
                 self._far.resume_reading()
 
     def _has_room(self) -> None:
-        """Tells the protocol if it may write again."""
+        """Lets the protocol write again once there is room."""
         if self._near_is_full and not self._loss_reported and self._down.pipe.size <= self._high // 4:
             self._near_is_full = False
             self._near.resume_writing()

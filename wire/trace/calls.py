@@ -118,7 +118,7 @@ class Call(_CallFields):
 
     @property
     def outcome(self) -> str:
-        """The status of an answer; of a call that gRPC says is OK, the answer's own, such as STREAM_EXISTS.
+        """The status of an answer; if gRPC's status is OK, the answer's own, such as STREAM_EXISTS.
 
         OK if that is success, or if the answer has none. "" for a request.
         """

@@ -111,7 +111,7 @@ class Translation:
         return record.kind is not RecordKind.FRAME or not record.data.startswith(_KEEP_ALIVE)
 
     def key(self, record: Record) -> Any:
-        """What a request shares with the same one of the other run; None if it says too little to find it by."""
+        """What a request shares with the same one of the other run; None if that is too little to find it by."""
         if record.direction or record.kind is not RecordKind.FRAME or record.data.startswith(_HELLO):
             return None
         return tuple(
@@ -121,7 +121,7 @@ class Translation:
         )
 
     def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
-        """What a call shares with the same one of the other run, and its ids."""
+        """The facts that a call shares with the same one of the other run, and its ids."""
         return key_of_call(call.rpc, {name: each for name, each in fields_of(call).items() if self.counts(name)})
 
     def counts(self, path: str) -> bool:
@@ -197,7 +197,7 @@ class Translation:
 
 
 def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
-    """The fields of two frames that differ, found fast; empty if only `compare_frames` can tell."""
+    """The fields of two frames that differ, found fast; empty if only `compare_frames` can determine them."""
     try:
         one, other = decode(left), decode(right)
     except WireError:
@@ -227,7 +227,7 @@ def differences(
     """Returns the first difference of each method's calls, then of each stream, in order of connections.
 
     translation: for two runs of one program; connections are then matched by their first requests, and in order of
-    appearance where those do not say enough. Reads both traces in parallel; a record is buffered until its counterpart
+    appearance where those are ambiguous. Reads both traces in parallel; a record is buffered until its counterpart
     has been read. Raises TracesTooFarApart.
     """
     calls, connections = _Calls(translation), _Connections(translation)

@@ -1,4 +1,4 @@
-"""What the commands for a cluster share: options for its address and settings, names of objects, stream cuts."""
+"""Shared parts of the commands for a cluster: options for its address and settings, names of objects, stream cuts."""
 
 from __future__ import annotations
 

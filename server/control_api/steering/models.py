@@ -201,7 +201,7 @@ class SnapshotList(BaseModel):
 
 
 class Restored(BaseModel):
-    """What a restore or a reset has closed."""
+    """The number of connections that a restore or a reset has closed."""
 
     connections: int = Field(description="Number of connections that were cut.")
 
@@ -227,6 +227,6 @@ class Verified(BaseModel):
 
 
 class Held(BaseModel):
-    """What a rule holds."""
+    """The number of requests and replies that a rule holds."""
 
     held: int = Field(description="Number of requests and replies it holds now.")
