@@ -149,7 +149,7 @@ class Guard:
 
         try:
             self._check(scope)
-            data = await self._body(scope, receive)
+            data = await self._body(receive)
         except ApiProblem as problem:
             response = self._refusal(problem)
             response.headers["connection"] = "close"  # what is left of the body is not read
@@ -227,7 +227,7 @@ class Guard:
 
     # --- body -------------------------------------------------------------------------------------------------------
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _body(self, receive: Receive) -> bytes | None:
         data = bytearray()
         try:
             async with asyncio.timeout(self._body_timeout_s):
