@@ -149,7 +149,9 @@ def plan(found: Iterable[Link], parts: int) -> Plan:
     components: dict[Connection, list[Connection]] = {}
     for each in sorted(root):
         components.setdefault(_root(root, each), []).append(each)
-    weighed = sorted(((sum(records[each] for each in one), one) for one in components.values()), key=_heaviest)
+    weighed = sorted(
+        ((sum(records[each] for each in one), one) for one in components.values()), key=lambda each: (-each[0], each[1])
+    )
     bins: list[tuple[int, list[list[Connection]]]] = [(0, []) for _ in range(min(parts, len(weighed)))]
     for weight, one in weighed:
         least = min(range(len(bins)), key=lambda at: bins[at][0])
@@ -159,10 +161,6 @@ def plan(found: Iterable[Link], parts: int) -> Plan:
         for number, (weight, ones) in enumerate(sorted(bins, key=lambda each: -each[0]))
     )
     return Plan(dealt, len(components), _hubs(users))
-
-
-def _heaviest(weighed: tuple[int, list[Connection]]) -> tuple[int, list[Connection]]:
-    return -weighed[0], weighed[1]
 
 
 def _root(root: dict[Connection, Connection], connection: Connection) -> Connection:

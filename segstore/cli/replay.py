@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, echo
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, echo, http_token_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upst
 _OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
 _OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
-_TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_TRACE = click.argument("trace", type=EXISTING_FILE)
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
@@ -164,12 +164,7 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     type=PORT,
     help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
 )
-@click.option(
-    "--http-token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File with the token that requests to the HTTP port must carry.",
-)
+@http_token_file
 @click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import EXISTING_FILE, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 
-_IN = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -125,7 +124,7 @@ def _status(*opened: TraceFile) -> int:
 
 
 @trace.command(short_help="Print records.")
-@click.argument("source", metavar="FILE", type=_IN)
+@click.argument("source", metavar="FILE", type=EXISTING_FILE)
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
@@ -209,7 +208,7 @@ def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[s
 
 
 @trace.command(short_help="Print statistics.")
-@click.argument("source", metavar="FILE", type=_IN)
+@click.argument("source", metavar="FILE", type=EXISTING_FILE)
 @_filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
@@ -233,8 +232,8 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
 
 
 @trace.command(short_help="Compare two traces.")
-@click.argument("left", metavar="A", type=_IN)
-@click.argument("right", metavar="B", type=_IN)
+@click.argument("left", metavar="A", type=EXISTING_FILE)
+@click.argument("right", metavar="B", type=EXISTING_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @click.option("--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
@@ -299,9 +298,9 @@ def _brief(value: Any) -> str:
 
 
 @trace.command(short_help="Write an HTML page.")
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_IN)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=_IN, help="Compare the trace with another one.")
+@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one.")
 def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
     """Write a page that shows traces in a browser: one self-contained HTML file.
 
@@ -346,7 +345,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 
 
 @trace.command(name="filter", short_help="Extract matching records.")
-@click.argument("source", metavar="IN", type=_IN)
+@click.argument("source", metavar="IN", type=EXISTING_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
@@ -382,7 +381,7 @@ def filter_(
 
 
 @trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
-@click.argument("source", metavar="IN", type=_IN)
+@click.argument("source", metavar="IN", type=EXISTING_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option
