@@ -38,8 +38,8 @@ COLD_GOALS: Final = {"decode": 0.35, "encode": 0.45}
 def run(effort: Effort) -> Report:
     report = Report(
         "Codec",
-        question="Are the codecs, in C and in generated Python, faster than code written by hand with the same checks, "
-        "and by how much faster than the schema that they are made from?",
+        question="Are the codecs, in C and in generated Python, faster than handwritten code with the same checks, "
+        "and how much faster than the schema that they are generated from?",
     )
     decode, encode = _compare(effort, WARM, slow=True)
     means, shown = dict[tuple[str, str], float](), dict[str, list[float]]()
@@ -58,14 +58,13 @@ def run(effort: Effort) -> Report:
         shown[what] = [geometric_mean(times.ratio(each, HAND) for times in found.values()) for each in GROUPS]
     report.tables.append(_table(decode, encode))
     report.says = (
-        " and ".join(
-            f"{'In C' if codec == C else 'in Python' if C in CODECS else 'In Python'} decoding takes "
-            f"{means['decode', codec]:.2f} of the time that the code by hand takes and encoding "
-            f"{means['encode', codec]:.2f}"
+        "Relative to handwritten code, "
+        + ", ".join(
+            f"decoding {'in C' if codec == C else 'in Python'} takes {means['decode', codec]:.2f} of the time and "
+            f"encoding {means['encode', codec]:.2f}"
             for codec in CODECS
         )
-        + f"; by the schema itself they take {shown['decode'][-2]:.0f} and {shown['encode'][-2]:.0f} times as long "
-        "as by hand."
+        + f"; interpreting the schema takes {shown['decode'][-2]:.0f} and {shown['encode'][-2]:.0f} times as long."
     )
     report.pictures.append(
         Bars(

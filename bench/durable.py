@@ -65,7 +65,8 @@ REQUEST_BYTES: Final = len(_append(uuid.UUID(int=1), 1, APPEND_BYTES))
 def run(effort: Effort) -> Report:
     report = Report(
         "Durable stores",
-        question="What does durability cost beside a bare log with `fdatasync`, and how soon is a store open again?",
+        question="What does durability cost, compared with a bare log with `fdatasync`, and how fast does a "
+        "store open again?",
     )
     with tempfile.TemporaryDirectory(prefix="segstore-bench-", dir=ROOT / "bench") as folder:
         _rates(report, effort, Path(folder))
@@ -73,10 +74,9 @@ def run(effort: Effort) -> Report:
         _memory(report, effort, Path(folder))
     alone, many, killed, _, grown = (figure.value for figure in report.figures)
     report.says = (
-        f"Acknowledged appends come at {alone:.2f} of the bare log's rate with one writer and {many:.2f} with 64; "
-        f"after `kill -9` the store is open {max(killed, 0):.2f} s later than an empty one, and under "
-        "--memory-bytes it "
-        f"grows by {grown:.2f} of what it may keep."
+        f"Appends are acknowledged at {alone:.2f} of the bare log's rate with one writer and {many:.2f} with 64; "
+        f"after `kill -9` the store opens {max(killed, 0):.2f} s later than an empty one, and it grows by {grown:.2f} "
+        "of the limit that --memory-bytes sets."
     )
     report.notes.append("both write to one disk, each append is acknowledged when it is on disk; group commit in both")
     return report

@@ -36,9 +36,7 @@ TIMES: Final = {PAIRS: 40_000, ACKS: 80_000}
 
 
 def run(effort: Effort) -> Report:
-    report = Report(
-        "Framing", question="What does it cost to find frames in what a socket receives, next to only receiving it?"
-    )
+    report = Report("Framing", question="What does framing cost, compared with only receiving the bytes?")
     with Sender(MESSAGES) as sender, socket.create_server(("127.0.0.1", 0)) as listener:
         pairs = _compare(sender, listener, PAIRS, effort)
         acks = _compare(sender, listener, ACKS, effort)
@@ -54,7 +52,7 @@ def run(effort: Effort) -> Report:
     ]
     report.says = (
         f"Appends of 1 KB are framed and decoded at {goals[0][1]:.0%} of the rate of `recv_into` alone; that is "
-        f"{goals[1][1]:.1f} times the rate of two `readexactly` a frame."
+        f"{goals[1][1]:.1f} times the rate of two calls of `readexactly` per frame."
     )
     shown = {
         what: [times.ratio(RAW, name) for name in (RAW, DECODED, STREAM)]

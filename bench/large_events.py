@@ -40,8 +40,7 @@ class _Times(NamedTuple):
 def run(effort: Effort) -> Report:
     report = Report(
         "Large events",
-        question="What does an event cost that goes through a transient segment, against the same bytes in 1 MB "
-        "events?",
+        question="What does an event through a transient segment cost, compared with the same bytes in 1 MB events?",
     )
     rows = []
     with serving() as server:
@@ -64,7 +63,7 @@ def run(effort: Effort) -> Report:
     heading = ("the same bytes", "one event, MB/s", "1 MB events, MB/s", "ratio", "read: one", "1 MB", "ratio")
     report.tables.append((heading, rows))
     ratios = [figure.value for figure in report.figures]
-    report.says = f"One large event is written at {min(ratios):.2f} to {max(ratios):.2f} of the rate of events of 1 MB."
+    report.says = f"One large event is written at {min(ratios):.2f} to {max(ratios):.2f} times the rate of 1 MB events."
     shown = {
         name: [float(row[at].replace(",", "")) for row in rows]
         for at, name in ((1, "one event"), (2, "events of 1 MB"))

@@ -105,9 +105,8 @@ def _report(found: dict[str, Found], writers: int, per_store: int) -> Report:
         ):
             report.figures.append(Figure(f"{name}: {what}, of eager's", value / of, goal, at_most=True))
     report.says = (
-        "Writers that connect to a segment when they first write to it take {:.2f} of the connections and "
-        "{:.2f} of the "
-        "server's memory that eager ones take; on three segments each, {:.2f} and {:.2f}."
+        "Writers that connect to a segment at their first write to it need {:.2f} of the connections and {:.2f} of the "
+        "server memory of eager ones; limited to three segments each, {:.2f} and {:.2f}."
     ).format(*(report.figures[at].value for at in (0, 2, 3, 5)))
     rows = [
         (name, f"{each.connections:,}", f"{each.writers:,}", f"{each.memory_bytes / 1e6:,.1f}")

@@ -346,7 +346,7 @@ def run(effort: Effort) -> Report:
     """Both comparisons."""
     report = Report(
         "Spark beside one process",
-        question="From which size of a trace on is Spark faster than one process, on local[2] and on a master with two "
+        question="From which trace size is Spark faster than one process, on local[2] and on a master with two "
         "workers?",
     )
     full = effort.scale == FULL.scale

@@ -33,9 +33,9 @@ def run(effort: Effort) -> Report:
             said = f"{what} of {name}: allocated, of its 1 MB payload"
             report.figures.append(Figure(said, share, 0.01, at_most=True))
     most = max(figure.value for figure in report.figures)
-    report.says = f"No: of the payload's size at most {most:.2%} is allocated while it passes (by tracemalloc)."
+    report.says = f"No: at most {most:.2%} of the payload's size is allocated (by tracemalloc)."
     if most > 0.5:
-        report.says = f"Yes: {most:.2f} of the payload's size is allocated while it passes (by tracemalloc)."
+        report.says = f"Yes: {most:.2f} of the payload's size is allocated (by tracemalloc)."
     return report
 
 

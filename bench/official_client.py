@@ -78,7 +78,7 @@ def client_process(*command: str) -> Iterator[Client]:
 def run(effort: Effort) -> Report:
     report = Report(
         "Official client",
-        question="Who limits the official client (the package `pravega`) on `segstore serve`: the server or itself?",
+        question="Is the official client (the package `pravega`) limited by `segstore serve` or by itself?",
     )
     rows = []
     rounds = max(1, effort.rounds // 3)

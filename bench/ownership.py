@@ -3,7 +3,7 @@
 Three stores in one process with a coordination service beside them, in real time, and a client that writes to six
 segments, one event after the other on each. The session of one store expires in one of three ways: the service says so
 and the store hears it at once; the line between the two is cut until others have taken over, and heals; the store is
-gone and nobody says so. Counted are the containers that another store serves at any time afterwards, and the longest
+gone without notice. Counted are the containers that another store serves at any time afterwards, and the longest
 time between two acknowledgements on any segment, next to the longest before.
 """
 
@@ -109,10 +109,9 @@ def _run(effort: Effort) -> Report:
     gone = gaps[f"reconnect, {SAID['gone']}"][-1]
     report.says = (
         f"A store that reconnects when the service ends its session keeps {1 - share['reconnect', 'expired']:.0%} of "
-        f"its containers and writing stops for {kept:.2f} s; one that shuts down gives them all away and "
-        "writing stops for "
-        f"{lost:.2f} s. When nobody says that a store is gone, its containers are taken when the session has run out: "
-        f"{gone:.1f} s with a timeout of {timeouts[-1] / 1000:g} s."
+        f"its containers, and writes stop for {kept:.2f} s; one that shuts down gives up all of them, and writes stop "
+        f"for {lost:.2f} s. If a store disappears without notice, its containers are taken over when its session "
+        f"expires, which takes {gone:.1f} s with a timeout of {timeouts[-1] / 1000:g} s."
     )
     heading = (
         "policy, and what happens",
@@ -136,7 +135,8 @@ def _run(effort: Effort) -> Report:
     )
     report.notes.append(
         f"{'mean of 2 rounds' if rounds == 2 else '1 round'}; {CONTAINERS} containers, a takeover delay of "
-        f"{_settings('reconnect', 1_000).takeover_delay_ms:g} ms; a line that is cut stays so until others have all"
+        f"{_settings('reconnect', 1_000).takeover_delay_ms:g} ms; a cut line stays cut until other "
+        "stores own all containers"
     )
     return report
 

@@ -118,10 +118,10 @@ def run(effort: Effort, megabytes: int = MEGABYTES) -> Report:
 def _say(report: Report, times: Times, count: int) -> None:
     by_column, _, tuples, alone, memory = (figure.value for figure in report.figures)
     report.says = (
-        f"In one process decoding by column is {by_column:.1f} times as fast as one by one; Spark on two cores is "
-        f"{alone:.1f} times as fast as one process of plain Python, {tuples:.1f} times as fast as with "
-        "rows given one by "
-        f"one, and a worker's memory is {memory:.2f} times as much for a trace four times as long."
+        f"In one process, decoding by column is {by_column:.1f} times as fast as decoding one by one. Spark on two "
+        f"cores is {alone:.1f} times as fast as one process of plain Python, and {tuples:.1f} times as fast with "
+        f"batches as with single rows. For a trace four times as long, a worker needs {memory:.2f} times as much "
+        "memory."
     )
     report.pictures.append(
         Bars(

@@ -57,7 +57,7 @@ def run(effort: Effort) -> Report:
     full = effort.scale == FULL.scale
     report = Report(
         "A terabyte on 100 nodes",
-        question="What do planning and the driver hold for 1 TB on 100 nodes, and where does it break first?",
+        question="What does a trace of 1 TB cost planning and the driver on 100 nodes, and what breaks first?",
     )
     with tempfile.TemporaryDirectory(prefix="segstore-planning-") as name:
         folder = Path(name)
@@ -104,9 +104,9 @@ def run(effort: Effort) -> Report:
     report.says = (
         f"A trace of 1 TB has {blocks / 1e6:,.2f} million blocks and makes {tasks:,} tasks. On a shared file system "
         f"planning breaks first: one process reads all headers, {per_block * blocks:,.0f} s from memory, "
-        f"{READ_S * blocks / 60:,.0f} minutes if a read takes {READ_S * 1e3:g} ms; with an index, or on a store, it "
-        f"does not. Then the replay plan of a report: {link_bytes * links / 1e9:,.1f} GB at the "
-        f"driver for {CONNECTIONS:,} connections with {NAMES} names each."
+        f"{READ_S * blocks / 60:,.0f} minutes if a read takes {READ_S * 1e3:g} ms. An index, or a store, avoids "
+        f"this. The replay plan of a report is next: {link_bytes * links / 1e9:,.1f} GB at the driver for "
+        f"{CONNECTIONS:,} connections with {NAMES} names each."
     )
     report.notes.append(f"jobs of {few:,} and {many:,} tasks, in this order, each once; memory is the peak of Java")
     return report

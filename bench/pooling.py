@@ -59,8 +59,8 @@ def run(effort: Effort) -> Report:
         _speed(report, effort, server, names)
     _policies(report, effort)
     sockets, *rates = (figure.value for figure in report.figures)
-    report.says = f"{sockets:.0f} sockets where there would be one for each segment" + (
-        f", at {min(rates):.2f} to {max(rates):.2f} of the rate of a connection for each." if rates else "."
+    report.says = f"{sockets:.0f} sockets instead of one per segment" + (
+        f", at {min(rates):.2f} to {max(rates):.2f} times the rate of one connection per segment." if rates else "."
     )
     return report
 

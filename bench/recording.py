@@ -1,4 +1,4 @@
-"""What does it cost the store to record what its connections carry?
+"""What does recording the traffic of its connections cost the store?
 
 Stores run side by side, each in a process of its own: one with `--record`, and two with an HTTP port, of which one
 keeps its latest traffic. This process sends all the same appends: one at a time, each when the one before is
@@ -35,7 +35,7 @@ ONE_AT_A_TIME: Final = Load("appends of 100 bytes, one at a time", 4_000, 100, 1
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Recording", question="What does it cost the store to record what its connections carry?")
+    report = Report("Recording", question="What does recording the traffic of its connections cost the store?")
     rows = []
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ def run(effort: Effort) -> Report:
         max(figure.value for figure in report.figures[1::2]),
     )
     report.says = (
-        f"A recording takes at most {worst:.2f} times the CPU time of a store that does not record, keeping the latest "
-        f"traffic in memory at most {most:.2f} times."
+        f"A recording takes at most {worst:.2f} times the CPU time of a store that does not record; keeping the latest "
+        f"traffic in memory takes at most {most:.2f} times."
     )
     shown = {"plain": [float(row[1]) for row in rows], "with a recording": [float(row[2]) for row in rows]}
     title = "CPU time of the store for an append, without and with --record"

@@ -82,8 +82,7 @@ LOADS: Final = (
 
 def run(effort: Effort) -> Report:
     report = Report(
-        "Server",
-        question="What does an append cost the store, and how near is it to a server that only sends the bytes back?",
+        "Server", question="What does an append cost the store, compared with a server that only echoes the bytes?"
     )
     rows = []
     shown = {"store": list[float](), "uvloop echo": list[float]()}
@@ -125,8 +124,8 @@ def run(effort: Effort) -> Report:
     heading = ("load", "store CPU µs an append", "echo CPU µs", "appends/s", "MB/s", "rate, of echo")
     report.tables.append((heading, rows))
     report.says = (
-        "Blocks of 64 KB are taken at {:.2f} and single appends of 1 KB at {:.2f} of the rate of a uvloop echo, which "
-        "does nothing with them."
+        "The store takes blocks of 64 KB at {:.2f} times, and single appends of 1 KB at {:.2f} times, the rate of a "
+        "uvloop echo server."
     ).format(*(figure.value for figure in reversed(report.figures)))
     report.figures.append(
         Figure(f"{LOADS[0].name}: CPU of the store", spent_us[LOADS[0].name], CPU_GOAL_US, at_most=True, unit=" µs")

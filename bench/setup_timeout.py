@@ -32,7 +32,7 @@ MARGIN: Final = 1.5
 def run(effort: Effort) -> Report:
     report = Report(
         "Set-up timeout",
-        question="One controller of three takes connections and never answers: how soon is a client served?",
+        question="One controller of three accepts connections and never answers: how soon is a client served?",
     )
     rounds = max(1, effort.rounds // 2)
     cut_s = CUT_S if effort.scale == 1 else 2.0

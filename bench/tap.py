@@ -52,7 +52,7 @@ NAMES: Final = (DIRECT, PLAIN, RECORDING, WITH_RULES, WITH_RULES_ON_APPENDS)
 
 
 def run(effort: Effort) -> Report:
-    report = Report("A tap", question="How fast is a connection through a tap, beside the same one without it?")
+    report = Report("A tap", question="How fast is a connection through a tap, compared with a direct one?")
     rows = []
     rounds = 2 * effort.rounds + 1  # sockets are noisier than calls
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Do toxics do what they say, and what do they cost?
+"""How accurate are toxics, and what do they cost?
 
 A store with its HTTP API runs in a process of its own; this one adds toxics over HTTP and measures on a socket. Delays
 come from KeepAlives, each sent when the one before is answered, less the median round trip without toxics. Rates come
@@ -71,7 +71,7 @@ class _Store(NamedTuple):
 
 
 def run(effort: Effort) -> Report:
-    report = Report("Toxics", question="Do toxics do what they say, and what do they cost?")
+    report = Report("Toxics", question="How accurate are toxics, and what do they cost?")
     count = max(5, round(200 * effort.scale))
     ports = ("--port", "0", "--controller-port", "0", "--http-port", "0", "--announce", "json")
     with announced("-c", COMMAND_LINE, "serve", *ports) as (pid, line):
@@ -110,7 +110,7 @@ def run(effort: Effort) -> Report:
         )
     )
     report.says = (
-        f"Means are within {off:.1%} of what was set; appends on a connection with a toxic take at most "
+        f"Means are within {off:.1%} of the set values; appends on a connection with a toxic take at most "
         f"{worst:.1f} times the CPU time of the store."
     )
     report.pictures.append(Bars("toxics-delays", title, "latency", "ms", shown, groups=groups, decimals=1))

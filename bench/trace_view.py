@@ -61,7 +61,9 @@ class Seen(NamedTuple):
 
 def run(effort: Effort, count: int = RECORDS) -> Report:
     """count: records of a trace."""
-    report = Report("The page of a trace", question="How soon is the page of a large trace there, and does it stall?")
+    report = Report(
+        "The page of a trace", question="How soon does the page of a large trace show its timeline, and does it stall?"
+    )
     count = round(count * effort.scale)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +91,7 @@ def run(effort: Effort, count: int = RECORDS) -> Report:
                "stall while opening a record, ms")  # fmt: skip
     report.tables.append((heading, rows))
     slowest = max(float(row[5]) for row in rows)
-    report.says = f"The timeline of {count:,} records is there {slowest:.1f} s after the page is opened."
+    report.says = f"The timeline of {count:,} records appears {slowest:.1f} s after the page is opened."
     report.notes.append(
         f"{count:,} records, payloads of {PAYLOAD_BYTES} bytes at most; 8 connections with 64 writers, or, where these "
         f"are many, {count // 10:,} connections with a writer each"

@@ -125,7 +125,7 @@ class Attempts:
     def _bound(self, error: ClientError | None, now_s: float) -> str | None:
         """The setting that rules out another attempt, or None."""
         if self.call and isinstance(error, NoNodeAvailable) and error.details.get("refused"):
-            return "refused_timeout_ms"  # the channels have already waited this long, as the error says
+            return "refused_timeout_ms"  # the channels have already waited this long, as the error states
         if self.settings.retry.exhausted(self.failures):
             return "retry"
         if now_s < self._ends_s():

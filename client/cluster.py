@@ -1,4 +1,4 @@
-"""What the readers and writers of one client share."""
+"""Objects shared by the readers and writers of one client."""
 
 from __future__ import annotations
 

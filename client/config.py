@@ -150,7 +150,7 @@ class ClientSettings(BaseModel):
     tls_ca_file: Path | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password must be given together")
         if self.username is not None and self.bearer_token is not None:
@@ -159,14 +159,14 @@ class ClientSettings(BaseModel):
 
     @field_validator("control_api")
     @classmethod
-    def _is_an_address(cls, given: str | None) -> str | None:
+    def _check_address(cls, given: str | None) -> str | None:
         if given is not None:
             check_url(given)
         return given
 
     @field_validator("control_api_token")
     @classmethod
-    def _is_one_word(cls, given: SecretStr | None) -> SecretStr | None:
+    def _check_word(cls, given: SecretStr | None) -> SecretStr | None:
         if given is not None and not all("!" <= each <= "~" for each in given.get_secret_value()):
             raise ValueError("a token must be one word of printable ASCII characters")
         return given

@@ -27,7 +27,7 @@
         └── NoSuchStream (NoSuchTable, NoSuchReaderGroup), StreamSealed, RequestRejected
 
 The message of an error is one sentence in which text from peers is escaped and shortened. Its facts are also
-attributes, unchanged. `advice` says what the caller can do; a traceback shows it, with the facts, as a note. Causes
+attributes, unchanged. `advice` suggests what the caller can do; a traceback shows it, with the facts, as a note. Causes
 are chained.
 """
 
@@ -276,7 +276,7 @@ class BadEvent(Final, advice="skip it, or read it with the serializer that wrote
 class WriterFenced(Final, advice="give each writer its own name or id, and write the failed events again"):
     """Another writer appends to the segment under this one's id, ``details["writer_id"]``, and has used its numbers.
 
-    Events that fail with this error are not stored, except that after a lost connection the store cannot tell whose
+    Events that fail with this error are not stored, except that after a lost connection the store does not know whose
     events it has.
     """
 

@@ -37,7 +37,7 @@ class Backoff(BaseModel):
     max_attempts: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
-    def _grows(self) -> Self:
+    def _check_order(self) -> Self:
         if self.initial_ms > self.max_ms:
             raise ValueError(f"initial_ms {self.initial_ms:g} is above max_ms {self.max_ms:g}")
         return self

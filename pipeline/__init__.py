@@ -9,7 +9,7 @@
     for row in trace_rows("run.wtrace", ["ts_ns", "command", "request_id"]): ...
 
 Imports are lazy: without PySpark and Java, everything that needs neither works, and the rest raises `SparkMissing`,
-which says what to install.
+which names what to install.
 """
 
 from __future__ import annotations

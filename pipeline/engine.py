@@ -1,4 +1,4 @@
-"""What runs the analyses: Spark, or DuckDB on this machine.
+"""The engines of the analyses: Spark, or DuckDB on this machine.
 
 A table is a Spark `DataFrame` or a `LocalTable`. Both have `columns`; everything else is asked of the engine.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-Tell = Callable[[int], None]
+Advance = Callable[[int], None]
 """Called with the bytes or rows that were taken. Raises Stopped if the engine has been closed."""
 
 _PROCESS_BYTES: Final = 8 << 20
@@ -198,7 +198,7 @@ class LocalEngine:
         try:
             if self._pool is None:
                 (only,) = arguments
-                work(partial(_tell, self._shared, 1), *only)
+                work(partial(_add_progress, self._shared, 1), *only)
                 return
             futures = [self._pool.submit(_in_process, number, work, *each) for number, each in enumerate(arguments, 1)]
             # Python's (3.11) executor watches the process that a call has started from the next call on.
@@ -269,28 +269,28 @@ def _end_with_parent() -> None:
 
 
 def _in_process(number: int, work: Callable[..., None], *arguments: Any) -> None:
-    work(partial(_tell, _shared_here, number), *arguments)
+    work(partial(_add_progress, _shared_here, number), *arguments)
 
 
-def _tell(shared: Any, number: int, taken: int) -> None:
+def _add_progress(shared: Any, number: int, taken: int) -> None:
     if shared[0]:
         raise Stopped
     shared[number] += taken
 
 
-def _read(tell: Tell, pieces: list[Piece], options: TraceOptions, out: Path) -> None:
+def _read(advance: Advance, pieces: list[Piece], options: TraceOptions, out: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     from segstore.pipeline.trace.batches import arrow_schema, read_rows
 
-    counted = options._replace(storage=_Counting(options.storage.options, tell))
+    counted = options._replace(storage=_Counting(options.storage.options, advance))
     with ParquetWriter(out, arrow_schema(options.columns), compression="zstd") as into:
         for batch in read_rows(pieces, counted, options.columns, Chosen(options.conditions)):
             into.write_batch(batch)
 
 
 def _map(
-    tell: Tell,
+    advance: Advance,
     sql: str,
     step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
     schema: pa.Schema,
@@ -302,31 +302,31 @@ def _map(
     with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:
         rows = database.sql(sql)
         at_once = _PACKED_AT_ONCE if rows.types == ["BLOB"] else _ROWS_AT_ONCE
-        for batch in step(_counted(rows.to_arrow_reader(at_once), tell)):
+        for batch in step(_counted(rows.to_arrow_reader(at_once), advance)):
             into.write_batch(batch)
 
 
-def _counted(batches: Iterable[pa.RecordBatch], tell: Tell) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterable[pa.RecordBatch], advance: Advance) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        tell(batch.num_rows)
+        advance(batch.num_rows)
         yield batch
 
 
 class _Counting(Storage):
-    """Tells the bytes that are read from files."""
+    """A storage that counts the bytes that are read from its files."""
 
-    def __init__(self, options: Mapping[str, Any], tell: Tell) -> None:
+    def __init__(self, options: Mapping[str, Any], advance: Advance) -> None:
         super().__init__(options)
-        self._tell = tell
+        self._add_progress = advance
 
     def open(self, path: str) -> File:
-        return _CountedFile(super().open(path), self._tell)
+        return _CountedFile(super().open(path), self._add_progress)
 
 
 class _CountedFile:
-    def __init__(self, file: File, tell: Tell) -> None:
+    def __init__(self, file: File, advance: Advance) -> None:
         self._file = file
-        self._tell = tell
+        self._add_progress = advance
         self.remote = file.remote
 
     @property
@@ -335,7 +335,7 @@ class _CountedFile:
 
     def read_at(self, offset: int, length: int) -> bytes:
         data = self._file.read_at(offset, length)
-        self._tell(len(data))
+        self._add_progress(len(data))
         return data
 
     def __enter__(self) -> _CountedFile:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LINK_COLUMNS: Final = ("file", "connection", "command", "segment", "source", "writer_id")
 REPLAY_COLUMNS: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")
 _BATCH: Final = ("MERGE_SEGMENTS_BATCH", "SEGMENTS_BATCH_MERGED")
+_MOST_HUBS: Final = 5
 
 Connection = tuple[str, int]
 
@@ -44,7 +45,7 @@ class Link(NamedTuple):
     records: int
 
     @property
-    def who(self) -> Connection:
+    def origin(self) -> Connection:
         return self.file, self.connection
 
 
@@ -67,7 +68,7 @@ class Plan(NamedTuple):
     hubs: tuple[tuple[Connection, int], ...]
 
     def part_of(self) -> dict[Connection, int]:
-        return {who: part.number for part in self.parts for who in part.connections}
+        return {each: part.number for part in self.parts for each in part.connections}
 
 
 class Outcome(NamedTuple):
@@ -127,7 +128,7 @@ def _links(rows: Iterable[Sequence[Any]]) -> list[Link]:
         for key in keys:
             found[file, connection, key] += 0
         found[file, connection, None] += count
-    return [Link(*who, count) for who, count in sorted(found.items(), key=repr)]
+    return [Link(*key, count) for key, count in sorted(found.items(), key=repr)]
 
 
 def plan(found: Iterable[Link], parts: int) -> Plan:
@@ -138,17 +139,19 @@ def plan(found: Iterable[Link], parts: int) -> Plan:
     records: Counter[Connection] = Counter()
     users: dict[str, list[Connection]] = {}
     for link in found:
-        root.setdefault(link.who, link.who)
-        records[link.who] += link.records
+        root.setdefault(link.origin, link.origin)
+        records[link.origin] += link.records
         if link.key is not None:
-            users.setdefault(link.key, []).append(link.who)
-    for who in users.values():
-        for other in who[1:]:
-            root[_root(root, other)] = _root(root, who[0])
+            users.setdefault(link.key, []).append(link.origin)
+    for first, *others in users.values():
+        for other in others:
+            root[_root(root, other)] = _root(root, first)
     components: dict[Connection, list[Connection]] = {}
     for each in sorted(root):
         components.setdefault(_root(root, each), []).append(each)
-    weighed = sorted(((sum(records[each] for each in one), one) for one in components.values()), key=_heaviest)
+    weighed = sorted(
+        ((sum(records[each] for each in one), one) for one in components.values()), key=lambda each: (-each[0], each[1])
+    )
     bins: list[tuple[int, list[list[Connection]]]] = [(0, []) for _ in range(min(parts, len(weighed)))]
     for weight, one in weighed:
         least = min(range(len(bins)), key=lambda at: bins[at][0])
@@ -160,26 +163,22 @@ def plan(found: Iterable[Link], parts: int) -> Plan:
     return Plan(dealt, len(components), _hubs(users))
 
 
-def _heaviest(weighed: tuple[int, list[Connection]]) -> tuple[int, list[Connection]]:
-    return -weighed[0], weighed[1]
-
-
-def _root(root: dict[Connection, Connection], who: Connection) -> Connection:
-    top = who
+def _root(root: dict[Connection, Connection], connection: Connection) -> Connection:
+    top = connection
     while root[top] != top:
         top = root[top]
-    while root[who] != top:
-        root[who], who = top, root[who]
+    while root[connection] != top:
+        root[connection], connection = top, root[connection]
     return top
 
 
-def _hubs(users: dict[str, list[Connection]], most: int = 5) -> tuple[tuple[Connection, int], ...]:
+def _hubs(users: dict[str, list[Connection]]) -> tuple[tuple[Connection, int], ...]:
     shared: Counter[Connection] = Counter()
-    for who in users.values():
-        if len(set(who)) > 1:
-            shared.update(set(who))
+    for connections in map(set, users.values()):
+        if len(connections) > 1:
+            shared.update(connections)
     ranked = sorted(shared.items(), key=lambda each: (-each[1], each[0]))
-    return tuple(ranked[:most])
+    return tuple(ranked[:_MOST_HUBS])
 
 
 # --- the job ------------------------------------------------------------------------------------------------------

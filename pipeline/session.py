@@ -1,4 +1,4 @@
-"""Creates Spark sessions that have this project's data sources, or says what has to be installed.
+"""Creates Spark sessions with this project's data sources, or raises an error that names what to install.
 
 Filters are pushed down to the sources only on request, because Spark (4.3.0) attaches a pushed filter to the DataFrame
 that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of one of them twice, and after

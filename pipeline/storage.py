@@ -35,7 +35,7 @@ WAITS_S: Final = (0.2, 1.0, 3.0)
 _FIRST_BYTES: Final = 64 * 1024
 _AHEAD_BYTES: Final = 8 * 1024 * 1024
 """Minimum size of a request that continues the previous one."""
-_MOST_SAID: Final = 300
+_MAX_MESSAGE: Final = 300
 _CHANGED: Final = ("LastModified", "last_modified", "mtime", "modified", "updated", "modificationTime")
 """What file systems of fsspec call the time of the last change: a `datetime`, ISO 8601, or seconds since 1970; the
 last one is milliseconds, of HDFS."""
@@ -244,7 +244,7 @@ class Storage:
 
 
 class _Found(NamedTuple):
-    """What a store reports of a file in a listing."""
+    """A file in a listing of a store."""
 
     size: int
     changed_ns: int
@@ -370,7 +370,7 @@ def _shown(error: Exception, options: Mapping[str, Any]) -> str:
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     for secret in sorted(_secrets(options), key=len, reverse=True):
         said = said.replace(secret, "***")
-    return _HIDDEN.sub("***", said)[:_MOST_SAID]
+    return _HIDDEN.sub("***", said)[:_MAX_MESSAGE]
 
 
 def _secrets(options: Any, name: str = "") -> Iterator[str]:

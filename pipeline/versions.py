@@ -1,4 +1,4 @@
-"""What the installed PySpark lacks, and stand-ins for the classes that only newer versions have.
+"""Features that the installed PySpark lacks, and stand-ins for the classes that only newer versions have.
 
 PySpark 3.5 has no data sources in Python. 4.0 reads and writes batches, 4.1 adds `writeStream`, filters and the shuffle
 of a parallel replay, 4.2 adds `readStream` with limits and `Trigger.AvailableNow`.

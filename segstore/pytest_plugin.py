@@ -261,7 +261,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
         unmatched = _stop(running)
     finally:
         recordings.keep()
-    _tell_unmatched(request, unmatched)
+    _report_unmatched(request, unmatched)
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
@@ -273,7 +273,7 @@ def _stop(running: Sequence[testing.Running]) -> list[str]:
     return unmatched
 
 
-def _tell_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
+def _report_unmatched(request: pytest.FixtureRequest, lines: list[str]) -> None:
     said = request.config.getini("segstore_unmatched_faults")
     # A failed test may have ended before its faults could match.
     if said == "ignore" or request.node.stash.get(_failed, False):
@@ -338,7 +338,7 @@ def segstore_tap(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> Iter
         return running[-1]
 
     yield start
-    _tell_unmatched(request, _stop(running))
+    _report_unmatched(request, _stop(running))
 
 
 def _in_loop() -> bool:
@@ -427,7 +427,7 @@ def _make_reports(item: pytest.Item) -> list[tuple[str, str]]:
 
 
 def _hide_client() -> None:
-    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text says what was wrong."""
+    """Has pytest hide the frames of the client in tracebacks of its own errors, whose text describes what was wrong."""
     errors = sys.modules.get("segstore.client.errors")
     if errors is None or hasattr(errors, "__tracebackhide__"):
         return

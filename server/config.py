@@ -1,7 +1,7 @@
 """Settings of a segment store, checked once at the edge.
 
-Each field's docstring says what it is; its first sentence is the help of the option of `segstore serve`. Where a
-default follows the reference, the docstring says whose it is.
+Each field's docstring describes it; its first sentence is the help of the option of `segstore serve`. Where a
+default follows the reference, the docstring names its source.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class StoreSettings(BaseModel):
     """What peers may hold."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.own is not None and (outside := sorted(each for each in self.own if not 0 <= each < self.containers)):
             raise ValueError(f"own names container {outside[0]}, but there are {self.containers}, counted from 0")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -27,7 +27,7 @@ class Shares(NamedTuple):
     stores: connections of all stores. handshakes: connections of one store port whose TLS handshake is in progress.
     controller: connections to the controller. http: those to each of the two HTTP ports, control API and REST API.
     highest: the highest descriptor that a store's socket may have. The system assigns the lowest free one, so a higher
-    one means that too many are open, whatever opened them.
+    one means that too many are open, regardless of what opened them.
     """
 
     stores: int

@@ -47,7 +47,7 @@ def end_by_reset(transport: asyncio.Transport) -> None:
 
 
 class CannotListen(OSError):
-    """A port cannot be listened on; the text is one sentence that says why.
+    """A port cannot be listened on; the text is one sentence with the reason.
 
     Attributes:
         host, port: the address.
@@ -63,7 +63,7 @@ class CannotListen(OSError):
 
 
 class AddressInUse(CannotListen):
-    """The port is taken; the text says which and what to do."""
+    """The port is taken; the text names it and suggests what to do."""
 
     def __init__(self, host: str, port: int, use: str = "", option: str = "") -> None:
         """use, option: what the port is for, and the option that sets it, where a process has several ports."""

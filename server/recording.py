@@ -51,8 +51,8 @@ class Recorder(Protocol):
 class TraceRecorder(ABC):
     """Turns the traffic of a server's connections into blocks of a capture, which `take_block` takes from the writer.
 
-    Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So what a fault
-    rule says about a connection's number does not depend on the controller.
+    Connections are numbered from 1; those with a `role`, such as the controller's, from `WITH_ROLE`. So connection
+    numbers in fault rules do not depend on the controller.
 
     Attributes: connections, the number of connections opened so far; calls, that of controller calls.
     """

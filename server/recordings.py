@@ -69,7 +69,7 @@ class KeptRecording:
         return self.max_bytes if self.stopped_ms is None else self.size
 
     def take(self, block: bytes, records: int, now_ms: int) -> None:
-        """Adds a block with so many records, or ends at the limit."""
+        """Adds a block with this number of records, or ends at the limit."""
         if self.size + len(block) > self.max_bytes:
             self.stopped_ms = now_ms
             self.problem = f"it ended at its limit of {self.max_bytes:,} bytes; later traffic is missing"

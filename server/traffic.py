@@ -226,7 +226,7 @@ class Traffic(TraceRecorder):
 
     @property
     def metadata(self) -> Metadata:
-        """Of the trace."""
+        """The metadata of the trace."""
         return self._writer.metadata
 
 

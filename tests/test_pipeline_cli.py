@@ -68,7 +68,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
     ],
 )
 def test_the_most_informative_line_of_an_error_of_spark_is_reported(said: str, told: str) -> None:
-    assert pipeline_cli._telling(said) == told
+    assert pipeline_cli._informative_line(said) == told
 
 
 @pytest.mark.parametrize("arguments", [["report", "-o", "out", "--engine", "spark"], ["replay", "--to", "127.0.0.1:1"]])

@@ -1,4 +1,4 @@
-"""What the optional parts of the package need, for errors that say how to install it.
+"""Requirements of the package's optional parts, for errors that describe how to install them.
 
 The packages are named one by one: unlike `pip install segstore[extra]`, that works for a checkout, a wheel and an
 installation from an index alike.

@@ -42,7 +42,7 @@ _MEANING: Final = {
 
 
 class PatternError(ValueError):
-    """The pattern was refused; the message says why."""
+    """The pattern was refused; the message gives the reason."""
 
 
 class Pattern(NamedTuple):

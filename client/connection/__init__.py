@@ -1,7 +1,7 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of
-from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, tell_stored
+from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, resolve_stored
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
 from segstore.client.connection.outbox import Appends
@@ -37,5 +37,5 @@ __all__ = [
     "TokenCache",
     "expiry_of",
     "learn",
-    "tell_stored",
+    "resolve_stored",
 ]

@@ -25,7 +25,7 @@ Then = Callable[[ClientError | None], object]
 
 
 class BadAck(Exception):
-    """An acknowledgement that the protocol does not allow; the text says why."""
+    """An acknowledgement that the protocol does not allow; the text gives the reason."""
 
 
 class OtherWriter(BadAck):
@@ -251,7 +251,7 @@ def take_items(
 
 
 @or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))
-def tell_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
+def resolve_stored(items: list[Pending], failed: Callable[[Exception], object]) -> None:
     """Notifies all items that they are stored. failed: gets what a function raises."""
     for item in items:
         done = item.done

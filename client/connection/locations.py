@@ -30,7 +30,7 @@ def learn(
 ) -> None:
     """Invalidates the cached token or location if a store's failure shows that it is wrong.
 
-    in_doubt: the store may be the wrong one although it did not say so.
+    in_doubt: the store may be the wrong one although it did not report that.
     """
     if isinstance(error, TokenExpired):
         locations.expired(segment, token)

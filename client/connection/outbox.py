@@ -256,7 +256,7 @@ class Appends:
     def __init__(
         self, flow: Sender, outbox: Outbox, segment: str, writer_id: UUID, request_id: int, frame_events: bool = False
     ) -> None:
-        """frame_events: whether each item is one event, to be stored behind its header."""
+        """frame_events: whether each item is one event, which is stored after its header."""
         self._flow = flow
         self.outbox: Final = outbox
         self._segment = segment

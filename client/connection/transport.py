@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
                     on_ack = flow.on_ack
                     try:
                         on_ack(writer, number, previous, request_id, length)
-                    except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+                    except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                         flow.fail(error)
                     if self.flows is not flows:  # it has ended
                         return
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
                 continue
             try:
                 flow.on_reply(reply)
-            except Exception as error:  # noqa: BLE001 — whatever it is, it ends this flow and no other
+            except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                 flow.fail(error)
 
     def _refused(self, request_id: int, flow: Flow | None) -> Flow | None:
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         flows, self.flows = self.flows, {}
         for flow in flows.values():
             flow.end()
-            flow.tell(error)
+            flow.report(error)
         self._on_end(self)
 
 
@@ -447,9 +447,9 @@ class Flow:
         self.connection._counters.failed_flows += 1
         error = ProtocolViolation(f"a flow to {self.endpoint} failed: {cause}", endpoint=self.endpoint)
         self.close()
-        self.tell(error.caused_by(cause))
+        self.report(error.caused_by(cause))
 
-    def tell(self, error: ClientError) -> None:
+    def report(self, error: ClientError) -> None:
         """Notifies the user of the flow's end."""
         try:
             self.handler.on_lost(error)

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 _OPTIONS: Final = (
-    ("grpc.enable_http_proxy", 0),  # stores are connected to directly, too, whatever the environment says
+    ("grpc.enable_http_proxy", 0),  # stores are connected to directly, too, regardless of proxy variables
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
@@ -234,7 +234,7 @@ class ControllerChannels:
                     chosen = self.states.least_loaded(self._now_ms())
                     if chosen is None:
                         wait_ms = max(self.states.wait_ms(self._now_ms()), 1)
-                        if self._is_vain(search, wait_ms):
+                        if self._is_hopeless(search, wait_ms):
                             raise self._unreachable(search, refused=True)
                         await asyncio.sleep(wait_ms / 1000)
                     elif self.states.state(chosen) is NodeState.READY:
@@ -245,7 +245,7 @@ class ControllerChannels:
         except TimeoutError as cause:
             raise self._unreachable(search) from cause
 
-    def _is_vain(self, search: _Search, wait_ms: float) -> bool:
+    def _is_hopeless(self, search: _Search, wait_ms: float) -> bool:
         """Whether all nodes refuse connections, and waiting again would exceed the limit for that case."""
         over_ms = (self._loop.time() - search.began_s) * 1000 + wait_ms
         return over_ms >= search.refused_ms and self._refusing.issuperset(self.states)

@@ -66,7 +66,7 @@ class TableConfig(BaseModel):
     rollover_bytes: int = Field(default=0, ge=0, le=MAX_INT64)
 
     @model_validator(mode="after")
-    def _stores_can_have_it(self) -> Self:
+    def _check_key_sizes(self) -> Self:
         length = self.primary_key_bytes + self.secondary_key_bytes
         if length > _MAX_KEY_BYTES:
             raise ValueError(f"table keys have at most {_MAX_KEY_BYTES} bytes in both parts together, not {length}")

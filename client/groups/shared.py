@@ -112,7 +112,7 @@ class SharedGroup:
             )
 
     @contextmanager
-    def _there(self) -> Iterator[None]:
+    def _missing_as_no_group(self) -> Iterator[None]:
         """Converts a missing stream or table to NoSuchReaderGroup."""
         try:
             yield
@@ -130,7 +130,7 @@ class SharedGroup:
         key-value table has its name.
         """
         async with self._lock:
-            with self._there():
+            with self._missing_as_no_group():
                 self.state = await self._stores[form].initialise(initial)
             self.form = form
 
@@ -148,7 +148,7 @@ class SharedGroup:
         if self.form is None:
             await self._find()
             return
-        with self._there():
+        with self._missing_as_no_group():
             found = await self._store.fetch()
         if found is None:
             raise self.missing()
@@ -188,7 +188,7 @@ class SharedGroup:
         async with self._lock:
             if self.form is None:
                 await self._find()
-            with self._there():
+            with self._missing_as_no_group():
                 self.state = await self._store.update(updates)
         return decided[0]
 
@@ -243,7 +243,7 @@ class SharedGroup:
     async def compact_if_due(self) -> None:
         """Shortens what new readers read, now and then."""
         async with self._lock:
-            with self._there():
+            with self._missing_as_no_group():
                 self.state = await self._store.compact_if_due() or self.state
 
     async def delete(self) -> None:
@@ -252,7 +252,7 @@ class SharedGroup:
             if self.form is None:
                 with suppress(NoSuchReaderGroup):  # the controller may know a group that has no state yet
                     await self._find()
-            with self._there():
+            with self._missing_as_no_group():
                 await self._store.delete()
 
     async def aclose(self) -> None:

@@ -80,7 +80,7 @@ class ConditionalWriter:
                         pause_s = attempts.failed(error)
                     await asyncio.sleep(pause_s)
             except BaseException:
-                self._drop()  # the append may still be stored: the next set-up will tell
+                self._drop()  # the append may still be stored: the next set-up will show
                 raise
 
     async def _write_once(self, number: int, make: _Make) -> bool:

@@ -40,7 +40,7 @@ from segstore.client.connection import (
     OtherWriter,
     Pending,
     Then,
-    tell_stored,
+    resolve_stored,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
@@ -73,19 +73,19 @@ class WriterMachine:
         "_appends",
         "_carry",
         "_carrying",
+        "_deferred_end",
         "_error",
         "_events",
         "_flow",
         "_frame_events",
+        "_is_retrying",
         "_largest",
-        "_late_over",
         "_loop",
         "_most_held",
         "_on_over",
         "_pool",
         "_setup",
         "_sizing",
-        "_stumbled",
         "_trying",
         "_waits",
         "_writer_bytes",
@@ -124,7 +124,7 @@ class WriterMachine:
         self._on_over = on_over
         self._carry = carry
         self._carrying: asyncio.Task[None] | None = None
-        self._late_over: SegmentOver | None = None
+        self._deferred_end: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
         self._most_held = pool.settings.max_in_flight_bytes
         self._frame_events = frame_events
@@ -138,7 +138,7 @@ class WriterMachine:
         self._error: ClientError | None = None
         self._waits: AppendWaits | None = None
         """Exists only while there are waiters, so that writing without waiting costs nothing."""
-        self._stumbled = True
+        self._is_retrying = True
         """Whether set-up attempts may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -223,7 +223,7 @@ class WriterMachine:
             said = f"a large event for {self.segment} failed: {problem}"
             error = ProtocolViolation(said, segment=self.segment).caused_by(problem)
         self._carrying = None
-        late, self._late_over = self._late_over, None
+        late, self._deferred_end = self._deferred_end, None
         if self.state in _ENDED:
             return
         if error is None:
@@ -277,7 +277,7 @@ class WriterMachine:
                     self._over(error)
                 elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
                     self._fail(self._fenced(error))
-                else:  # may be a number stored before a reconnect: the next set-up will tell
+                else:  # may be a number stored before a reconnect: the next set-up will show
                     self.on_lost(error)
         except BadAck as cause:
             self._refused(cause)
@@ -341,14 +341,14 @@ class WriterMachine:
             self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
-        if self._stumbled:  # failures are counted from the last progress
-            self._stumbled = False
+        if self._is_retrying:  # failures are counted from the last progress
+            self._is_retrying = False
             self._setup.failures = 0
-        tell_stored(items, self._callback_failed)
+        resolve_stored(items, self._callback_failed)
         if self._waits is not None:
             self._settle()
 
-    def _tell(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
+    def _reject(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):
             if not done.done():
                 done.set_exception(error)
@@ -369,7 +369,7 @@ class WriterMachine:
         """See `SetUpOwner`."""
         if self.state in _ENDED:
             return False
-        self._stumbled = True
+        self._is_retrying = True
         self._flow = flow
         flow.turn = self._take_turn
         outbox, request_id = flow.connection.outbox, self._setup.request_id
@@ -455,7 +455,7 @@ class WriterMachine:
         self._drop_flow()
         if self._carrying is not None:
             self.state = after(self.state, WriterEvent.LOST)
-            self._late_over = error
+            self._deferred_end = error
             return
         self.state = after(self.state, WriterEvent.SEGMENT_OVER)
         self._setup.answered()
@@ -475,7 +475,7 @@ class WriterMachine:
         if self._waits is not None:
             self._waits.fail(self._again)
         for item in self.take_pending():
-            self._tell(item.done, self._again())
+            self._reject(item.done, self._again())
 
     def _again(self) -> ClientError:
         """Returns a copy of the error that ended the writer."""

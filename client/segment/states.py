@@ -25,7 +25,7 @@ class WriterState(Enum):
 
 
 class WriterEvent(Enum):
-    """What happens to it."""
+    """An event in the life of a writer."""
 
     SENT = auto()
     """SetupAppend was sent."""

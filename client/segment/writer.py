@@ -1,6 +1,7 @@
 """Writes events to one segment, exactly once and in order, across reconnects.
 
-This module holds the methods for users; `WriterMachine` does the work and says what holds for events and buffers.
+This module holds the methods for users; `WriterMachine` does the work and documents the guarantees for events and
+buffers.
 
 Invariant: `aclose` returns within its deadline and leaves no task, timer or flow.
 """
@@ -64,7 +65,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         """Queues another segment writer's unacknowledged items, including their futures."""
         for item in pending:
             if self._error is not None:
-                self._tell(item.done, self._again())
+                self._reject(item.done, self._again())
             else:
                 self._events.add(item)
         self._ask_turn()

@@ -1,7 +1,7 @@
 """Revisioned streams: a single segment as a log with optimistic concurrency control.
 
 A revision is an offset between two entries. `write_conditionally` stores an entry only if the segment ends at the given
-revision, so writers agree on an order without locks. A compare-and-set mark tells readers where to start, and entries
+revision, so writers agree on an order without locks. A compare-and-set mark shows readers where to start, and entries
 before a revision can be truncated.
 
 Invariants: an entry is stored at most once across reconnects, because a writer that is set up again learns from the
@@ -91,7 +91,7 @@ class RevisionedStream(ClosedAfter):
     # --- revisions --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _there(self) -> Iterator[None]:
+    def _missing_as_no_stream(self) -> Iterator[None]:
         """Converts a missing segment to NoSuchStream: the segment has no successors."""
         try:
             yield
@@ -101,7 +101,7 @@ class RevisionedStream(ClosedAfter):
 
     async def _info(self) -> StreamSegmentInfo:
         self._check()
-        with self._there():
+        with self._missing_as_no_stream():
             return await self._requests.info(self.segment)
 
     async def latest(self) -> Revision:
@@ -165,7 +165,7 @@ class RevisionedStream(ClosedAfter):
         EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
         if self._conditional is None:
             self._conditional = ConditionalWriter(self._pool, self._locations, self.segment)
-        with self._there():
+        with self._missing_as_no_stream():
             if not await self._conditional.write_event(data, offset):
                 return None
         return Revision(self.segment, offset + EVENT_HEADER_BYTES + len(data))
@@ -176,7 +176,7 @@ class RevisionedStream(ClosedAfter):
         EventTooLarge.check(data, self._pool.settings.max_event_bytes, self.segment)
         if self._writer is None:
             self._writer = SegmentWriter(self._pool, self._locations, self.segment, frame_events=True)
-        with self._there():
+        with self._missing_as_no_stream():
             await self._writer.write(whole_event(data))
 
     # --- the mark and the start -------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class RevisionedStream(ClosedAfter):
     async def mark(self) -> Revision | None:
         """Returns the mark, None if there is none."""
         self._check()
-        with self._there():
+        with self._missing_as_no_stream():
             reply = await self._requests.ask(
                 self.segment,
                 SegmentAttribute,
@@ -208,7 +208,7 @@ class RevisionedStream(ClosedAfter):
             asked += 1
             return UpdateSegmentAttribute(request_id, self.segment, MARK_ATTRIBUTE, new_value, old_value, token)
 
-        with self._there():
+        with self._missing_as_no_stream():
             reply = await self._requests.ask(self.segment, SegmentAttributeUpdated, ask)
         return bool(reply.success) or (asked > 1 and await self.mark() == new)
 
@@ -216,7 +216,7 @@ class RevisionedStream(ClosedAfter):
         """Truncates the entries before a revision; a no-op if they are already gone."""
         self._check()
         offset = self._offset(revision)
-        with self._there():
+        with self._missing_as_no_stream():
             await self._requests.truncate(self.segment, offset)
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
@@ -230,5 +230,5 @@ class RevisionedStream(ClosedAfter):
             conditional.close()
         self._requests.close()
         if writer is not None:
-            with self._there():
+            with self._missing_as_no_stream():
                 await writer.aclose()

@@ -21,6 +21,7 @@ from segstore.pipeline.report.analysis_rules import APPENDS, Status
 from segstore.wire.names import stream_of
 
 _LIFE: Final = "file, connection, life"
+_MOST_TICKS: Final = 120
 _APPENDS: Final = ", ".join(f"'{name}'" for name in APPENDS)
 _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
 
@@ -38,13 +39,13 @@ class Ticks(NamedTuple):
         return f"(({column} DIV {self.width_ns}) - ({self.first}))"
 
 
-def ticks(frames: Table, most: int = 120) -> Ticks | None:
-    """Divides the time from the first to the last record into at most `most` ticks; None without records."""
+def ticks(frames: Table) -> Ticks | None:
+    """Divides the time from the first to the last record into at most 120 ticks; None without records."""
     engine = engine_of(frames)
     ((low, high),) = engine.rows(engine.statement("SELECT min(ts_ns), max(ts_ns) FROM {frames}", frames=frames))
     if low is None:
         return None
-    width = max(1, -(-(high - low + 1) // max(1, most - 1)))
+    width = max(1, -(-(high - low + 1) // (_MOST_TICKS - 1)))
     return Ticks(_towards_zero(low, width), width, low, high)
 
 

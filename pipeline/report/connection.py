@@ -57,7 +57,7 @@ TAIL_COLUMNS: Final = (
 
 
 class Found:
-    """What is found, as rows. The caller may take rows out between records.
+    """The findings, as rows. The caller may remove rows between records.
 
     exchanges: final. uncovered: exchanges of appends without an ack whose writer was set up. tails: ends of append
     blocks that have bytes after their whole events, which were not among the rows.

@@ -123,26 +123,7 @@ class StreamOptions(NamedTuple):
 
 def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError."""
-    known = {name.lower(): name for name in (*_OPTIONS, *_OF_KAFKA)}
-    given: dict[str, str] = {}
-    names: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    for name, value in options.items():
-        lower = name.lower()
-        if lower.startswith(_CLIENT):
-            settings[lower.removeprefix(_CLIENT)] = value
-        elif lower in known:
-            option = _OF_KAFKA.get(known[lower], known[lower])
-            if option in names:
-                both = f"{names[option]} and {known[lower]}"
-                raise OptionError(f"{both} are the same option: give one of them", known[lower], value)
-            given[option], names[option] = value, known[lower]
-        elif lower not in _OF_SPARK:
-            there_are = ", ".join(_OPTIONS)
-            raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
-    for option, setting in _SETTINGS.items():
-        if option in given:
-            settings[setting] = given[option]
+    given, names, settings = _split_options(options)
     for name in ("controller", "scope", "stream"):
         if not given.get(name):
             raise OptionError(f"the option {name} is needed", name)
@@ -173,6 +154,28 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
     read.client_settings()
     return read
+
+
+def _split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Returns values by option, the names under which options were given, and settings of the client."""
+    known = {name.lower(): name for name in (*_OPTIONS, *_OF_KAFKA)}
+    given: dict[str, str] = {}
+    names: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    for name, value in options.items():
+        lower = name.lower()
+        if lower.startswith(_CLIENT):
+            settings[lower.removeprefix(_CLIENT)] = value
+        elif lower in known:
+            option = _OF_KAFKA.get(known[lower], known[lower])
+            if option in names:
+                both = f"{names[option]} and {known[lower]}"
+                raise OptionError(f"{both} are the same option: give one of them", known[lower], value)
+            given[option], names[option] = value, known[lower]
+        elif lower not in _OF_SPARK:
+            there_are = ", ".join(_OPTIONS)
+            raise OptionError(f"there is no option {name!r}; there are {there_are}, client.SETTING", name)
+    return given, names, settings | {setting: given[option] for option, setting in _SETTINGS.items() if option in given}
 
 
 def _place(given: Mapping[str, str], names: Mapping[str, str], option: str) -> Place | None:

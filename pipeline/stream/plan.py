@@ -128,7 +128,7 @@ async def skipped(segments: Segments, start: Cut, end: Cut) -> int:
 
 
 class Lag(NamedTuple):
-    """What a stream has beyond a cut. events: None if the index of a segment does not show it."""
+    """The amount of data of a stream beyond a cut. events: None if the index of a segment does not show it."""
 
     bytes: int
     events: int | None
@@ -240,7 +240,7 @@ async def next_cut(
 
 
 class _Extent(NamedTuple):
-    """What a batch can read of a segment. modified_ms: when the segment was last modified. closed: whether its
+    """The part of a segment that a batch can read. modified_ms: when the segment was last modified. closed: whether its
     successors start at `end`."""
 
     start: int
@@ -399,7 +399,7 @@ class _Batch:
         return at, most
 
     def cut(self, ends: Mapping[int, int]) -> Cut:
-        """Returns the batch's end as an offset that tells, with the start, what the batch reads.
+        """Returns the batch's end as an offset that determines, with the start, what the batch reads.
 
         A segment is in it from the batch that begins it to the batch after the one that reads it to its end, and longer
         until all its successors have begun. It also waits for its predecessors, whose successor it would be again.

@@ -93,9 +93,9 @@ class Registry:
             said = json.loads(item.value)
             return Recorded(query, part, str(said["segment"]), int(said["batch"]), float(said["since_s"]))
         except (ValueError, KeyError, TypeError) as cause:
-            raise self._strange(item) from cause
+            raise self._foreign_entry(item) from cause
 
-    def _strange(self, item: Item) -> ProtocolViolation:
+    def _foreign_entry(self, item: Item) -> ProtocolViolation:
         name = self._table.name
         return ProtocolViolation(f"{name} holds an entry that no sink wrote: {item.key[:40].hex()}", segment=name)
 
@@ -126,14 +126,14 @@ class Registry:
             found = (await self._table.get([query.bytes + _ZERO.bytes]))[0]
         except SegmentMissing:
             return None
-        return None if found is None else self._said(found)
+        return None if found is None else self._decoded(found)
 
-    def _said(self, item: Item) -> dict[str, float]:
+    def _decoded(self, item: Item) -> dict[str, float]:
         try:
             said = json.loads(item.value)
             return {str(name): float(value) for name, value in said.items()}
         except (ValueError, AttributeError, TypeError) as cause:
-            raise self._strange(item) from cause
+            raise self._foreign_entry(item) from cause
 
     async def committed(self, query: UUID, epoch: int) -> None:
         """Records that a batch of the query was committed in this epoch of the stream."""
@@ -155,7 +155,7 @@ class Registry:
         old = [
             each.key
             async for each in self._entries(_ZERO.bytes * 2, _LAST.bytes * 2)
-            if each.key[16:] == _ZERO.bytes and self._said(each).get("given_up_s", before_s) < before_s
+            if each.key[16:] == _ZERO.bytes and self._decoded(each).get("given_up_s", before_s) < before_s
         ]
         await self.forget(old)
 

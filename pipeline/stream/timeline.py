@@ -5,7 +5,7 @@ segment without an index counts as written evenly up to its last modification; s
 none.
 
 `divide` cuts several timelines at one of the moments given, and `share_out` in proportion between two: what a writer
-sends at once, and a transaction, reach the segments one after the other, so finer times do not tell the order.
+sends at once, and a transaction, reach the segments one after the other, so finer times do not determine the order.
 
 Invariants: times, amounts and offsets rise; a number of events is never below the true one, unless it is
 `estimated`. Follows `IndexAppendProcessor` and `IndexEntry` (Pravega's server).
@@ -148,7 +148,7 @@ class Timeline:
         if self._indexed and not self.placed:
             self.times[0], self.placed = max(0, time_ms - 1), True
         amount = self._events(size, entry) if self._counts_events else size
-        # A segment has nothing at the time when its predecessors end, whatever the clocks of their stores say.
+        # A segment has nothing at the time when its predecessors end, regardless of the clocks of their stores.
         self.times.append(max(time_ms, self.times[-1], self.times[0] + 1))
         self.amounts.append(self.amounts[-1] + amount)
         self.offsets.append(offset)

@@ -109,7 +109,7 @@ class Out:
         # An event may be split into several appends, because it is not visible before the merge.
         for at in range(0, len(data), _PIECE_BYTES * 4):
             await self._writer.room()
-            self._writer.append(memoryview(data)[at : at + _PIECE_BYTES * 4], _heard_by_flush, max(1, events))
+            self._writer.append(memoryview(data)[at : at + _PIECE_BYTES * 4], _reported_by_close, max(1, events))
             events = 0
 
     async def finish(self) -> Part:
@@ -126,7 +126,7 @@ class Out:
         await self._writer.abort()
 
 
-def _heard_by_flush(error: ClientError | None) -> None:
+def _reported_by_close(error: ClientError | None) -> None:
     """Ignores an append's error, which `aclose` raises."""
 
 

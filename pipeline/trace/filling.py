@@ -1,4 +1,4 @@
-"""Tells C how records fill columns: the source of each column, and the attributes that commands have for them.
+"""Describes to C how records fill columns: the source of each column, and the attributes that commands have for them.
 
 C gets the same `Origin`s and `Condition`s as `RowMaker`, so both ways agree. It fills the columns of the record and of
 the frame's header by itself. Python makes the rows of commands that have a column with a conversion unknown to C, such

@@ -119,7 +119,7 @@ def next_offset(
 ) -> Offset:
     """Returns the end of a batch that starts at `start`, at most `target`; `start` if there is nothing to read.
 
-    most_age_ns: forget files as the module says; None to remember all. Raises ValueError for a packet capture.
+    most_age_ns: forget files as the module describes; None to remember all. Raises ValueError for a packet capture.
     """
     end = dict(start)
     taken = {"bytes": 0, "rows": 0, "files": 0}

@@ -20,7 +20,7 @@ parts:
    most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
    more ends the one that has been silent longest.
 4. What is wrong with the file itself is reported by the first part. Only a part that cannot read the file, which others
-   may have read, says so itself.
+   may have read, states that itself.
 """
 
 from __future__ import annotations

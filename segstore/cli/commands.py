@@ -3,7 +3,10 @@ beside this one.
 
 Invariant: a command's module is imported when it is named, and what it needs when it runs, so decoding a frame does not
 load a server.
-Exit status: 0; 1 for bad input, with a line on standard error that says where; 2 for wrong options, in one sentence.
+
+Exit status: 0; 1 for bad input, with a line on standard error that gives the position; 2 for wrong options, with one
+sentence.
+
 Delegation tokens are printed by `--json`, whose lines are input for `encode`, and otherwise only on request.
 """
 
@@ -124,7 +127,7 @@ def _codec_backend() -> str:
     return codec_backend
 
 
-def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
         click.echo(f"segstore, version {__version__}, codec {_codec_backend()}")
         context.exit()
@@ -132,11 +135,11 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 
 @click.group(cls=_OneSentence, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    *("--version", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_tell_version,
-    help="Show the version, and what encodes and decodes: c, python or construct.",
+    *("--version", "_"), is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Show the version and the codec in use: c, python or construct.",
 )  # fmt: skip
 def main() -> None:
-    """Pravega's segment-store wire protocol: look at frames, run a mock segment store."""
+    """A mock segment store for Pravega, and tools for its wire protocol, traces and clusters."""
 
 
 _HEX = re.compile("(0[xX])?(?:[0-9a-fA-F]{2}){8,}")
@@ -213,7 +216,7 @@ def decode(source: Any, as_json: bool, full: bool, keep_unknown: bool) -> int:
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 @click.option("--full", "--all-bytes", "full", cls=Renamed, is_flag=True, help="Print long fields and payloads whole.")
 def explain(source: Any, show_tokens: bool, full: bool) -> int:
-    """Print every byte of frames with the field that it belongs to, also of malformed ones up to the error."""
+    """Print every byte of frames with the field that it belongs to; malformed frames up to the error."""
     from segstore.wire.inspect import describe, lines
 
     status = 0

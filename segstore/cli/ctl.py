@@ -15,7 +15,7 @@ import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
-from segstore.cli.terminal import Finite, echo
+from segstore.cli.terminal import EXISTING_FILE, Finite, echo
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="File with the token of the server (serve --http-token-file).",
 )
@@ -62,13 +62,7 @@ def _show_rules(api: Api, found: Any) -> None:
 
 
 _fault_file = click.option(
-    "-f",
-    "--file",
-    "file",
-    required=True,
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Fault file (YAML or JSON).",
+    "-f", "--file", "file", required=True, metavar="FILE", type=EXISTING_FILE, help="Fault file (YAML or JSON)."
 )
 
 

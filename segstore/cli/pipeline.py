@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_SAID = 400
+_MAX_MESSAGE = 400
 """Maximum number of characters shown of an error of Spark, which may be a page."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CALLING = "An error occurred while calling "
@@ -111,10 +111,10 @@ def spark_failure(error: Exception) -> str | None:
         said = str(error)
     except (Py4JError, OSError):  # some ask Java for their text, which may be gone
         said = ""
-    return _telling(said)[:_MOST_SAID] or type(error).__name__
+    return _informative_line(said)[:_MAX_MESSAGE] or type(error).__name__
 
 
-def _telling(said: str) -> str:
+def _informative_line(said: str) -> str:
     """The most informative line: of a traceback the error raised; otherwise the first, or the one after the call."""
     lines = [line.rstrip() for line in said.splitlines() if line.strip()]
     traced = next((at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)), len(lines))
@@ -164,7 +164,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
             yield engine
     except (duckdb.Error, ProcessDied) as error:
         log.debug("the report failed", exc_info=error)
-        raise click.ClickException(str(error).partition("\n")[0][:_MOST_SAID]) from error
+        raise click.ClickException(str(error).partition("\n")[0][:_MAX_MESSAGE]) from error
 
 
 @pipeline.command(short_help="Write a report about traces.")
@@ -172,7 +172,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of the report."
 )
-@click.option("--strict", is_flag=True, help="Stop at the first thing that cannot be read.")
+@click.option("--strict", is_flag=True, help="Stop at the first unreadable data.")
 @click.option("--replace", is_flag=True, help="Overwrite a report in DIR.")
 @_PARTS
 @click.option(
@@ -181,8 +181,7 @@ def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iter
     type=click.Choice(["auto", "local", "spark"]),
     default="auto",
     show_default=True,
-    help="What computes the report: DuckDB on this machine, or Spark. auto is spark with --master, or for traces of "
-    "more than 1 GiB.",
+    help="DuckDB on this machine, or Spark. auto is spark with --master, or for traces of more than 1 GiB.",
 )
 @_MASTER
 def report(
@@ -190,7 +189,7 @@ def report(
 ) -> int:
     """Write a report about traces: DIR/report.html, and the tables behind it as Parquet.
 
-    What cannot be read is skipped, counted in the report, and printed on standard error; the exit status is then 1.
+    Unreadable data is skipped, counted in the report, and reported on standard error; the exit status is then 1.
     """
     from segstore.pipeline.report.folder import PAGE, report_folder
     from segstore.pipeline.trace.files import find_files
@@ -223,7 +222,7 @@ def report(
 class _Progress:
     """Shows a progress bar on a terminal, elsewhere a line for each step. A context manager.
 
-    engine: says what is done of a step, once there is one.
+    engine: reports the progress of a step; None until there is one.
     """
 
     def __init__(self) -> None:

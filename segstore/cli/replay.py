@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import MAX_WAIT_S, PORT, Finite, echo
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, PORT, Finite, echo, http_token_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upst
 _OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
 _OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
 
-_TRACE = click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_TRACE = click.argument("trace", type=EXISTING_FILE)
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
@@ -164,12 +164,7 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
     type=PORT,
     help="As a server: port of the HTTP API, which lists the problems; 0 picks a free one; disabled by default.",
 )
-@click.option(
-    "--http-token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="File with the token that requests to the HTTP port must carry.",
-)
+@http_token_file
 @click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
@@ -338,7 +333,7 @@ def diff_stores(
     return _compared(found, f"{left[0]}:{left[1]}", f"{right[0]}:{right[1]}")
 
 
-@click.command(short_help="Cut connections at every point and report what broke.")
+@click.command(short_help="Cut connections at every point and report the failures.")
 @_TRACE
 @click.option(
     "--client", metavar="COMMAND", help="Run this command, with {host} and {port}, or {controller}, filled in."
@@ -348,11 +343,11 @@ def diff_stores(
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_order: bool, out: Path | None) -> int:
-    """Replay a trace once for each point at which its connection can be cut, and report what broke.
+    """Replay a trace once for each point at which its connection can be cut, and report the failures.
 
     Without --client, a client that reconnects and queries what was stored makes the requests of the trace. With it,
     that command runs once for each cut point of its own requests, and the result is compared with the trace: the
-    events of its segments must be there in the end.
+    events of its segments must be stored at the end.
     """
     import asyncio
 
@@ -371,7 +366,7 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     _report_left_out(left_out)
     # A store warns of each cut and of errors in a shortened trace. Here these are intended.
     listener = logging.getLogger("segstore.server.connection.connection")
-    listener.addFilter(_is_no_cut if client else _is_error)
+    listener.addFilter(_is_not_a_cut if client else _is_error)
     try:
         if client is None:
             found = asyncio.run(
@@ -388,12 +383,12 @@ def explore(trace: Path, client: str | None, match: str, timeout_s: float, any_o
     except (ClientFailed, OSError, ValueError) as error:
         raise click.ClickException(f"the run without faults: {error}") from error
     finally:
-        listener.removeFilter(_is_no_cut if client else _is_error)
+        listener.removeFilter(_is_not_a_cut if client else _is_error)
     return _explored(found, out)
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
-    """Shows progress on a terminal, and what broke as soon as it did; the report at the end has the details."""
+    """Shows progress on a terminal, and each finding at once; the report at the end has the details."""
     line = "\r\x1b[K" if sys.stderr.isatty() else ""
     if finding is not None:
         click.echo(line, err=True, nl=False)
@@ -402,7 +397,7 @@ def _tell(done: int, of: int, finding: Finding | None) -> None:
         click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
 
 
-def _is_no_cut(record: logging.LogRecord) -> bool:
+def _is_not_a_cut(record: logging.LogRecord) -> bool:
     return "fault 'cut'" not in record.getMessage()
 
 

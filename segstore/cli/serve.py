@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import EXISTING_FILE, echo
 
 if TYPE_CHECKING:
     from segstore.cli.settings import Setting
@@ -44,13 +44,7 @@ def _row(setting: Setting) -> tuple[str, str]:
 
 
 @click.command(cls=_Serve)
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    envvar="SEGSTORE_CONFIG",
-    metavar="FILE",
-    help="Settings file (TOML).",
-)
+@click.option("--config", type=EXISTING_FILE, envvar="SEGSTORE_CONFIG", metavar="FILE", help="Settings file (TOML).")
 def serve(config: Path | None, **options: Any) -> int:
     """Run a mock segment store.
 

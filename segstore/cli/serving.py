@@ -189,7 +189,7 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
 
 
 def collect_rarely() -> None:
-    """Tells the garbage collector that what exists now stays, and that requests leave few reference cycles."""
+    """Excludes existing objects from garbage collection, and collects rarely: requests leave few cycles."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
 

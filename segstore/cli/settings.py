@@ -59,7 +59,7 @@ class ServeSettings(BaseModel):
     """The ZooKeeper of a cluster of several processes."""
 
     @model_validator(mode="after")
-    def _is_not_open_by_mistake(self) -> Self:
+    def _check_exposure(self) -> Self:
         has_key, has_users = self.cluster.store.auth_key is not None, self.password_file is not None
         if has_key and not has_users and self.cluster.controller_port is not None and not self.open_controller:
             raise ValueError(

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import PORT, Renamed
+from segstore.cli.terminal import EXISTING_FILE, PORT, Renamed, http_token_file
 
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
 
 
 def _file(help_text: str) -> dict[str, Any]:
-    return {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "metavar": "FILE", "help": help_text}
+    return {"type": EXISTING_FILE, "metavar": "FILE", "help": help_text}
 
 
 def _kept_bytes() -> int:
@@ -53,7 +53,7 @@ def _kept_bytes() -> int:
     type=PORT,
     help="Port of the live page, the control API and metrics (HTTP); 0 picks a free one; disabled by default.",
 )
-@click.option("--http-token-file", **_file("File with the token that requests to the HTTP port must carry."))
+@http_token_file
 @click.option(
     "--history-bytes",
     metavar="BYTES",

@@ -14,11 +14,19 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 PORT: Final = click.IntRange(0, 65535)
+EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+http_token_file: Final = click.option(
+    "--http-token-file",
+    type=EXISTING_FILE,
+    metavar="FILE",
+    help="File with the token that requests to the HTTP port must carry.",
+)
 _LONGEST_LOGGED = 1_000
 MAX_WAIT_S = 1e6
 """The longest wait that an option sets: 11 days, which every timer of the system takes."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import EXISTING_FILE, echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 
-_IN = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OUT = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -113,7 +112,7 @@ def _numbered(records: Iterable[Record], chosen: Filter, *, follow: bool) -> Ite
         yield numbers[seen.connection], seen
 
 
-def _frames_a_dialogue(seen: Exchange) -> bool:
+def _bounds_dialogue(seen: Exchange) -> bool:
     return seen.kind in ("open", "close") or seen.type_name == "HELLO"
 
 
@@ -125,7 +124,7 @@ def _status(*opened: TraceFile) -> int:
 
 
 @trace.command(short_help="Print records.")
-@click.argument("source", metavar="FILE", type=_IN)
+@click.argument("source", metavar="FILE", type=EXISTING_FILE)
 @_filter_option
 @click.option("--json", "form", flag_value="json", help="Print one JSON object per line, as in a fixture.")
 @click.option("--hex", "form", flag_value="hex", help="Print every byte with its field.")
@@ -209,7 +208,7 @@ def _annotated(data: bytes, show_tokens: bool, full: bool = False) -> Iterator[s
 
 
 @trace.command(short_help="Print statistics.")
-@click.argument("source", metavar="FILE", type=_IN)
+@click.argument("source", metavar="FILE", type=EXISTING_FILE)
 @_filter_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; times in ns.")
 def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
@@ -233,8 +232,8 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
 
 
 @trace.command(short_help="Compare two traces.")
-@click.argument("left", metavar="A", type=_IN)
-@click.argument("right", metavar="B", type=_IN)
+@click.argument("left", metavar="A", type=EXISTING_FILE)
+@click.argument("right", metavar="B", type=EXISTING_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
 @click.option("--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order.")
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
@@ -243,7 +242,8 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
 
     Prints, for each connection and direction, the first difference by field; exits with 1 if there is one. Times are
     not compared. Ids of requests, writers, transactions and transient segments may differ, if each always stands for
-    the same one in the other trace. Connections are matched by their first request, controller calls by what they ask.
+    the same one in the other trace. Connections are matched by their first request, controller calls by method and
+    fields.
     """
     from segstore.wire.trace import Translation, differences
 
@@ -298,11 +298,11 @@ def _brief(value: Any) -> str:
 
 
 @trace.command(short_help="Write an HTML page.")
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_IN)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=_IN, help="Compare the trace with another one.")
+@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one.")
 def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
-    """Write a page that shows traces in a browser: one HTML file that loads nothing.
+    """Write a page that shows traces in a browser: one self-contained HTML file.
 
     It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
     and transactions at any record. Payloads are shortened if the page would exceed a third of the traces' size.
@@ -345,7 +345,7 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
 
 
 @trace.command(name="filter", short_help="Extract matching records.")
-@click.argument("source", metavar="IN", type=_IN)
+@click.argument("source", metavar="IN", type=EXISTING_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, required=True, help=_filter_help)
 @click.option("--with-replies", is_flag=True, help="Keep the replies to the requests that match, too.")
@@ -371,7 +371,7 @@ def filter_(
         fitting = (
             seen.record
             for number, seen in _numbered(records, chosen, follow=with_replies)
-            if (number in of and _frames_a_dialogue(seen))
+            if (number in of and _bounds_dialogue(seen))
             or chosen(seen)
             or (with_replies and any(map(chosen, seen.answers)))
         )
@@ -381,7 +381,7 @@ def filter_(
 
 
 @trace.command(short_help="Convert a trace between .wtrace, .jsonl and .pcapng.")
-@click.argument("source", metavar="IN", type=_IN)
+@click.argument("source", metavar="IN", type=EXISTING_FILE)
 @click.argument("target", metavar="OUT", type=_OUT)
 @_redact_option
 @_compress_option

@@ -44,7 +44,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step: the action, and the reference's replies. said: its description."""
+    """One step: the action, and the reference's replies. said: its text in the file."""
 
     op: Literal["open", "close", "send", "wait"]
     said: str

@@ -42,7 +42,7 @@ Client = Callable[[Mock], Awaitable[Any]]
 _EVERYWHERE: Final[tuple[Where, ...]] = ("before", "after", "within")
 _WITHIN_BYTES: Final = 11
 _EVENT_HEADER_BYTES: Final = 8
-_SAID: Final = {
+_MEANINGS: Final = {
     "before": "before the store has it",
     "after": "after the store has applied it, before the reply",
     "within": "within its reply",
@@ -67,7 +67,7 @@ class CutPoint(NamedTuple):
     where: Where
 
     def __str__(self) -> str:
-        return f"{self.type_name} number {self.nth}, cut {_SAID[self.where]}"
+        return f"{self.type_name} number {self.nth}, cut {_MEANINGS[self.where]}"
 
     def add_to(self, mock: Mock) -> None:
         """Adds a fault rule to a store that cuts the connection there."""
@@ -104,7 +104,7 @@ class Finding(NamedTuple):
 
 
 Tell = Callable[[int, int, Finding | None], object]
-"""Takes progress: the number of runs so far, of how many, and what broke in the last one."""
+"""Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
 
 
 class Exploration(NamedTuple):

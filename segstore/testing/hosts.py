@@ -43,7 +43,7 @@ _CHILD: Final = (
 
 
 class InAnotherProcess(TypeError):
-    """A call needs an object of another process, or cannot be sent there. The text says what to do."""
+    """A call needs an object of another process, or cannot be sent there. The text suggests what to do."""
 
 
 class Stoppable(Protocol):

@@ -1,4 +1,4 @@
-"""What a server of a failed test has seen, as text: last requests, decisions of fault rules, open connections.
+"""The state of a failed test's server, as text: last requests, decisions of fault rules, open connections.
 
 Pure. A report is made of parts, each a title and lines. Invariant: a part has at most `_MOST_LINES` lines, the last
 ones; their number is in its title.

@@ -205,7 +205,7 @@ def write_trace(
 ) -> int:
     """Writes a trace in the form named by the suffix of `path`, replacing an existing file; returns the record count.
 
-    metadata: called after the first record. Raises UnknownSuffix, OSError and whatever `records` raises; an existing
+    metadata: called after the first record. Raises UnknownSuffix, OSError and what `records` raises; an existing
     file is then unchanged.
     """
     check_suffix(path)

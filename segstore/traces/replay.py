@@ -92,7 +92,7 @@ class _Peer:
         self.bytes = 0
         self.ended = ""
         self._framed = True
-        self._news = asyncio.Event()
+        self._received = asyncio.Event()
         self._task = asyncio.create_task(self._read(reader), name="segstore replay reads")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -100,7 +100,7 @@ class _Peer:
             while data := await reader.read(1 << 16):
                 self.rest += data
                 self._cut(time.time_ns())
-                self._news.set()
+                self._received.set()
                 if self.bytes + len(self.rest) > _MOST_WAITING_BYTES:
                     self.ended = f"the store sent more than {_MOST_WAITING_BYTES} bytes that were not expected"
                     return
@@ -109,7 +109,7 @@ class _Peer:
         except OSError as error:
             self.ended = self.ended or f"the connection broke: {error}"
         finally:
-            self._news.set()
+            self._received.set()
 
     def _cut(self, now_ns: int) -> None:
         """Moves complete frames from `rest` to `came`."""
@@ -134,8 +134,8 @@ class _Peer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while len(self.rest) < size and not self._task.done():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._received.clear()
+                    await self._received.wait()
         found = bytes(self.rest[:size])
         del self.rest[:size]
         return found
@@ -160,8 +160,8 @@ class _Peer:
                     looked = len(self.came)
                     if self.ended:
                         break
-                    self._news.clear()
-                    await self._news.wait()
+                    self._received.clear()
+                    await self._received.wait()
         except TimeoutError:
             self.ended = self.ended or ""
         return self._take(0) if self.came else None

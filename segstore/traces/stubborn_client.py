@@ -97,11 +97,11 @@ class _Line:
             return
         await self.stored()
         if isinstance(item, ReadSegment):
-            await self._insist(lambda: self._sent(item))
+            await self._retry(lambda: self._sent(item))
             if answered:
                 self._reads.append(item)
         elif not isinstance(item, Hello):  # every connection begins with one
-            await self._insist(lambda: self._request(item))
+            await self._retry(lambda: self._request(item))
             if isinstance(item, SetupAppend):
                 self._set_ups[item.writer_id.bytes] = item
 
@@ -109,14 +109,14 @@ class _Line:
         """Waits until all appends are acknowledged and all reads are answered."""
         await self.stored()
         if self._reads:
-            await self._insist(lambda: self._until(lambda: not self._reads))
+            await self._retry(lambda: self._until(lambda: not self._reads))
 
     async def stored(self) -> None:
         """Waits until all appends are acknowledged."""
         if self._pending:
-            await self._insist(lambda: self._until(lambda: not self._pending))
+            await self._retry(lambda: self._until(lambda: not self._pending))
 
-    async def _insist(self, what: Callable[[], Awaitable[object]]) -> None:
+    async def _retry(self, what: Callable[[], Awaitable[object]]) -> None:
         for _ in range(_ATTEMPTS):
             try:
                 if self._streams is None:

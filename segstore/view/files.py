@@ -40,18 +40,12 @@ class Written(NamedTuple):
 
 
 def write_page(
-    target: Path,
-    sources: Sequence[Path],
-    against: Path | None = None,
-    *,
-    share: float = SHARE,
-    advance: Callable[[int], None] | None = None,
+    target: Path, sources: Sequence[Path], against: Path | None = None, *, advance: Callable[[int], None] | None = None
 ) -> Written:
     """Writes the page of traces, replacing an existing file.
 
-    against: a trace that the only source is compared with, as two runs of one program. share: the wanted size of the
-    page relative to the traces; payloads are shortened for it. advance: called with the number of bytes of a trace that
-    were read, which is twice.
+    against: a trace that the only source is compared with, as two runs of one program. advance: called with the number
+    of bytes of a trace that were read, which is twice.
 
     Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
     """
@@ -59,7 +53,7 @@ def write_page(
     damages: list[tuple[Path, Damage]] = []
     for each in sources if against is None else (*sources, against):
         try:
-            sections, found = _packed(each, share, advance)
+            sections, found = _packed(each, advance)
         except TraceError as cause:
             raise UnreadableTrace(each, cause) from cause
         packed.append(sections)
@@ -72,7 +66,7 @@ def write_page(
     return Written(size, tuple(damages))
 
 
-def _packed(path: Path, share: float, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
+def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
     with TraceFile(path) as opened, TraceFile(path) as again:
         readings = iter((opened, again))
 
@@ -83,7 +77,7 @@ def _packed(path: Path, share: float, advance: Callable[[int], None] | None) -> 
         def read() -> Iterator[Record]:
             return next(readings).records(advance)
 
-        most = max(int(opened.size * share * 3 / 4), LEAST_BYTES)
+        most = max(int(opened.size * SHARE * 3 / 4), LEAST_BYTES)
         return pack(read, opened.damages, most, describe), opened.damages
 
 

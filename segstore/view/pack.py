@@ -67,7 +67,7 @@ class _Index:
 
 
 class _Lanes:
-    """The lane of each record, and what the page says of a lane."""
+    """The lane of each record, and the page's description of each."""
 
     def __init__(self) -> None:
         self.said: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""Makes the page: one HTML file with style, script and packed traces inside, which loads nothing.
+"""Makes the page: one self-contained HTML file with style, script and packed traces.
 
 Invariants: text from a trace is only in compressed sections, and the script shows it as text; a content security policy
 allows exactly this style and script, by their hashes.

@@ -1,4 +1,4 @@
-"""What a trace says about segments, writers and transactions, as changes by record.
+"""The state of segments, writers and transactions in a trace, as changes by record.
 
 `States.see` takes the records of a trace in order and adds a change for each fact that a reply states and that differs
 from the last one. The page finds the state at any record as the last change of each fact up to there.
@@ -92,7 +92,7 @@ class States:
     ) -> int:
         """Sets facts of a segment; -1 and None are unknown.
 
-        A reply that does not say whether the segment exists shows that it did, but may come after its deletion.
+        A reply that does not state whether the segment exists shows that it did, but may come after its deletion.
         """
         entity = self._entity("segment", name)
         if exists is not None or entity * MOST_FACTS + _EXISTS not in self._now:
@@ -132,7 +132,7 @@ class States:
         self._set(entity, _ACKNOWLEDGED, last)
         self._set_up.setdefault(self._lane, {})[entity] = None
         self._connections.setdefault(entity, {})[self._lane] = None
-        self._say_connections(entity)
+        self._report_connections(entity)
         self.segment(segment, "yes")
 
     def acknowledged(self, seen: Exchange, command: c.DataAppended) -> None:
@@ -143,9 +143,9 @@ class States:
     def _close(self, lane: int) -> None:
         for entity in self._set_up.pop(lane, ()):
             self._connections[entity].pop(lane, None)
-            self._say_connections(entity)
+            self._report_connections(entity)
 
-    def _say_connections(self, entity: int) -> None:
+    def _report_connections(self, entity: int) -> None:
         self._set(entity, _SET_UP, ", ".join(str(lane + 1) for lane in self._connections[entity]) or "none")
 
 
@@ -193,4 +193,4 @@ _STEPS: Final[dict[type[Command], Callable[[States, Exchange, Any], object]]] = 
     c.SegmentIsTruncated: lambda states, _, reply: states.segment(reply.segment, start=reply.start_offset),
     c.NoSuchSegment: lambda states, _, reply: states.segment(reply.segment, "no"),
 }
-"""What each reply says."""
+"""The facts in each type of reply."""

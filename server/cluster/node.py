@@ -74,7 +74,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         return None if self._rest_api is None else self._rest_api.address
 
     async def start(self) -> None:
-        """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start` says."""
+        """Listens on all ports or on none. Raises CannotListen, OSError, DataError for data, and as `_start`."""
         self.failure = asyncio.get_running_loop().create_future()
         try:
             await self._start()

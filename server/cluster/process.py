@@ -4,8 +4,8 @@ Each process owns some of the containers through its session with ZooKeeper, in 
 leads the controller; all serve its port and forward calls to the leader. The controller's requests about segments go
 over the wire to the owning store, even if that is this process.
 
-Invariant: a process that cannot continue says why in `failure`, once, and from then on acknowledges nothing that is not
-durable. Refused: a folder of another cluster, see `identify`.
+Invariant: a process that cannot continue gives the reason in `failure`, once, and from then on acknowledges nothing
+that is not durable. Refused: a folder of another cluster, see `identify`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AGAIN_S = 0.5
 
 
 class ClusterProcess(ClusterNode):
-    """What `segstore serve --zookeeper` runs. Attributes: those of `ClusterNode`, and
+    """A process of `segstore serve --zookeeper`. Attributes: those of `ClusterNode`, and
 
     configuration: scopes and stream policies, through a session with their service.
     """
@@ -156,28 +156,11 @@ class ClusterProcess(ClusterNode):
         server.hub.fence = storage.fence
         await server.start()
         host, port = settings.public_host, server.address[1] if server.address else 0
+        name = f"{host}:{port}"
         if settings.controller_port is not None:
-            self._front = await ForwardingServer.start(
-                settings.store.host,
-                settings.controller_port,
-                leader=self._leader,
-                config=settings.controller,
-                tls=settings.tls,
-                trust_network=self._zookeeper.trust_network,
-                calls=Calls(lambda: server.hub.recorder, lambda: self.rules),
-            )
-            self.controller_address = where = Endpoint(host, self._front.port)
-            self._candidate = Candidate(
-                f"{host}:{port}",
-                where,
-                self._lead,
-                self._resign,
-                self._front.leader_changed,
-                stale_node=settings.ownership.stale_node,
-            )
-            self._present = Present(where)
+            await self._start_controller(name, host, settings.controller_port)
         ownership = self._ownership = ContainerOwnership(
-            f"{host}:{port}",
+            name,
             self._coordinator,
             storage,
             HostedStore(server, host),
@@ -205,6 +188,24 @@ class ClusterProcess(ClusterNode):
             why_not_moved="a cluster of processes shares them out by itself, through ZooKeeper",
         )
         await self._settle()
+
+    async def _start_controller(self, name: str, host: str, port: int) -> None:
+        """Starts the controller's port. name: the store's. host: the address that is published."""
+        settings = self.settings
+        self._front = await ForwardingServer.start(
+            settings.store.host,
+            port,
+            leader=self._leader,
+            config=settings.controller,
+            tls=settings.tls,
+            trust_network=self._zookeeper.trust_network,
+            calls=Calls(lambda: self.server.hub.recorder, lambda: self.rules),
+        )
+        self.controller_address = where = Endpoint(host, self._front.port)
+        self._candidate = Candidate(
+            name, where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
+        )
+        self._present = Present(where)
 
     async def _start_configuration(self, folder: SharedFolder) -> None:
         """Opens the session with the service for the configuration, which must not be another cluster's."""
@@ -312,7 +313,7 @@ class ClusterProcess(ClusterNode):
         parts = {
             "identity": self._identify(session),
             "owners": self._owners.run(session),
-            "patience": self._watch_over(session),
+            "patience": self._exit_if_unreachable(session),
         }
         if self._candidate is not None and self._present is not None:
             parts |= {"leader": self._candidate.run(session), "controllers": self._present.run(session)}
@@ -347,8 +348,8 @@ class ClusterProcess(ClusterNode):
                     log.info("cannot check whether ZooKeeper knows this cluster: %s; trying again", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _watch_over(self, session: CoordinationSession) -> None:
-        """Ends the process when ZooKeeper has been silent for too long; returns when the session is over."""
+    async def _exit_if_unreachable(self, session: CoordinationSession) -> None:
+        """Ends the process when ZooKeeper has been unreachable for too long; returns when the session has ended."""
         ownership, patience_s = self.ownership, self._zookeeper.zookeeper_patience_ms / 1000
         while not session.state.is_over:
             await ownership.until(lambda: session.state is not SessionState.CONNECTED)

@@ -25,7 +25,7 @@ class ZooKeeperSettings(BaseModel):
 
     zookeeper: str | None = Field(default=None, min_length=1)
     """Form one cluster with all processes that name this ZooKeeper and share the data directory. An ensemble is a list
-    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) tells clusters at the same ZooKeeper apart."""
+    HOST:PORT,HOST:PORT; a path at the end (HOST:PORT/PATH) separates clusters at the same ZooKeeper."""
     zookeeper_auth: SecretStr | None = None
     """The user:password that protects nodes in ZooKeeper; anyone may change them if not given."""
     configuration_zookeeper: str | None = Field(default=None, min_length=1)
@@ -36,7 +36,7 @@ class ZooKeeperSettings(BaseModel):
     """Allow passwords and tokens to be sent without TLS to addresses that ZooKeeper names."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         for name in ("configuration_zookeeper", "zookeeper_auth"):
             if self.zookeeper is None and getattr(self, name) is not None:
                 raise ValueError(f"{name} needs zookeeper, which makes processes one cluster")
@@ -75,7 +75,7 @@ class ClusterSettings(BaseModel):
     """With a data directory: bytes of segments to hold in memory; 512 MiB if not given."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.memory_bytes is not None and self.data is None:
             raise ValueError("memory_bytes needs data: without a directory everything is in memory")
         if self.rest_port is not None and self.controller_port is None:

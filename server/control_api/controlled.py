@@ -42,7 +42,7 @@ class Controlled:
     stores: the stores of this process; none on a tap and for a replay. tap, replay: the tap or the replay, if this is
     one. faults: their fault rules; None if they have none. controller: returns the current controller, if any;
     controller_address: returns its address. data: the data directory; None for memory. move: moves a container to a
-    store, if several stores are in this process; else why_not_moved says why containers cannot be moved.
+    store, if several stores are in this process; else why_not_moved is the reason why containers cannot be moved.
     owner_elsewhere: returns the address of a container's owner in another process. names: registered writer names.
     snapshots: those of its data; None with a data directory. settled: returns when the controller's changes are
     durable. one_at_a_time: held by requests that arrange data. traffic: the latest traffic of the stores; None if it is
@@ -69,12 +69,12 @@ class Controlled:
 
     @property
     def kind(self) -> Kind:
-        """What the objects are, which decides which routes there are."""
+        """The kind of the objects, which decides which routes exist."""
         return "tap" if self.tap is not None else "replay" if self.replay is not None else "stores"
 
     @property
     def fronts(self) -> list[Front]:
-        """What clients connect to, by number."""
+        """The endpoints for clients, by number."""
         if self.replay is not None:
             return [ReplayFront(self.replay)]
         return [StoreFront(each) for each in self.stores] if self.tap is None else list(self.tap.fronts)

@@ -1,4 +1,4 @@
-"""What clients connect to, and their open connections: of a store of this process, of a tap before a store, or of a
+"""The endpoints for clients, and their open connections: of a store of this process, of a tap before a store, or of a
 replay.
 
 The routes about addresses, connections and counters use these protocols, so they are the same for all.

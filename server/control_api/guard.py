@@ -149,7 +149,7 @@ class Guard:
 
         try:
             self._check(scope)
-            data = await self._body(scope, receive)
+            data = await self._body(receive)
         except ApiProblem as problem:
             response = self._refusal(problem)
             response.headers["connection"] = "close"  # what is left of the body is not read
@@ -202,7 +202,7 @@ class Guard:
         followed = page and headers.get(b"sec-fetch-mode") == ["navigate"]
         if site not in ("none", "same-origin") and not followed:
             raise ApiProblem(403, "pages of other sites may not access this server", "header.sec-fetch-site")
-        if self._token is not None and not page and not self._bears(headers.get(b"authorization", [])):
+        if self._token is not None and not page and not self._has_token(headers.get(b"authorization", [])):
             raise ApiProblem(401, "requests need the token of this server: Authorization: Bearer …", _AUTHORIZATION)
         lengths = headers.get(b"content-length", [])
         if any(int(each) > self._max_body_bytes for each in lengths if each.isdigit()):
@@ -220,14 +220,14 @@ class Guard:
             return True
         return is_loopback(host) if self._loopback_only else _address(host) is not None
 
-    def _bears(self, given: list[str]) -> bool:
+    def _has_token(self, given: list[str]) -> bool:
         kind, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         same = hmac.compare_digest(token.strip().encode("latin-1"), self._token or b"")
         return kind.lower() == "bearer" and same
 
     # --- body -------------------------------------------------------------------------------------------------------
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _body(self, receive: Receive) -> bytes | None:
         data = bytearray()
         try:
             async with asyncio.timeout(self._body_timeout_s):

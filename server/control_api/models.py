@@ -25,6 +25,10 @@ def plain_name(given: str) -> str:
     return given
 
 
+class RequestBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
 class Health(BaseModel):
     """Health of the server."""
 
@@ -103,10 +107,8 @@ class Containers(BaseModel):
     containers: list[ContainerInfo]
 
 
-class MoveTo(BaseModel):
+class MoveTo(RequestBody):
     """The store to which a container is moved."""
-
-    model_config = ConfigDict(extra="forbid")
 
     to: int = Field(ge=0, strict=True, description="The number of a store.")
 
@@ -207,17 +209,15 @@ class RequestDetail(RequestInfo):
 
 
 class SentAgain(BaseModel):
-    """What came when a recorded request was sent again."""
+    """The replies to a recorded request that was sent again."""
 
     connection: int | None = Field(description="The number of the connection, which is closed now; null if unknown.")
     replies: list[Frame] = Field(description="All that came, with the reply to the handshake.")
     ended: str = Field(description="Why there is no reply to the request; empty if there is one.")
 
 
-class WriterName(BaseModel):
+class WriterName(RequestBody):
     """A writer's name. Its writer ids are uuid5 of the name and the segment."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Name
 
@@ -335,10 +335,8 @@ class FaultRules(BaseModel):
     rules: list[FaultRule]
 
 
-class RoundTripTime(BaseModel):
+class RoundTripTime(RequestBody):
     """The minimum delay of every reply."""
-
-    model_config = ConfigDict(extra="forbid")
 
     round_trip_ms: RoundTrip = Field(description="One number, or an object from store numbers to numbers.")
 
@@ -402,10 +400,8 @@ class Released(BaseModel):
     released: int
 
 
-class NewRecording(BaseModel):
+class NewRecording(RequestBody):
     """A recording to start."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, AfterValidator(plain_name)] = Field(
         default="",

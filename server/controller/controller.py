@@ -96,7 +96,7 @@ class Controller:
 
     @property
     def segments(self) -> SegmentAdmin:
-        """What it asks of segment stores."""
+        """Its requests to segment stores."""
         return self._core.segments
 
     def image(self) -> bytes:

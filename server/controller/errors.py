@@ -118,7 +118,7 @@ class EmptyName(InvalidArgument):
 
 
 class Malformed(InvalidArgument):
-    """The message is invalid, whatever the state; refused before the state is read."""
+    """The message is invalid in any state; refused before the state is read."""
 
 
 class InvalidStreamCut(ControllerError):

@@ -1,4 +1,4 @@
-"""What the controller asks of segment stores, as wire commands over one `ask`.
+"""The controller's requests to segment stores, as wire commands over one `ask`.
 
 Every call is idempotent, as the controller may ask again after a failure: creating what exists, sealing what is sealed
 and deleting what is gone succeed. A call that fails raises `SegmentStoreFailed`, and the caller's state stays as it
@@ -226,7 +226,7 @@ class SegmentAdmin(ABC):
         await self._done(segment, "delete", request)
 
     async def update_table(self, segment: str, entries: Mapping[bytes, bytes]) -> None:
-        """Write entries of a table segment, by key, whatever their versions; all or none."""
+        """Write entries of a table segment, by key and regardless of versions; all or none."""
         made = TableEntries(tuple(TableEntry(TableKey(key), TableValue(value)) for key, value in entries.items()))
         await self._done(segment, "write entries to", UpdateTableEntries(0, segment, "", made))
 
@@ -259,7 +259,7 @@ class SegmentAdmin(ABC):
         return None if value == NULL_VALUE else value
 
     async def loads(self, segments: Sequence[str]) -> Mapping[str, Load]:
-        """What was ever written to each; segments that are not there are left out."""
+        """The bytes ever written to each; missing segments are left out."""
         loads: dict[str, Load] = {}
         for segment in segments:
             try:

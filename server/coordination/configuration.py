@@ -63,11 +63,11 @@ class Configuration:
     `session` is None while there is none; `published` counts how often the nodes were found or made up to date.
     """
 
-    def __init__(self, coordinator: Coordinator, *, random: Random | None = None) -> None:
+    def __init__(self, coordinator: Coordinator) -> None:
         self.session: CoordinationSession | None = None
         self.published = 0
         self._coordinator = coordinator
-        self._random = random or Random()
+        self._random = Random()
         self._cache: dict[str, Node | list[str] | None] = {}
         self._generation = 0
         self._source: Callable[[], Configured | None] = _nothing

@@ -40,7 +40,7 @@ class InProcessCoordinator:
         self._child_watches: defaultdict[str, list[_Watch]] = defaultdict(list)
         self._next_id = 1
         self._paused = False
-        self._unaware: list[InProcessSession] = []
+        self._unnotified: list[InProcessSession] = []
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class InProcessCoordinator:
                 session.silence(restart=True)
             else:
                 session.reached()
-        unaware, self._unaware = self._unaware, []
+        unaware, self._unnotified = self._unnotified, []
         for session in unaware:  # expired by a call meanwhile
             session.reached()
 
@@ -87,7 +87,7 @@ class InProcessCoordinator:
         else:
             session.silence()
             if self._paused:
-                self._unaware.append(session)
+                self._unnotified.append(session)
 
     def close(self) -> None:
         for session_id in tuple(self.sessions):
@@ -174,7 +174,7 @@ class InProcessCoordinator:
 class InProcessSession(CoordinationSession):
     """A session with an `InProcessCoordinator`, as seen by its holder (`CoordinationSession`).
 
-    cut: it is disconnected from the service. expired: the service has ended it, which its state says later.
+    cut: it is disconnected from the service. expired: the service has ended it, which its state shows later.
     """
 
     def __init__(self, service: InProcessCoordinator, session_id: int) -> None:
@@ -249,7 +249,7 @@ class InProcessSession(CoordinationSession):
         timeout_s = self._service.session_timeout_ms / 1000
         self._timers = [
             loop.call_later(timeout_s * _SUSPENDED_AFTER, self._become, SessionState.SUSPENDED),
-            loop.call_later(timeout_s, self._time_is_up),
+            loop.call_later(timeout_s, self._expire),
         ]
 
     def reached(self) -> None:
@@ -275,7 +275,7 @@ class InProcessSession(CoordinationSession):
         else:
             self._unfired.append(watch)
 
-    def _time_is_up(self) -> None:
+    def _expire(self) -> None:
         if not self._service.paused and self._service.sessions.get(self.session_id) is self:
             self._service.expire(self.session_id)
 
@@ -299,4 +299,4 @@ class InProcessSession(CoordinationSession):
 
 
 _Watch = tuple[InProcessSession, Watch]
-"""A session that waits for a change, and the function that tells it."""
+"""A session that waits for a change, and the function that notifies it."""

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 CONTAINERS: Final = "/segstore/containers"
 
-_MENDED_S: Final = 2.0
+_REPAIR_LOOK_S: Final = 2.0
 """Interval between checks of a refused container."""
 
 
@@ -120,7 +120,7 @@ class ContainerOwnership:
         self._had: set[int] = set()  # containers owned when the last session ended
         self._leaving: set[int] = set()
         self._waiting: list[asyncio.Future[None]] = []
-        self._pokes: dict[int, asyncio.Event] = {}
+        self._wake_ups: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
         self._reports = LoadReports(name, hosted.load, settings, self._random, self._rebalance)
         self._others = asyncio.Event()
@@ -231,7 +231,7 @@ class ContainerOwnership:
                 )
             else:
                 log.info("store %s: the coordination service answers again", self.name)
-                for poke in self._pokes.values():
+                for poke in self._wake_ups.values():
                     poke.set()
             self._notify()
 
@@ -263,7 +263,7 @@ class ContainerOwnership:
             for task in (over, *tasks):
                 task.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
-            self._pokes.clear()
+            self._wake_ups.clear()
 
     # --- one container ----------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class ContainerOwnership:
         """Reads the container's node, acts, waits; ends with the session."""
 
         def look(changed: asyncio.Event) -> Coroutine[Any, Any, bool]:
-            self._pokes[container_id] = changed
+            self._wake_ups[container_id] = changed
             return self._look(session, container_id, changed)
 
         await follow(look, f"store {self.name}: container {container_id}", self._random)
@@ -284,30 +284,13 @@ class ContainerOwnership:
             self._stop_serving(container_id)
             if container_id in self.refused and await self._storage.refused(container_id):
                 with suppress(TimeoutError):  # it may have been repaired
-                    async with asyncio.timeout(_MENDED_S):
+                    async with asyncio.timeout(_REPAIR_LOOK_S):
                         await changed.wait()
                 return False
             await self._take(session, container_id, changed)
             return False
         if node.owner == session.session_id:
-            self._ours.add(container_id)
-            if container_id in self._leaving:
-                self._ours.discard(container_id)
-                self._leaving.discard(container_id)
-                self._preferred -= {container_id}
-                self._unload(container_id)
-                await self._delete(session, path, node.version)
-                await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # other stores come first
-                return False
-            try:
-                await self._serve(session, container_id)
-            except ContainerRefused as error:
-                self._refuse(container_id, str(error))
-                self._ours.discard(container_id)
-                await self._delete(session, path, node.version)
-                return False
-            self.refused.pop(container_id, None)
-            return container_id not in self._leaving  # it may have been given up meanwhile
+            return await self._look_at_own(session, container_id, node.version)
         if node.data == self.name.encode():
             if container_id in self._ours or (container_id, node.owner) in self._replaced:
                 raise SameName(self.name, path)  # that session is alive: it has just created a node
@@ -330,6 +313,28 @@ class ContainerOwnership:
         if container_id in self.refused and not await self._storage.refused(container_id):
             del self.refused[container_id]  # otherwise the other store may only be trying to open it
         return True
+
+    async def _look_at_own(self, session: CoordinationSession, container_id: int, version: int) -> bool:
+        """Serves a container whose node is of this session, or gives it up; returns as `_look`."""
+        path = container_path(container_id)
+        self._ours.add(container_id)
+        if container_id in self._leaving:
+            self._ours.discard(container_id)
+            self._leaving.discard(container_id)
+            self._preferred -= {container_id}
+            self._unload(container_id)
+            await self._delete(session, path, version)
+            await asyncio.sleep(self._settings.takeover_delay_ms / 1000)  # other stores come first
+            return False
+        try:
+            await self._serve(session, container_id)
+        except ContainerRefused as error:
+            self._refuse(container_id, str(error))
+            self._ours.discard(container_id)
+            await self._delete(session, path, version)
+            return False
+        self.refused.pop(container_id, None)
+        return container_id not in self._leaving  # it may have been given up meanwhile
 
     def _refuse(self, container_id: int, why: str) -> None:
         if self.refused.get(container_id) != why:
@@ -432,7 +437,7 @@ class ContainerOwnership:
 
     def _read_again(self, container_id: int) -> None:
         """Has the container's node read again, if there is a session."""
-        if (poke := self._pokes.get(container_id)) is not None:
+        if (poke := self._wake_ups.get(container_id)) is not None:
             poke.set()
 
     def _stop_serving(self, container_id: int) -> None:

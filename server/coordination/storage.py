@@ -16,7 +16,7 @@ Opened = tuple[int, Container | None]
 
 
 class ContainerRefused(Exception):
-    """A container's data cannot be served; the text says in one sentence what is wrong, where, and what to do."""
+    """A container's data cannot be served; the text is one sentence: what is wrong, where, and what to do."""
 
     def __init__(self, container_id: int, why: str) -> None:
         super().__init__(f"container {container_id} cannot be opened: {why}")

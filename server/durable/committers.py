@@ -1,6 +1,6 @@
 """Reply gate for a store whose containers have a journal each.
 
-The operations executed in one loop iteration form a round, whatever journals they go to. A round is durable when all
+The operations executed in one loop iteration form a round, over all journals. A round is durable when all
 its batches and all earlier rounds are. So replies are sent in order, as with one journal, and no peer sees anything
 that a crash could undo.
 

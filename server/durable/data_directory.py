@@ -15,7 +15,7 @@ written after a commit and before its acknowledgement, without waiting for the d
 survives the process, and after a power loss may be older than the journal. A process writes only to files that it
 created, including `committed`, so files with hard links elsewhere are not changed.
 
-Refused, in one sentence that says what and where, without any change: a directory of another process, another format,
+Refused with one sentence and without any change: a directory of another process, another format,
 another cluster, or other containers; one with other files in it, or with anything that is neither a regular file nor a
 folder; one that is corrupt or cannot be used.
 """

@@ -280,7 +280,7 @@ class Durability:
                         log.warning("%s waits for a file descriptor: %s", self.directory.path, error)
                     self._tidy_at_s = min(tidy_at_s, self._tidy_at_s)  # a snapshot that was due still is
                     retry_s = _RETRY_S
-            except JournalFailed:  # said already
+            except JournalFailed:  # reported already
                 return
             except Exception as error:  # a silent failure would let the journals grow without bound
                 log.exception("unexpected error in a snapshot of %s", self.directory.path)
@@ -322,15 +322,8 @@ class Durability:
         self._tidy_at_s = inf
         asked = tuple(self._asked)
         containers = tuple(self._containers.values())
-        rewritten = snapshot.sparse(containers) if self._movable else set()
         up_to_bytes = committer.batch_bytes
-        captured = []
-        for container in containers:
-            captured.append(snapshot.capture(container, committer.hand_over(), rewritten))
-            await asyncio.sleep(0)
-        controller = None
-        if self.controller_state is not None:
-            controller = committer.hand_over(), self.controller_state()
+        captured, controller = await self._capture(containers)
         try:
             file, saved = await self._in_thread(self._save, journals, captured, controller)
         except DataDamaged as error:
@@ -354,15 +347,11 @@ class Durability:
         )
         journals.ended = [each for each in journals.ended if each not in done]
         snapshot.install(captured, saved)
-        live = snapshot.live_files(containers)
-        dead = {number for number in self._chunks if number not in saved.files and number not in live}
-        for number in dead:
-            self.cache.forget(number, self._chunks[number].info.length)
-        self._chunks = {number: each for number, each in {**self._chunks, **saved.files}.items() if number not in dead}
+        unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
         self.snapshots += 1
         names = [name for each in manifest.journals if each.number in gone for name in each.names]
-        names += [chunk_files.file_name(number) for number in dead]
+        names += [chunk_files.file_name(number) for number in unreferenced]
         if manifest.snapshot is not None:
             names.append(snapshot_name(manifest.snapshot.number))
         await self._in_thread(journals.remove, names)
@@ -373,6 +362,28 @@ class Durability:
             if not future.done():
                 future.set_result(None)
         log.debug("snapshot %d of %s in %.2f s", file.number, directory.path, spent)
+
+    async def _capture(
+        self, containers: Iterable[Container]
+    ) -> tuple[list[snapshot.Captured], tuple[int, bytes] | None]:
+        """Captures the containers, one a loop iteration, and the controller's state with the number of its batch."""
+        rewritten = snapshot.sparse(containers) if self._movable else set()
+        captured = []
+        for container in containers:
+            captured.append(snapshot.capture(container, self.committer.hand_over(), rewritten))
+            await asyncio.sleep(0)
+        if self.controller_state is None:
+            return captured, None
+        return captured, (self.committer.hand_over(), self.controller_state())
+
+    def _forget_unreferenced(self, containers: Iterable[Container], saved: snapshot.Saved) -> set[int]:
+        """Drops the chunk files that no segment uses any more; returns their numbers."""
+        live = snapshot.live_files(containers)
+        dead = {number for number in self._chunks if number not in saved.files and number not in live}
+        for number in dead:
+            self.cache.forget(number, self._chunks[number].info.length)
+        self._chunks = {number: each for number, each in {**self._chunks, **saved.files}.items() if number not in dead}
+        return dead
 
     def _save(
         self, journals: Journals, captured: list[snapshot.Captured], controller: tuple[int, bytes] | None

@@ -16,7 +16,7 @@ Three failures are covered. 1. The process is killed: what it wrote is in the pa
 torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write touches a
 page with earlier groups. So an invalid group ends the journal if it was never acknowledged, which the caller decides
 by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a valid one
-was on disk once, so it is corruption whatever was acknowledged.
+was on disk once, so it is corruption, acknowledged or not.
 
 Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
 """

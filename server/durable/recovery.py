@@ -259,26 +259,36 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
             directory.check_owner(*owner)
         except DirectoryForeign as error:
             faults.append(str(error))
-    files = segments = 0
+    files, segments = _verify_snapshot(directory, faults)
+    batch = _verify_journals(directory, faults)
+    return Verified(faults, files + len(directory.manifest.journals), segments, batch)
+
+
+def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:
+    """Adds the faults of the snapshot and its chunk files; returns the numbers of files and segments."""
     found = directory.manifest.snapshot
-    if found is not None:
-        files += 1
-        chunks: dict[int, ChunkFile] = {}
+    if found is None:
+        return 0, 0
+    segments = 0
+    chunks: dict[int, ChunkFile] = {}
+    try:
+        images, _, chunks = read_snapshot(directory, BlockCache(0))
+        segments = sum(len(image.segments) for image in images)
+    except (OSError, ValueError) as error:
+        faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
+    for each in chunks.values():
         try:
-            images, _, chunks = read_snapshot(directory, BlockCache(0))
-            segments = sum(len(image.segments) for image in images)
-        except (OSError, ValueError) as error:
-            faults.append(f"{directory.path / snapshot_name(found.number)} is damaged: {error}")
-        for each in chunks.values():
-            files += 1
-            try:
-                chunk_files.check(each)
-            except DataDamaged as error:
-                faults.append(str(error).partition("; ")[0])
+            chunk_files.check(each)
+        except DataDamaged as error:
+            faults.append(str(error).partition("; ")[0])
+    return 1 + len(chunks), segments
+
+
+def _verify_journals(directory: DataDirectory, faults: list[str]) -> int:
+    """Adds the faults of the journals; returns the number of the last batch that can be read."""
     batch, end = directory.manifest.batch, None
     stray: list[JournalReader] = []
     for entry in directory.manifest.journals:
-        files += 1
         fault = ""
         with TemporaryDirectory(prefix="segstore-verify-") as folder:
             reader, before = reader_of(directory, entry, Path(folder)), batch
@@ -304,4 +314,4 @@ def _verify(directory: DataDirectory, owner: tuple[str, int, tuple[int, ...]] | 
     ]
     if lacking is not None:
         faults.append(f"{lacking[0]} is damaged: {lacking[1]}")
-    return Verified(faults, files, segments, batch)
+    return batch

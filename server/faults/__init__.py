@@ -1,4 +1,4 @@
-"""Fault rules: what they say, how they are decided, and the lane that applies them to a connection."""
+"""Fault rules: their models, the decisions, and the lane that applies them to a connection."""
 
 from segstore.server.faults.decisions import Decision, Plan, Wait
 from segstore.server.faults.faults import Faults, NoFaults, WithFaults, fault_decorator

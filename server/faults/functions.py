@@ -138,7 +138,7 @@ class FaultRequest:
 
     @property
     def decided(self) -> Action | None:
-        """What is done in place of the execution; None for the execution."""
+        """The action that replaces the execution; None if the request is executed."""
         return self._action
 
     def frames(self, raw: bytes) -> bytes:

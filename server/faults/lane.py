@@ -167,7 +167,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many requests are pending that some should be answered before more are executed."""
+        """Whether the limit of pending requests is reached: some should be answered before more are executed."""
         return self._pending.is_full
 
     @property
@@ -183,7 +183,7 @@ class Lane:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def appends_passed(self, count: int) -> None:
-        """So many appends are executed and answered; only while `passes_appends`."""
+        """Counts appends as executed and answered; only while `passes_appends`."""
         self._faults.next_request(count)
 
     def pass_appends(self, segment: str, writer_id: UUID, appends: list[tuple[int, int]]) -> None:
@@ -272,7 +272,7 @@ class Lane:
         self._on_effects([] if self.is_deaf else self._act(request))
 
     def _act(self, request: Execute) -> list[Effect]:
-        """Does what the plan says in place of the execution of a request, or has it executed."""
+        """Executes a request, or applies the action of its plan in place of that."""
         item, seen, plan = request.item, request.seen, request.plan
         action = plan.action
         if type(item) is Append and self._refused and not _replaces_request(action):
@@ -311,7 +311,7 @@ class Lane:
         return self._leave(effects)
 
     def _answer_instead(self, effects: list[Effect], *, all_of_them: bool = False) -> None:
-        """Queues the replies in place of the store's whose turn has come."""
+        """Queues the rules' own replies, once all earlier requests are answered."""
         instead = self._instead
         while instead and (all_of_them or self._pending.all_answered(instead[0][0])):
             _, frame, seen, plan, ask_rules = instead.popleft()
@@ -442,7 +442,7 @@ class Lane:
     def _deliver(
         self, frames: list[bytes], seen: Sequence[Seen], plan: Plan, effects: list[Effect], *, ask_rules: bool
     ) -> None:
-        """Queues the reply to requests as is planned for them, and as the rules on replies say."""
+        """Queues the reply to requests as planned for them, after applying the rules on replies."""
         action = plan.action
         if isinstance(action, Close):
             self._close(frames, plan, action, plan.after, effects)
@@ -557,7 +557,7 @@ def _replaces_request(action: Action | None) -> bool:
 
 
 def _decided(request: Execute, handle: FaultRequest) -> Execute:
-    """A request as a function has decided about it."""
+    """A request with the decision of a function applied."""
     plan = Plan(request.plan.rule, handle.decided, _NO_WAIT, request.plan.after)
     return Execute(request.seen, plan, handle.command, handle.frames(request.raw))
 

@@ -60,7 +60,7 @@ def line_of(seen: Seen) -> str:
 
 
 def outcome_of(seen: Seen) -> str:
-    """What became of a request: its reply and the time to it, or how far it came; then the rules that fired."""
+    """The outcome of a request: its reply and latency, or the last stage reached; then the rules that fired."""
     if seen.reply is None:
         outcome = "applied, no reply" if seen.applied_s is not None else "no reply"
     elif seen.latency_ns is None:
@@ -75,7 +75,7 @@ def near_misses(
 ) -> Iterator[str]:
     """The requests nearest to a filter, with the parts that do not hold: at most three lines, the latest first.
 
-    seen: the latest first. missing: said of a request that matches. store: of a rule that is about one store.
+    seen: the latest first. missing: the text for a request that matches. store: of a rule that is about one store.
     """
     parts, about_calls = (() if match is None else match.parts), match is not None and match.about_calls
     wanted = 1 if len(parts) > 1 else 0

@@ -29,7 +29,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
 
-_SEEN_BYTES: Final = 700
+_REQUEST_BYTES: Final = 700
 _APPEND_FRAMES_BYTES: Final = 24 + 52
 """Size of an AppendBlock and its end, without the events."""
 
@@ -278,8 +278,8 @@ class Observer(Observed):
     """
 
     def __init__(self, max_bytes: int = 16 * 1024 * 1024) -> None:
-        if max_bytes < _SEEN_BYTES:
-            raise ValueError(f"max_bytes must be at least {_SEEN_BYTES}, not {max_bytes}")
+        if max_bytes < _REQUEST_BYTES:
+            raise ValueError(f"max_bytes must be at least {_REQUEST_BYTES}, not {max_bytes}")
         self.observer = self
         self.max_bytes = max_bytes
         self.forgotten = 0
@@ -353,7 +353,7 @@ class Observer(Observed):
 def _cost(seen: Seen) -> int:
     """Approximate memory of a request, in bytes."""
     call = 0 if seen.call is None else 4 * len(seen.call.message)
-    return _SEEN_BYTES + 4 * sum(map(len, seen.segments)) + call
+    return _REQUEST_BYTES + 4 * sum(map(len, seen.segments)) + call
 
 
 def _when(seen: Seen, stage: Stage) -> float:

@@ -97,7 +97,7 @@ class PendingRequests:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many are pending, reads apart, that no more should be executed before some are answered."""
+        """Whether the limit of pending requests, without reads, is reached: no more should be executed for now."""
         return self._prompt_count >= _MANY
 
     def answered_by(self, reply: Command) -> list[Asked]:

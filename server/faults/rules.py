@@ -89,7 +89,7 @@ class Error(_Action):
         return f"error {reply_class(self.error).type_name}"
 
     @model_validator(mode="after")
-    def _can_be_made(self) -> Error:
+    def _check_fields(self) -> Error:
         try:
             self.reply(request_id=0, segment="", writer_id=None, number=-1, message="")
         except WireError as error:
@@ -186,7 +186,7 @@ class Close(_Action):
         return f"close {self.close}" + (f" {self.reply_bytes} bytes" if self.reply_bytes else "")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Close:
+    def _check_consistency(self) -> Close:
         if self.reply_bytes and self.close == "before":
             raise ValueError("reply_bytes goes with `close: after`: there is no reply before")
         return self
@@ -228,7 +228,7 @@ class Answer(_Action):
     at: At = "after"
 
     @model_validator(mode="after")
-    def _can_be_made(self) -> Answer:
+    def _check_fields(self) -> Answer:
         from segstore.wire.controller_api import METHODS  # imports protobuf, which only these rules need
 
         problem = ""
@@ -407,12 +407,12 @@ class Rule(BaseModel):
 
     @field_validator("do", "nth", mode="before")
     @classmethod
-    def _one_is_several(cls, given: Any) -> Any:
+    def _as_sequence(cls, given: Any) -> Any:
         return given if isinstance(given, (list, tuple)) else (given,)
 
     @field_validator("match")
     @classmethod
-    def _parses(cls, given: str) -> str:
+    def _check_filter(cls, given: str) -> str:
         try:
             if given.strip():
                 parse_filter(given)
@@ -421,7 +421,7 @@ class Rule(BaseModel):
         return given
 
     @model_validator(mode="after")
-    def _functions_take_requests(self) -> Rule:
+    def _check_functions(self) -> Rule:
         if self.on == "reply" and any(isinstance(each, Call) for each in self.do):
             raise ValueError("a function takes requests: on: request")
         return self
@@ -471,7 +471,7 @@ class FaultSettings(BaseModel):
 
     @field_validator("rules")
     @classmethod
-    def _consistent(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    def _check_consistency(cls, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
         check_size(len(given), sum(each.terms for each in given))
         names = Counter(each.name for each in given if each.name)
         twice = next((name for name, count in names.items() if count > 1), None)
@@ -481,6 +481,6 @@ class FaultSettings(BaseModel):
 
     @field_validator("toxics")
     @classmethod
-    def _have_names_of_their_own(cls, given: tuple[Toxic, ...]) -> tuple[Toxic, ...]:
+    def _check_unique_names(cls, given: tuple[Toxic, ...]) -> tuple[Toxic, ...]:
         check_names(given)
         return given

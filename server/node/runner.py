@@ -103,7 +103,7 @@ class SegmentStoreServer:
         except BaseException:
             await self.stop(drain_s=0)
             raise
-        self._housekeeping = asyncio.create_task(self._keep_house(), name="segstore housekeeping")
+        self._housekeeping = asyncio.create_task(self._run_housekeeping(), name="segstore housekeeping")
 
     async def _listen(self, port: int, *, admin: bool) -> Endpoint:
         host, limits, files = self.settings.host, self.settings.limits, self.settings.tls
@@ -127,7 +127,7 @@ class SegmentStoreServer:
         self._listening.append(listening)
         return Endpoint(*listening.address)
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         """Writes index entries of idle segments, and deletes transient segments that are no longer used."""
         clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
         clean_at = time.monotonic() + clean_every_s

@@ -115,7 +115,7 @@ class Replay:
         self.steps = read_script(records, self.left_out)
         self.ids = Ids()
         self._batches = Batches(self.steps)
-        self._greeted = {step.connection for step in self.steps if isinstance(step.item, Hello)}
+        self._with_hello = {step.connection for step in self.steps if isinstance(step.item, Hello)}
         self._connections: deque[deque[Step]] = deque()
         self._by_key: dict[Any, list[Step]] = {}  # unused steps, and repeatable ones
         self._by_type: dict[str, list[Step]] = {}
@@ -141,7 +141,7 @@ class Replay:
         """
         if not isinstance(item, Hello):
             return None
-        lacking = not self._greeted or (expected and expected[0].connection not in self._greeted)
+        lacking = not self._with_hello or (expected and expected[0].connection not in self._with_hello)
         return ScriptedReply(encode(HELLO), 0) if lacking else None
 
     def answer(self, item: Command | Append, expected: deque[Step]) -> Answer | None:

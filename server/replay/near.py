@@ -129,7 +129,7 @@ def _common(mine: Any, its: Any, most: int = _MOST_ALIKE) -> int:
 
 
 def _events(item: Append) -> dict[int, bytes]:
-    """The events of an append by number; none if its data is not as many events as it says."""
+    """The events of an append by number; none if its data is not the declared number of events."""
     data, found, at = bytes(item.data), [], 0
     while at < len(data):
         kind, length = (int.from_bytes(data[at + add : at + add + 4], "big", signed=True) for add in (0, 4))

@@ -87,7 +87,7 @@ def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
 class OfClients:
     """Whether a record is one of clients, for the records of a trace in order.
 
-    Those of connections whose opening record says that they are a controller's are not.
+    Those of connections whose opening record marks them as a controller's are not.
     """
 
     def __init__(self) -> None:

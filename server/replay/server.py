@@ -70,7 +70,7 @@ _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
 """Estimated overhead of a problem, in addition to its frames."""
 _MOST_WITH_NEAR: Final = 100
-"""The first problems tell the nearest requests of the trace; comparing takes time."""
+"""The first problems list the nearest requests of the trace; comparing takes time."""
 _LONGEST_MESSAGE: Final = 1_000
 _MOST_HELD_BYTES: Final = 512 * 1024 * 1024
 """Maximum size of incomplete frames and open blocks of all clients together."""
@@ -435,19 +435,19 @@ class _Conversation(asyncio.Protocol):
             return
         if isinstance(item, SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
-        if self._greet(item):
+        if self._answer_hello(item):
             return
         if self._expected is None:
             # Not earlier: a connection without requests is not in the script.
             self._expected = server.replay.connection()
-            if self._greet(item):
+            if self._answer_hello(item):
                 return
         found = server.replay.answer(item, self._expected)
         if found is not None:
             if isinstance(item, SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
             self._tell(item, f"answered as request {found.step.number} of the trace")
-            self._say(found.replies, found.closes)
+            self._send_replies(found.replies, found.closes)
             return
         unanswered = self._problem(item)
         server.add(unanswered)
@@ -479,12 +479,12 @@ class _Conversation(asyncio.Protocol):
                 segment = next(iter(segments_of(item)), "")
                 self._write(encode(NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
 
-    def _greet(self, item: Command | Append) -> bool:
+    def _answer_hello(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
         greeting = self._server.replay.greeting(item, self._expected) if self._server.missing != "pass" else None
         if greeting is not None:
             self._tell(item, "answered without the trace")
-            self._say((greeting,), closes=False)
+            self._send_replies((greeting,), closes=False)
         return greeting is not None
 
     def _problem(self, item: Command | Append) -> Problem:
@@ -495,7 +495,7 @@ class _Conversation(asyncio.Protocol):
             near = tuple(each for each in near if not each.fields)  # the differences from the expected one are shown
         return problem(self.number, item, step, replay.ids.names, strict=replay.mode == "strict", near=near)
 
-    def _say(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
+    def _send_replies(self, replies: Iterable[ScriptedReply], closes: bool) -> None:
         pace = self._server.pace
         loop = asyncio.get_running_loop()
         for reply in replies:

@@ -1,6 +1,7 @@
 """The web application of the REST API: routes, health, and responses without bodies for what is refused.
 
-A path may end in a slash, as in the reference. A refused request has no body; its header `segstore-error` says why.
+A path may end in a slash, as in the reference. The answer to a refused request has no body, and the
+reason in the header `segstore-error`.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answering(NamedTuple):
-    """What answers requests. ask: (request, credentials, peer) → answer. health: returns the status of each part.
-    authority: checks who may see the details of health.
+    """The functions that answer requests. ask: (request, credentials, peer) → answer. health: returns the status of
+    each part. authority: checks access to the details of health.
     """
 
     ask: Callable[[Asked, str | None, str], Awaitable[Answer]]

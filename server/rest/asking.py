@@ -1,6 +1,6 @@
 """Requests of the REST API and their answers, apart from HTTP, so that a process can forward them to another.
 
-Refused requests have the reference's status and, as there, no body; `why` says what was wrong.
+Refused requests have the reference's status and, as there, no body; `why` is the reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Answer(msgspec.Struct):
 
 
 class Refused(Exception):
-    """A request that is refused whatever the controller's state. Attributes: status, why."""
+    """A request that is refused in any state of the controller. Attributes: status, why."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)

@@ -2,7 +2,7 @@
 
 Pravega's controller uses connections of its own; here it calls the stores. So that a recording holds all requests of
 its store and can be replayed to another, these calls are recorded as the requests and replies of one connection per
-store, whose opening record says `"role": "controller"`.
+store, whose opening record has `"role": "controller"`.
 
 Invariants: a query or a failed request changes nothing and is not recorded; without a recorder everything is just
 forwarded. Deliberate difference: such requests carry no delegation token.

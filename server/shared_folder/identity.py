@@ -138,7 +138,7 @@ def read_identity(path: Path) -> SharedFolder | None:
             raise DirectoryForeign(
                 path, f"{path} is that of one process; start it without --zookeeper, or choose another one"
             ) from None
-        others = sorted(each.name for each in path.iterdir() if not _is_begun(each))
+        others = sorted(each.name for each in path.iterdir() if not _is_remnant(each))
         if not others:
             return None
         if file.exists():  # created meanwhile
@@ -160,7 +160,7 @@ def read_identity(path: Path) -> SharedFolder | None:
     return SharedFolder(path, found.cluster, found.containers)
 
 
-def _is_begun(path: Path) -> bool:
+def _is_remnant(path: Path) -> bool:
     """Whether a path is a remnant of an interrupted `_make`."""
     if path.name in _FOLDERS:
         return path.is_dir() and all(each.is_dir() for each in path.rglob("*"))

@@ -49,7 +49,6 @@ class Candidate:
         on_change: Callable[[], None],
         *,
         stale_node: str,
-        random: Random | None = None,
     ) -> None:
         """name: of the store. where: how others find this process. on_change: called when the leader is another.
         stale_node: as in `OwnershipSettings`.
@@ -61,14 +60,14 @@ class Candidate:
         self._lead = lead
         self._resign = resign
         self._replace = stale_node == "replace"
-        self._random = random or Random()
-        self._poke = asyncio.Event()
+        self._random = Random()
+        self._wake_up = asyncio.Event()
         self._lost = False
 
     def lost(self) -> None:
         """Reports that another process has taken over: this one resigns and reads the node."""
         self._lost = True
-        self._poke.set()
+        self._wake_up.set()
 
     async def run(self, session: CoordinationSession) -> None:
         """Takes part in the election until the session ends. Raises the errors of `lead`, except retryable ones."""
@@ -85,7 +84,7 @@ class Candidate:
 
     async def _look(self, session: CoordinationSession, changed: asyncio.Event) -> bool:
         """Acts on the node's current state; returns False if it must be read again at once."""
-        self._poke = changed
+        self._wake_up = changed
         if self._lost:
             await self._stop()
         node = await session.get(CONTROLLER, changed.set)
@@ -132,10 +131,10 @@ class Candidate:
 class Present:
     """The running processes: each has a node named by its controller's address. all: these addresses, in order."""
 
-    def __init__(self, where: Endpoint, random: Random | None = None) -> None:
+    def __init__(self, where: Endpoint) -> None:
         self.all: list[Endpoint] = [where]
         self._where = where
-        self._random = random or Random()
+        self._random = Random()
 
     async def run(self, session: CoordinationSession) -> None:
         """Registers this process and watches the others, until the session ends."""

@@ -23,9 +23,9 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 class Owners:
-    def __init__(self, containers: int, random: Random | None = None) -> None:
+    def __init__(self, containers: int) -> None:
         self._count = containers
-        self._random = random or Random()
+        self._random = Random()
         self._names: dict[int, str] = {}
         self._locations: dict[str, Endpoint] = {}
 

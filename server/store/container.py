@@ -191,7 +191,7 @@ class Container(ContainerState):
     def read(self, name: str, offset: int, max_length: int, *, woken: bool = False) -> ReadResult | None:
         """At most ``max_length`` bytes from ``offset``; None: there are none yet, ``wait`` for them.
 
-        ``woken``: the read waited and was woken for data, so it reached the tail, as the answer must say.
+        ``woken``: the read waited and was woken for data, so it reached the tail, which the answer must report.
         Raises ``NoSuchSegment``; ``SegmentTruncated`` below the start; ``Unmapped`` for a negative offset, or
         ``IllegalArgument`` if this is the first request that works on it; ``Unmapped`` beyond the end of a sealed one.
         """
@@ -273,7 +273,7 @@ class Container(ContainerState):
         segment.mapped = True
         if segment.sealed:
             raise SegmentSealed(name)
-        self._commit(op.AttributesUpdated(name, self._decide(segment, tuple(updates), now_ms), now_ms))
+        self._commit(op.AttributesUpdated(name, self._decide(segment, tuple(updates)), now_ms))
 
     def setup_append(self, name: str, writer_id: UUID, *, now_ms: int) -> int:
         """The number of the writer's last event, -2^63 if it never wrote. Works on sealed segments too.
@@ -378,7 +378,7 @@ class Container(ContainerState):
         if target.sealed:
             raise SegmentSealed(target_name)
         counted = (*updates, AttributeUpdate(EVENT_COUNT, UpdateType.ACCUMULATE, events))
-        values = self._decide(target, counted, now_ms)
+        values = self._decide(target, counted)
         home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
             self._note_for_index(target, now_ms)
@@ -505,9 +505,7 @@ class Container(ContainerState):
                 self._commit(op.Appended(name, compaction.data, 0, now_ms))
             self._commit(op.Truncated(name, compaction.offset))
 
-    def _decide(
-        self, segment: Segment, updates: tuple[AttributeUpdate, ...], now_ms: int
-    ) -> tuple[tuple[UUID, int], ...]:
+    def _decide(self, segment: Segment, updates: tuple[AttributeUpdate, ...]) -> tuple[tuple[UUID, int], ...]:
         """The values after the updates. A value that was never looked up is recorded as absent, and checked again."""
         attribute_ids = [update.attribute_id for update in updates]
         self._check_attribute_count(segment, *attribute_ids)

@@ -59,7 +59,7 @@ class Gate(IntFlag):
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):
-    """What GetStreamSegmentInfo answers; such a segment exists and is not deleted."""
+    """The answer to GetStreamSegmentInfo; such a segment exists and is not deleted."""
 
     segment: str
     sealed: bool

@@ -1,4 +1,4 @@
-"""What a container holds, and what each operation does to it.
+"""The state of a container, and the effect of each operation on it.
 
 ``ContainerState`` knows no conditions: it applies operations unchecked. Recovery needs no more, and the live
 container adds only the decisions.

@@ -39,7 +39,7 @@ from segstore.wire.names import container_of, index_name, is_index, is_user_stre
 
 _METADATA_PREFIX = "_system/containers/metadata_"
 IS_INDEX = "segmentName is already an index segment name"
-"""What the reference says where it looks for the index of an index."""
+"""The reference's message where it looks for the index of an index."""
 
 
 class SegmentStore:

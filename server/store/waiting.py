@@ -36,7 +36,7 @@ class WakeReason(Enum):
     """Why a reader was woken, which decides the reply."""
 
     DATA = auto()
-    """Read again, with ``woken=True``: bytes were appended, and the reply says that it reached the tail."""
+    """Read again, with ``woken=True``: bytes were appended, and the reply reports that it reached the tail."""
     SEALED = auto()
     """SegmentIsSealed: no more bytes will be appended."""
     DELETED = auto()
@@ -104,7 +104,7 @@ class TailReaders:
 class Waiters:
     """All readers that wait in one or several containers.
 
-    Waking takes constant time, whatever the number of readers: they are looked up when they are taken.
+    Waking takes constant time for any number of readers: they are looked up when they are taken.
 
     Attributes:
         woken: (tail, reason), in order, for tails with readers to be answered; ``take_woken`` returns the readers.

@@ -222,7 +222,7 @@ class ControllerFront(Handler):
 
 
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
-    """Forwards the messages of a client. If the call ends first, its status says why."""
+    """Forwards the messages of a client. If the call ends first, its status is the reason."""
     try:
         async for message in requests:
             await call.write(message)

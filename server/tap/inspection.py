@@ -153,7 +153,7 @@ class Inspection:
                     self._reply(*piece)
             left, data = left - len(pieces) if frames.has_more else 0, b""
         self._report(side, frames.problem)
-        self._go_through()
+        self._drain_backlog()
         if link.state not in (LinkState.CLOSING, LinkState.CLOSED):
             link.hold(self._requests.held + self._replies.held + sum(map(len, self._block)))
 
@@ -214,7 +214,7 @@ class Inspection:
             self._block.clear()
         self._backlog.append((raw, item))
 
-    def _go_through(self) -> None:
+    def _drain_backlog(self) -> None:
         """Passes queued requests to the lane, in order, until it holds one; then pauses or resumes reading."""
         lane, link = self._lane, self._link
         while self._backlog and not lane.is_blocked and not lane.is_full and not lane.is_deaf:
@@ -267,7 +267,7 @@ class Inspection:
 
     def _wait_ended(self, effects: list[Effect]) -> None:
         self._apply(effects)
-        self._go_through()
+        self._drain_backlog()
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Inspection:
         if rest:
             self._apply(self._lane.forward(rest))
         self._when_drained.append(lambda: link.pass_end(side))
-        self._go_through()
+        self._drain_backlog()
 
     def store_lost(self, exc: Exception | None) -> bool:
         """Handles the loss of the store's socket. Returns whether the link ends now, else after the queued replies."""

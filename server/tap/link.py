@@ -97,7 +97,7 @@ class Door:
 
 
 class Tap(Protocol):
-    """What all links of a tap share; see `TapServer`."""
+    """Objects shared by all links of a tap; see `TapServer`."""
 
     connect_timeout_s: float
     upstream_context: ssl.SSLContext | None

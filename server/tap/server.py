@@ -94,7 +94,7 @@ class TapSettings(BaseModel):
     connect_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.controller is None and self.store is None:
             raise ValueError("a tap needs a controller or a store to forward to")
         if self.ca is not None and not self.tls:

@@ -51,10 +51,10 @@ class Side(asyncio.Protocol):
 
     other: Side
 
-    def __init__(self, link: Owner, direction: Direction, who: str) -> None:
-        """who: names the peer in logs."""
+    def __init__(self, link: Owner, direction: Direction, peer: str) -> None:
+        """peer: how logs name the other end."""
         self._link = link
-        self._who = who
+        self._peer = peer
         self._reasons: set[str] = set()
         self._silent = True
         self._gone = False
@@ -121,7 +121,7 @@ class Side(asyncio.Protocol):
 
     def warn(self, what: str) -> None:
         """Logs what is wrong with the data of this side, which is forwarded all the same."""
-        log.warning("connection from %s: of the %s: %s", self._link.peer, self._who, what)
+        log.warning("connection from %s: of the %s: %s", self._link.peer, self._peer, what)
 
     def forward(self, data: bytes) -> None:
         """Writes data of this side to the other, and records it."""

@@ -33,7 +33,7 @@ class LinkState(Enum):
 
 
 class LinkEvent(Enum):
-    """What happens to it."""
+    """An event in the life of a link."""
 
     CONNECTED = auto()
     """The store is connected."""

@@ -1,4 +1,4 @@
-"""Toxics: what they say. Data only, validated on construction.
+"""The models of toxics. Data only, validated on construction.
 
     Latency(type="latency", stream="downstream", latency=100, jitter=20)
 
@@ -130,7 +130,7 @@ class Slicer(_Directed):
     delay: float = Field(default=0.0, ge=0, le=1000 * _DAY_MS)
 
     @model_validator(mode="after")
-    def _pieces_have_a_size(self) -> Self:
+    def _check_sizes(self) -> Self:
         if self.size_variation >= self.average_size:
             raise ValueError(f"size_variation must be less than average_size, {self.average_size}")
         return self

@@ -126,7 +126,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
         self._near_waits = not (is_new or self._far.is_reading())
         self._near_is_full = self._far_is_full = end.is_full
         self._far_waits = False
-        self._is_closing = self._is_lost = self._has_told = self._has_ended = False
+        self._is_closing = self._is_lost = self._loss_reported = self._has_ended = False
         self._lost_by: Exception | None = None
         self._high = HIGH_BYTES
 
@@ -147,7 +147,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
 
     def break_off(self, how: Mark) -> None:
         """A toxic ends the connection."""
-        if self._has_told:
+        if self._loss_reported:
             return
         if self._is_lost:
             asyncio.get_running_loop().call_soon(self._tell)
@@ -239,9 +239,9 @@ class Relay(asyncio.Transport, asyncio.Protocol):
                 far.abort()
 
     def _tell(self) -> None:
-        """Tells the protocol, once, that the connection is lost."""
-        if not self._has_told:
-            self._has_told = self._is_closing = True
+        """Reports the loss of the connection to the protocol, once."""
+        if not self._loss_reported:
+            self._loss_reported = self._is_closing = True
             self._up.end()
             self._down.end()
             self._near.connection_lost(self._lost_by)
@@ -257,8 +257,8 @@ class Relay(asyncio.Transport, asyncio.Protocol):
                 self._far.resume_reading()
 
     def _has_room(self) -> None:
-        """Tells the protocol if it may write again."""
-        if self._near_is_full and not self._has_told and self._down.pipe.size <= self._high // 4:
+        """Lets the protocol write again once there is room."""
+        if self._near_is_full and not self._loss_reported and self._down.pipe.size <= self._high // 4:
             self._near_is_full = False
             self._near.resume_writing()
 
@@ -303,7 +303,7 @@ class Relay(asyncio.Transport, asyncio.Protocol):
             self._is_filled()
 
     def _is_filled(self) -> None:
-        if self._down.pipe.size > self._high and not self._near_is_full and not self._has_told:
+        if self._down.pipe.size > self._high and not self._near_is_full and not self._loss_reported:
             self._near_is_full = True
             self._near.pause_writing()
 

@@ -1,4 +1,4 @@
-"""What each toxic does to one connection: bytes with their times in, pieces with their times out.
+"""The effect of each toxic on one connection: bytes with their times in, pieces with their times out.
 
 A stage maps one item to any number of items: bytes, or a `Mark`. Invariants: bytes leave in order; times never
 decrease; no clock, no I/O; random numbers come from the generator given. The next item is asked for when the last one
@@ -35,7 +35,7 @@ _SHAPE: Final = 3.0
 
 
 class Mark(Enum):
-    """What travels beside bytes."""
+    """Events that travel among the bytes."""
 
     END = auto()
     """The sender has closed its direction, or the connection."""
@@ -65,7 +65,7 @@ class Stage:
         yield when_s, content
 
     def left(self, size: int) -> None:
-        """So many bytes have left all stages; negative if they came back."""
+        """Counts bytes that have left all stages; negative if they came back."""
 
 
 class _Latency(Stage):

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import Pending
-from segstore.client.connection.in_flight import take_items, tell_stored
+from segstore.client.connection.in_flight import resolve_stored, take_items
 from segstore.client.stream.events import frame_event, split_events
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
 from segstore.pipeline.trace.files import Chunk, Located
@@ -122,7 +122,7 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     appended = [(at, few, kind(each) if type(each) is bytes else each, number) for at, each in enumerate(pieces)]
     both(copy_rows, lambda: (memoryview(bytearray(len(data) + few // 4)), start % 4, list(appended)))
     both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
-    for call, seen in zip((tell_stored, behind(tell_stored)), notified, strict=True):
+    for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
         call(items, lambda problem, seen=seen: seen.append(type(problem)))
     assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]

@@ -32,7 +32,7 @@ _HEADER: Final = Layout(">ii")
 class Append(msgspec.Struct, frozen=True, gc=False):
     """An append of a writer: `event_count` events, serialised in `data`, of which `event_number` is the last.
 
-    `expected_offset` is None for an unconditional append. `segstore.wire.blocks` says how long `data` lives.
+    `expected_offset` is None for an unconditional append. `segstore.wire.blocks` documents how long `data` is valid.
     """
 
     segment: str

@@ -1,4 +1,4 @@
-"""What ``controller.proto`` does not declare about the methods of the controller's API."""
+"""Facts about the methods of the controller's API that ``controller.proto`` does not declare."""
 
 from __future__ import annotations
 

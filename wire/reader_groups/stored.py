@@ -112,7 +112,7 @@ class StoredGroup(GroupState):
         }
 
     def _waiting_for(self, segment: str) -> set[str]:
-        """As in the form of Java, but of the segment's own stream only."""
+        """As in the Java form, but only of the segment's own stream."""
         stream = _stream_of(segment)
         following = self._followers[SegmentName.parse(segment).segment_id or 0]
         found = {each for each in following if _stream_of(each) == stream}

@@ -72,7 +72,7 @@ class Input:
         return None if low < 0 or high < 0 else (low, high)
 
     def count(self) -> int:
-        """Reads a number in one, two or four bytes, as its first bits say."""
+        """Reads a number in one, two or four bytes, depending on its first bits."""
         first = self.byte()
         if first < 0x80:
             return first
@@ -80,7 +80,7 @@ class Input:
         return int.from_bytes(bytes([first & 0x3F]) + self.take(size))
 
     def compact_long(self) -> int:
-        """Reads a number in one, two, four or eight bytes, as its first two bits say."""
+        """Reads a number in one, two, four or eight bytes, depending on its first two bits."""
         first = self.byte()
         return int.from_bytes(bytes([first & 0x3F]) + self.take((1 << (first >> 6)) - 1))
 

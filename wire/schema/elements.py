@@ -39,7 +39,7 @@ class Elements(Sequence[T]):
 
         def walk() -> Iterator[tuple[Any, int]]:
             for row, end in self._walk():
-                yield row[index], end  # type: ignore[index]  # the caller says that they are rows
+                yield row[index], end  # type: ignore[index]  # rows, by the caller's choice
 
         return Elements(walk, self._count, self.end)
 

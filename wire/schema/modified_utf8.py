@@ -22,7 +22,7 @@ MAX_STRING_BYTES: Final = 0xFFFF
 _ONE: Final = rb"[\x00-\x7f]"
 _TWO: Final = rb"[\xc0-\xdf][\x80-\xbf]"
 _THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
-_starts_four: Final = re.compile(rb"[\xf0-\xff]").search
+_find_four_byte_lead: Final = re.compile(rb"[\xf0-\xff]").search
 _well_formed: Final = re.compile(rb"(?:%s++|%s|%s)*+" % (_ONE, _TWO, _THREE))
 well_formed: Final = _well_formed.fullmatch
 """(data, start, end) → truthy if `decode_mutf8` accepts these bytes."""
@@ -49,7 +49,7 @@ def decode_mutf8(data: bytes) -> str:
     """
     if data.isascii():
         return data.decode("ascii")
-    if not _starts_four(data):
+    if not _find_four_byte_lead(data):
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:

@@ -251,7 +251,7 @@ class Rest(construct.Construct):  # type: ignore[misc]
 
 
 class Zeros(construct.Construct):  # type: ignore[misc]
-    """Writes as many zero bytes as its value says; reads as the number of remaining bytes, whatever they hold."""
+    """Writes its value as that number of zero bytes; reads as the number of remaining bytes of any value."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
         return stream.take().nbytes

@@ -256,7 +256,7 @@ class Rows(NamedTuple):
         return _COLUMN_BYTES * len(self.kinds)
 
     def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
-        """Writes them into the columns of a block of so many records, from `row` on."""
+        """Writes them into the columns of a block with this number of records, from `row` on."""
         for index, numbers in enumerate((self.ts_ns, self.connections, self.ends)):
             at = 8 * (index * records + row)
             columns[at : at + len(numbers)] = _little(numbers)
@@ -286,7 +286,7 @@ class Frames(NamedTuple):
         return len(self.runs) + len(self.sizes)
 
     def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
-        """Writes them into the columns of a block of so many records, from `row` on."""
+        """Writes them into the columns of a block with this number of records, from `row` on."""
         frames_into(columns, records, row, self.start, self.runs, self.sizes)
 
 

@@ -107,7 +107,7 @@ def text_field(text: str) -> CallField:
 
 
 def facts_of(call: Call) -> dict[str, CallField]:
-    """What is compared of a call: method, status and details as gRPC names them, and the fields of its message."""
+    """The compared facts of a call: method, status and details as gRPC names them, and the fields of its message."""
     facts = {"rpc": call.rpc, "grpc-status": call.status, "grpc-message": call.details}
     found = {name: text_field(text) for name, text in facts.items() if text}
     if call.omitted:

@@ -35,7 +35,7 @@ _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "cre
 _KEYS: Final = {"call": int, "rpc": str, "message": str, "metadata": dict, "peer": str, "status": str, "details": str}
 
 
-class _Said(NamedTuple):
+class _CallFields(NamedTuple):
     number: int
     rpc: str
     message: bytes = b""
@@ -46,7 +46,7 @@ class _Said(NamedTuple):
     omitted: int = 0
 
 
-class Call(_Said):
+class Call(_CallFields):
     """The request or the answer of a controller call.
 
     number: from 1; the same for a request and its answer. rpc: the method's name. message: the protobuf message; empty
@@ -118,7 +118,7 @@ class Call(_Said):
 
     @property
     def outcome(self) -> str:
-        """The status of an answer; of a call that gRPC says is OK, the answer's own, such as STREAM_EXISTS.
+        """The status of an answer; if gRPC's status is OK, the answer's own, such as STREAM_EXISTS.
 
         OK if that is success, or if the answer has none. "" for a request.
         """

@@ -111,7 +111,7 @@ class Translation:
         return record.kind is not RecordKind.FRAME or not record.data.startswith(_KEEP_ALIVE)
 
     def key(self, record: Record) -> Any:
-        """What a request shares with the same one of the other run; None if it says too little to find it by."""
+        """What a request shares with the same one of the other run; None if that is too little to find it by."""
         if record.direction or record.kind is not RecordKind.FRAME or record.data.startswith(_HELLO):
             return None
         return tuple(
@@ -121,7 +121,7 @@ class Translation:
         )
 
     def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
-        """What a call shares with the same one of the other run, and its ids."""
+        """The facts that a call shares with the same one of the other run, and its ids."""
         return key_of_call(call.rpc, {name: each for name, each in fields_of(call).items() if self.counts(name)})
 
     def counts(self, path: str) -> bool:
@@ -197,7 +197,7 @@ class Translation:
 
 
 def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
-    """The fields of two frames that differ, found fast; empty if only `compare_frames` can tell."""
+    """The fields of two frames that differ, found fast; empty if only `compare_frames` can determine them."""
     try:
         one, other = decode(left), decode(right)
     except WireError:
@@ -227,65 +227,21 @@ def differences(
     """Returns the first difference of each method's calls, then of each stream, in order of connections.
 
     translation: for two runs of one program; connections are then matched by their first requests, and in order of
-    appearance where those do not say enough. Reads both traces in parallel; a record is buffered until its counterpart
+    appearance where those are ambiguous. Reads both traces in parallel; a record is buffered until its counterpart
     has been read. Raises TracesTooFarApart.
     """
-    sides = (_Side(), _Side())
-    streams: list[tuple[int, list[_Pair]]] = []
-    calls = _Calls(translation)
+    calls, connections = _Calls(translation), _Connections(translation)
     waiting = 0
-
-    def match(*mates: _Connection | None) -> int:
-        """Compares two connections, from what they have buffered on; returns the change in buffered bytes."""
-        number = next(each.number for each in mates if each is not None)
-        pairs = [_Pair(number, translation) for _ in Direction]
-        streams.append((number, pairs))
-        change = 0
-        for side, connection in enumerate(mates):
-            if connection is not None:
-                connection.pairs, held, connection.held = pairs, connection.held, []
-                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
-        return change
-
     for place, both in enumerate(zip_longest(left, right), 1):
         for side, record in enumerate(both):
-            if record is None:
-                continue
-            placed = _Placed(place, record)
-            if record.kind is RecordKind.CALL:
-                waiting += calls.add(side, placed)
-                continue
-            connection = sides[side].connection(record)
-            if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
-                continue
-            if translation is not None and not translation.compares(record):
-                continue
-            if connection.pairs is not None:
-                waiting += connection.pairs[record.direction].add(side, placed)
-                continue
-            connection.held.append(placed)
-            waiting += _size(record)
-            key = connection.number if translation is None else translation.key(record)
-            if key is not None and not connection.is_known:
-                connection.is_known = True
-                mates = sides[1 - side].unmatched.get(key)
-                if mates:
-                    mate = mates.popleft()
-                    waiting += match(mate, connection) if side else match(connection, mate)
-                else:
-                    sides[side].unmatched.setdefault(key, deque()).append(connection)
+            if record is not None:
+                compared: _Calls | _Connections = calls if record.kind is RecordKind.CALL else connections
+                waiting += compared.add(side, _Placed(place, record))
         if waiting > max_waiting_bytes:
             raise TracesTooFarApart(max_waiting_bytes)
-    for left_over in zip_longest(*(side.left_over() for side in sides)):
-        match(*left_over)
+    connections.match_rest()
     yield from calls.differences()
-    for number, pairs in sorted(streams, key=itemgetter(0)):
-        for direction, pair in zip(Direction, pairs, strict=True):
-            found = pair.difference()
-            if found is not None:
-                at, one, other, fields = found
-                in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
-                yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
+    yield from connections.differences()
 
 
 class _Placed(NamedTuple):
@@ -344,6 +300,65 @@ class _Side:
         return [each for each in self._all if each.held]
 
 
+class _Connections:
+    """Compares the connections of two traces."""
+
+    def __init__(self, translation: Translation | None) -> None:
+        self._translation = translation
+        self._sides = (_Side(), _Side())
+        self._streams: list[tuple[int, list[_Pair]]] = []
+
+    def add(self, side: int, placed: _Placed) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
+        record, translation = placed.record, self._translation
+        connection = self._sides[side].connection(record)
+        if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
+            return 0
+        if translation is not None and not translation.compares(record):
+            return 0
+        if connection.pairs is not None:
+            return connection.pairs[record.direction].add(side, placed)
+        connection.held.append(placed)
+        size = _size(record)
+        key = connection.number if translation is None else translation.key(record)
+        if key is None or connection.is_known:
+            return size
+        connection.is_known = True
+        mates = self._sides[1 - side].unmatched.get(key)
+        if not mates:
+            self._sides[side].unmatched.setdefault(key, deque()).append(connection)
+            return size
+        mate = mates.popleft()
+        return size + (self._match(mate, connection) if side else self._match(connection, mate))
+
+    def _match(self, *mates: _Connection | None) -> int:
+        """Compares two connections, starting with their buffered records; returns the change in buffered bytes."""
+        number = next(each.number for each in mates if each is not None)
+        pairs = [_Pair(number, self._translation) for _ in Direction]
+        self._streams.append((number, pairs))
+        change = 0
+        for side, connection in enumerate(mates):
+            if connection is not None:
+                connection.pairs, held, connection.held = pairs, connection.held, []
+                change += sum(pairs[each.record.direction].add(side, each) - _size(each.record) for each in held)
+        return change
+
+    def match_rest(self) -> None:
+        """Compares the remaining connections, in order, once both traces have ended."""
+        for left_over in zip_longest(*(side.left_over() for side in self._sides)):
+            self._match(*left_over)
+
+    def differences(self) -> Iterator[Difference]:
+        """The first difference of each stream."""
+        for number, pairs in sorted(self._streams, key=itemgetter(0)):
+            for direction, pair in zip(Direction, pairs, strict=True):
+                found = pair.difference()
+                if found is not None:
+                    at, one, other, fields = found
+                    in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
+                    yield _difference(number, direction, at, one, other, fields, (in_left, in_right))
+
+
 @dataclass(slots=True)
 class _Pair:
     """A stream in both traces: its record counts, the records still unmatched, and the first difference."""
@@ -352,7 +367,7 @@ class _Pair:
     translation: Translation | None
     counts: list[int] = field(default_factory=lambda: [0, 0])
     _waiting: deque[_Placed] = field(default_factory=deque)
-    _whose: int = 0
+    _waiting_side: int = 0
     _found: tuple[int, _Placed, _Placed, tuple[FieldDifference, ...]] | None = None
 
     def add(self, side: int, placed: _Placed) -> int:
@@ -361,8 +376,8 @@ class _Pair:
         if self._found is not None:
             return 0
         record = placed.record
-        if not self._waiting or self._whose == side:
-            self._whose = side
+        if not self._waiting or self._waiting_side == side:
+            self._waiting_side = side
             self._waiting.append(placed)
             return _size(record)
         waited = self._waiting.popleft()
@@ -392,7 +407,7 @@ class _Pair:
         if not self._waiting:
             return None
         first, number = self._waiting[0], 1 + min(self.counts)
-        return (number, None, first, ()) if self._whose else (number, first, None, ())
+        return (number, None, first, ()) if self._waiting_side else (number, first, None, ())
 
 
 # --- calls ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 `Exchanges.see` takes the records of a trace one after another, and returns an `Exchange` for each: the command, decoded
 on demand, the segments that it concerns, and for a reply the requests that it answers and how long they waited.
 
-`segstore.wire.protocol` says which reply answers which request. The segment of what names only a writer is that of the
+`segstore.wire.protocol` maps replies to requests. The segment of what names only a writer is that of the
 writer's set-up; of a reply that names none, that of its request.
 
 Invariants: whatever the records are, nothing is raised; memory held is that of requests that wait for a reply.
@@ -91,12 +91,12 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """What it is called: the type name of a frame, the method of a call, else the kind in capitals."""
+        """Its name: the type name of a frame, the method of a call, else the kind in capitals."""
         return self.call.rpc if self.call is not None else self.type_name or self.record.kind.name
 
     @property
     def outcome(self) -> str:
-        """What a reply says: the outcome of a call, else its name."""
+        """The outcome of a reply: of a call its status, else the reply's name."""
         return self.name if self.call is None else self.call.outcome
 
     @cached_property
@@ -144,7 +144,7 @@ class Exchange:
 
     @property
     def latency_ns(self) -> int | None:
-        """Of a reply, how long the oldest of the requests that it answers has waited."""
+        """The latency of a reply: the time since the oldest request that it answers."""
         return self.record.ts_ns - self.answers[0].record.ts_ns if self.answers else None
 
 
@@ -175,8 +175,8 @@ class Exchanges:
     """Follows the connections of a trace.
 
     follow: whether to pair requests with replies and to remember writers' segments, for which every frame is decoded.
-    `Exchanges.needed(names)` says whether a filter with these names needs it. writers: the segments of writers, by the
-    bytes of their ids, that were set up before the first record.
+    `Exchanges.needed(names)` returns whether a filter with these names needs it. writers: the segments of writers that
+    were set up before the first record, by the bytes of their ids.
     """
 
     def __init__(self, *, follow: bool = True, writers: Mapping[bytes, str] = MappingProxyType({})) -> None:

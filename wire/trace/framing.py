@@ -76,7 +76,7 @@ def whole_frames(
 
 @or_in_c()
 def frames_into(columns: bytearray | memoryview, records: int, row: int, start: int, runs: bytes, sizes: bytes) -> None:
-    """Writes frames, whose data begins at `start`, into the columns of a block of so many records, from `row` on.
+    """Writes frames, whose data begins at `start`, into the columns of a block of `records`, from `row` on.
 
     runs, sizes: from `whole_frames`.
     """

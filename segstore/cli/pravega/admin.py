@@ -212,7 +212,7 @@ _CONFIG: Final = (
         "--keep-s", type=click.IntRange(1, _MAX_S), metavar="SECONDS", help="Truncate events older than this."
     ),
     click.option(
-        "--keep-bytes", type=click.IntRange(1, _MAX_LONG), metavar="BYTES", help="Truncate what is above this size."
+        "--keep-bytes", type=click.IntRange(1, _MAX_LONG), metavar="BYTES", help="Truncate the stream to this size."
     ),
     click.option("--tag", "tags", multiple=True, help="A tag of the stream; can be repeated."),
 )

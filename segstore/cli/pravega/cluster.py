@@ -1,4 +1,4 @@
-"""What the commands for a cluster share: options for its address and settings, names of objects, stream cuts."""
+"""Shared parts of the commands for a cluster: options for its address and settings, names of objects, stream cuts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore.cli.terminal import Finite, Text
+from segstore.cli.terminal import EXISTING_FILE, Finite, Text
 
 if TYPE_CHECKING:
     from segstore.client import Client, StreamCut
@@ -78,7 +78,7 @@ def cluster_options(command: F) -> F:
         click.option(
             "--ca",
             is_eager=True,
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=EXISTING_FILE,
             metavar="FILE",
             help="CA certificates to trust for tls:// (PEM); default: the system's.",
         )(

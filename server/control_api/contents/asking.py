@@ -1,4 +1,4 @@
-"""What the routes of this room ask of the controller and of stores: pages of names, and the lengths of segments.
+"""Requests of this room's routes to the controller and to stores: pages of names, and the lengths of segments.
 
 Invariant: an answer waits at most `_MEASURE_S` for stores; what is not known by then is left out.
 """

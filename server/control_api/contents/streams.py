@@ -84,21 +84,29 @@ def router(controlled: Controlled) -> APIRouter:
     ) -> m.SegmentPage:
         controller = controller_of(controlled)
         found = controller.streams.get(scope, stream)
-        segments = []
-        async for each in _open(found, after) if only_open else _segments(controller, found, after):
-            segments.append(each)
-            if len(segments) > limit:
-                break
-        page = segments[:limit]
-        alive = [found.segment_name(each) for each in page if each.id not in found.deleted]
-        infos = await answers(controller, controller.segments.segment_info, alive)
-        return m.SegmentPage(
-            epoch=found.current.number,
-            segments=[_segment(controller, found, each, infos.get(found.segment_name(each))) for each in page],
-            next=page[-1].id if len(segments) > limit else None,
-        )
+        segments = _open(found, after) if only_open else _segments(controller, found, after)
+        return await _page(controller, found, segments, limit)
 
     return made
+
+
+async def _page(
+    controller: Controller, stream: KnownStream, segments: AsyncIterator[Segment], limit: int
+) -> m.SegmentPage:
+    """The first `limit` of the segments."""
+    listed = []
+    async for each in segments:
+        listed.append(each)
+        if len(listed) > limit:
+            break
+    page = listed[:limit]
+    alive = [stream.segment_name(each) for each in page if each.id not in stream.deleted]
+    infos = await answers(controller, controller.segments.segment_info, alive)
+    return m.SegmentPage(
+        epoch=stream.current.number,
+        segments=[_segment(controller, stream, each, infos.get(stream.segment_name(each))) for each in page],
+        next=page[-1].id if len(listed) > limit else None,
+    )
 
 
 def _summary(stream: KnownStream) -> m.StreamSummary:

@@ -30,35 +30,41 @@ def faults_of(controlled: Controlled) -> Faults:
 
 def router(controlled: Controlled) -> APIRouter:
     made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
+    _all_rules(made, controlled)
+    _one_rule(made, controlled)
+    return made
 
-    def faults() -> Faults:
-        return faults_of(controlled)
 
-    def known(name: str) -> Faults:
-        there = faults()
-        if name not in there.rules:
-            raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
-        return there
+def _faults_with(controlled: Controlled, name: str) -> Faults:
+    """The fault rules, of which one has the name. Raises ApiProblem."""
+    there = faults_of(controlled)
+    if name not in there.rules:
+        raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+    return there
 
-    def state() -> FaultRules:
-        there = faults()
-        given = there.round_trip_ms
-        return FaultRules(
-            seed=there.seed,
-            round_trip_ms=given if isinstance(given, int | float) else dict(given),
-            rules=[FaultRule(**msgspec.structs.asdict(each), held=there.held(each.name)) for each in there.tallies()],
-        )
 
-    def one(name: str) -> FaultRule:
-        return next(each for each in state().rules if each.name == name)
+def _rules(there: Faults) -> list[FaultRule]:
+    return [FaultRule(**msgspec.structs.asdict(each), held=there.held(each.name)) for each in there.tallies()]
 
+
+def _rule(there: Faults, name: str) -> FaultRule:
+    return next(each for each in _rules(there) if each.name == name)
+
+
+def _state(there: Faults) -> FaultRules:
+    given = there.round_trip_ms
+    round_trip_ms = given if isinstance(given, int | float) else dict(given)
+    return FaultRules(seed=there.seed, round_trip_ms=round_trip_ms, rules=_rules(there))
+
+
+def _all_rules(made: APIRouter, controlled: Controlled) -> None:
     @made.get("", summary="Rules and their counts")
     async def list_faults() -> FaultRules:
-        return state()
+        return _state(faults_of(controlled))
 
     @made.post("", summary="Append a rule", status_code=201)
     async def add_fault(rule: Rule) -> Added:
-        there = faults()
+        there = faults_of(controlled)
         _can_be_shown(rule, "body")
         if rule.name in there.rules:
             raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
@@ -69,7 +75,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.put("", summary="Replace all rules and toxics with a fault file")
     async def replace_faults(settings: FaultSettings) -> FaultRules:
-        there = faults()
+        there = faults_of(controlled)
         for index, each in enumerate(settings.rules):
             _can_be_shown(each, f"body.rules[{index}]")
             if _MADE_UP.fullmatch(each.name):
@@ -79,48 +85,49 @@ def router(controlled: Controlled) -> APIRouter:
         there.clear()
         there.toxics.clear()
         there.load(settings)
-        return state()
+        return _state(there)
 
     @made.delete("", summary="Remove all rules", status_code=204)
     async def clear_faults() -> Response:
-        faults().clear()
+        faults_of(controlled).clear()
         return Response(status_code=204)
 
+
+def _one_rule(made: APIRouter, controlled: Controlled) -> None:
     @made.get("/{name:path}", summary="One rule and its counts")
     async def get_fault(name: _Name) -> FaultRule:
-        known(name)
-        return one(name)
+        return _rule(_faults_with(controlled, name), name)
 
     @made.put("/{name:path}", summary="Replace a rule at its place, and release what it holds")
     async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
-        there = known(name)
+        there = _faults_with(controlled, name)
         _can_be_shown(rule, "body")
         taken = rule.name != name and rule.name in there.rules
         try:
-            return one(there.replace(name, rule))
+            return _rule(there, there.replace(name, rule))
         except ValueError as error:
             raise ApiProblem(409, str(error), "body.name" if taken else "body") from error
 
     @made.delete("/{name:path}", summary="Remove a rule, and release what it holds", status_code=204)
     async def remove_fault(name: _Name) -> Response:
-        known(name).clear(name)
+        _faults_with(controlled, name).clear(name)
         return Response(status_code=204)
 
     @made.post("/{name:path}/disable", summary="Disable a rule, and release what it holds")
     async def disable_fault(name: _Name) -> FaultRule:
-        known(name).disable(name)
-        return one(name)
+        there = _faults_with(controlled, name)
+        there.disable(name)
+        return _rule(there, name)
 
     @made.post("/{name:path}/enable", summary="Enable a rule")
     async def enable_fault(name: _Name) -> FaultRule:
-        known(name).enable(name)
-        return one(name)
+        there = _faults_with(controlled, name)
+        there.enable(name)
+        return _rule(there, name)
 
     @made.post("/{name:path}/release", summary="Release what a rule holds now")
     async def release_fault(name: _Name) -> Released:
-        return Released(released=known(name).release(name))
-
-    return made
+        return Released(released=_faults_with(controlled, name).release(name))
 
 
 def _can_be_shown(rule: Rule, where: str) -> None:

@@ -115,7 +115,7 @@ def _info(kept: Kept, traffic: Traffic, numbers: Mapping[str, int]) -> RequestIn
 def _numbers(controlled: Controlled) -> dict[str, int]:
     """The numbers of stores, by the address in the records of their connections.
 
-    A store of this process listens at its port, whatever the host is called; on a tap it is the store's own address.
+    A store of this process is recognised by its port, under any host name; on a tap it is the store's own address.
     """
     found = {}
     for each in controlled.fronts:

@@ -83,7 +83,7 @@ class Resending:
 
 
 def _tls(store: Store) -> ssl.SSLContext | None:
-    """Trusts the store's own certificate only, whatever names are in it."""
+    """Trusts only the store's own certificate, with any names in it."""
     if store.settings.tls is None:
         return None
     context = store.settings.tls.trusting_context()

@@ -33,36 +33,49 @@ _Count = Annotated[int | None, Query(ge=0)]
 
 
 def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1")
-    waiting, asked_for = 0, None
+    made, waits = APIRouter(prefix="/v1"), _Waits()
+    _keeping(made, controlled, waits)
+    _asserting(made, controlled, waits)
+    return made
 
-    def faults() -> Faults:
-        if controlled.faults is None:
-            raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
-        return controlled.faults
 
-    def kept() -> Observer:
-        there = faults()
-        observer = there.observer
-        if observer is None:
-            raise ApiProblem(409, "requests are not kept here yet: POST /v1/requests/keep before the test", "path")
-        return observer
+class _Waits:
+    """Bounds the waits in progress, of which `count` is the number."""
+
+    def __init__(self) -> None:
+        self.count = 0
 
     @contextmanager
-    def one_wait() -> Iterator[None]:
-        nonlocal waiting
-        if waiting >= _MOST_WAITS:
+    def one(self) -> Iterator[None]:
+        if self.count >= _MOST_WAITS:
             raise ApiProblem(409, f"{_MOST_WAITS} requests wait already, as many as may", "path")
-        waiting += 1
+        self.count += 1
         try:
             yield
         finally:
-            waiting -= 1
+            self.count -= 1
+
+
+def _faults(controlled: Controlled) -> Faults:
+    if controlled.faults is None:
+        raise ApiProblem(409, "requests are not recorded: the store was made with watched=False", "path")
+    return controlled.faults
+
+
+def _observer(controlled: Controlled) -> Observer:
+    observer = _faults(controlled).observer
+    if observer is None:
+        raise ApiProblem(409, "requests are not kept here yet: POST /v1/requests/keep before the test", "path")
+    return observer
+
+
+def _keeping(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
+    asked_for = None
 
     @made.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
     async def keep_requests() -> Kept:
         nonlocal asked_for
-        there = faults()
+        there = _faults(controlled)
         if there.observer is None:
             asked_for = there.observer = Observer()
         return Kept(last=there.observer.mark())
@@ -70,11 +83,11 @@ def router(controlled: Controlled) -> APIRouter:
     @made.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
     async def stop_keeping_requests() -> Response:
         nonlocal asked_for
-        there = faults()
+        there = _faults(controlled)
         if there.observer is not asked_for:
             raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
-        if waiting:
-            raise ApiProblem(409, f"waits in progress: {waiting}; end them first", "path")
+        if waits.count:
+            raise ApiProblem(409, f"waits in progress: {waits.count}; end them first", "path")
         asked_for = there.observer = None
         return Response(status_code=204)
 
@@ -83,6 +96,8 @@ def router(controlled: Controlled) -> APIRouter:
         controlled.forget_requests()
         return Response(status_code=204)
 
+
+def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
     @made.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")
     async def wait_for_requests(
         match: _Match = "",
@@ -91,15 +106,17 @@ def router(controlled: Controlled) -> APIRouter:
         timeout_s: _Timeout = 5.0,
         since: _Since = 0,
     ) -> Matched:
-        with one_wait():
+        with waits.one():
             try:
-                found = await kept().wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
+                found = await _observer(controlled).wait_for(
+                    match, count=count, stage=stage, timeout_s=timeout_s, since=since
+                )
             except FilterError as error:
                 raise _bad_filter(error) from error
             except ValueError as error:  # a type that no request has
                 raise ApiProblem(422, f"query.match: {error}", "query.match") from error
             except NotSeen as error:
-                raise ApiProblem(409, shown(f"{error}{_latest(kept())}"), "query.match") from error
+                raise ApiProblem(409, shown(f"{error}{_latest(_observer(controlled))}"), "query.match") from error
         return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
 
     @made.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
@@ -115,12 +132,8 @@ def router(controlled: Controlled) -> APIRouter:
         expected = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
         if not expected:
             raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
-        observer = kept()
-        try:
-            found = await observer.latest(match, limit=_MOST_KEPT, after=since, look_at=_MOST_KEPT)
-        except FilterError as error:
-            raise _bad_filter(error) from error
-        count = sum(each.reached(Stage(stage)) for each in found)
+        observer = _observer(controlled)
+        count = await _count(observer, match, stage, since)
         low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
         if count < low or any(count > each for each in high):
             what = f"requests with {match}" if match else "requests"
@@ -135,17 +148,24 @@ def router(controlled: Controlled) -> APIRouter:
         count: Annotated[int, Query(ge=1, le=_MOST_KEPT)] = 1,
         timeout_s: _Timeout = 5.0,
     ) -> Held:
-        there = faults()
+        there = _faults(controlled)
         if name not in there.rules:
             raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
-        with one_wait():
+        with waits.one():
             try:
                 await there.wait_held(name, count, timeout_s)
             except TimeoutError as error:
                 raise ApiProblem(409, shown(str(error)), "path.name") from error
         return Held(held=there.held(name))
 
-    return made
+
+async def _count(observer: Observer, match: str, stage: StageName, since: int) -> int:
+    """Returns the number of requests that match and have reached the stage. Raises ApiProblem for a bad filter."""
+    try:
+        found = await observer.latest(match, limit=_MOST_KEPT, after=since, look_at=_MOST_KEPT)
+    except FilterError as error:
+        raise _bad_filter(error) from error
+    return sum(each.reached(Stage(stage)) for each in found)
 
 
 def _bad_filter(error: FilterError) -> ApiProblem:

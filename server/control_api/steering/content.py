@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Any, Final, Literal, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from segstore.server.control_api.detail import readable_form
+from segstore.server.control_api.models import RequestBody
 from segstore.server.control_api.problems import ApiProblem
 
 Form = Literal["text", "json", "base64", "readable"]
@@ -24,17 +25,15 @@ _JSON: Final = msgspec.json.Decoder()
 ENCODER: Final = msgspec.json.Encoder()
 
 
-class Content(BaseModel):
+class Content(RequestBody):
     """Bytes, in exactly one of three forms."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
     text: str | None = Field(default=None, description="Text, stored in UTF-8.")
     value: Any = Field(default=None, alias="json", description="A JSON value, stored as compact JSON in UTF-8.")
     base64: str | None = Field(default=None, description="Bytes in Base64.")
 
     @model_validator(mode="after")
-    def _one_form(self) -> Self:
+    def _check_one_form(self) -> Self:
         given = self.model_fields_set & {"text", "value", "base64"}
         if len(given) != 1 or (given != {"value"} and getattr(self, next(iter(given))) is None):
             raise ValueError("exactly one of text, json and base64 is needed")

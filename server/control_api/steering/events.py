@@ -68,23 +68,8 @@ def _stream_events(made: APIRouter, controlled: Controlled) -> None:
     @made.post(f"{path}/events", tags=["events"], summary="Write events", status_code=201)
     async def write_events(scope: m.Scope, stream: m.Stream, given: m.NewEvents) -> m.WrittenEvents:
         events = _framed(given)
-        written: dict[int, m.WrittenEvent] = {}
-        rounds = 0
         async with arranging(controlled) as controller:
-            while len(written) < len(events):  # again only for those whose segment was sealed meanwhile
-                if rounds == _MOST_ROUNDS:
-                    raise ApiProblem(
-                        409, f"a segment of stream {scope}/{stream} is sealed, and has no successor", "path"
-                    )
-                await asyncio.sleep(_ROUND_S if rounds else 0)
-                found = controller.streams.get(scope, stream)
-                if found.sealed:
-                    raise ApiProblem(409, f"stream {scope}/{stream} is sealed", "path.stream")
-                targets = {each: found.segment_name(each) for each in await controller.streams.current(scope, stream)}
-                left = {index: each for index, each in enumerate(events) if index not in written}
-                more = await _append(controller.segments, targets, left)
-                rounds = 0 if more else rounds + 1
-                written |= more
+            written = await _write(controller, scope, stream, events)
         return m.WrittenEvents(events=[written[index] for index in range(len(events))])
 
     @made.post(
@@ -131,6 +116,27 @@ def _stream_events(made: APIRouter, controlled: Controlled) -> None:
             for segment, offset, data in page.events
         ]
         return _json({"events": events, "next": position_text(page.cut), "at_end": page.at_end})
+
+
+async def _write(
+    controller: Controller, scope: str, stream: str, events: list[tuple[str, bytes]]
+) -> dict[int, m.WrittenEvent]:
+    """Writes framed events; those whose segment is sealed meanwhile are written to its successors."""
+    written: dict[int, m.WrittenEvent] = {}
+    rounds = 0
+    while len(written) < len(events):
+        if rounds == _MOST_ROUNDS:
+            raise ApiProblem(409, f"a segment of stream {scope}/{stream} is sealed, and has no successor", "path")
+        await asyncio.sleep(_ROUND_S if rounds else 0)
+        found = controller.streams.get(scope, stream)
+        if found.sealed:
+            raise ApiProblem(409, f"stream {scope}/{stream} is sealed", "path.stream")
+        targets = {each: found.segment_name(each) for each in await controller.streams.current(scope, stream)}
+        left = {index: each for index, each in enumerate(events) if index not in written}
+        more = await _append(controller.segments, targets, left)
+        rounds = 0 if more else rounds + 1
+        written |= more
+    return written
 
 
 def _framed(given: m.NewEvents) -> list[tuple[str, bytes]]:

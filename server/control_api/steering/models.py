@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
+from segstore.server.control_api.models import RequestBody
 from segstore.server.control_api.steering.content import Content
 
 MOST_EVENTS = 10_000
@@ -22,11 +23,7 @@ Group = Annotated[str, Path(max_length=255, description="The name of a reader gr
 Transaction = Annotated[UUID, Path(description="The id of a transaction.")]
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class StreamSettings(_Given):
+class StreamSettings(RequestBody):
     """Settings of a new stream."""
 
     segments: int = Field(default=1, ge=1, le=MOST_SEGMENTS, strict=True, description="Number of its segments.")
@@ -51,7 +48,7 @@ class StreamState(BaseModel):
     segments: list[OpenSegment] = Field(description="The segments that take writes, by key.")
 
 
-class ScaleTo(_Given):
+class ScaleTo(RequestBody):
     """New segments: either a number, for equal ranges of all keys, or the segments to seal and the new ranges."""
 
     segments: int | None = Field(default=None, ge=1, le=MOST_SEGMENTS, strict=True)
@@ -61,14 +58,14 @@ class ScaleTo(_Given):
     ranges: list[tuple[float, float]] | None = Field(default=None, min_length=1, max_length=MOST_SEGMENTS)
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_one_form(self) -> Self:
         listed = self.seal is not None and self.ranges is not None
         if (self.segments is None) is not listed or (self.seal is None) is not (self.ranges is None):
             raise ValueError("either segments is needed, or seal and ranges")
         return self
 
 
-class TruncateAt(_Given):
+class TruncateAt(RequestBody):
     """A position in the stream; events before it are removed."""
 
     position: str = Field(max_length=32_768, description="`next` of a page of events.")
@@ -80,7 +77,7 @@ class NewEvent(Content):
     routing_key: str = Field(default="", max_length=4_096, description='Decides the segment; "" if omitted.')
 
 
-class NewEvents(_Given):
+class NewEvents(RequestBody):
     """Events to write, in order."""
 
     events: list[NewEvent] = Field(
@@ -126,7 +123,7 @@ class EventPage(BaseModel):
     at_end: bool = Field(description="Whether there are no more events now.")
 
 
-class NewTransaction(_Given):
+class NewTransaction(RequestBody):
     """Settings of a new transaction."""
 
     lease_ms: int = Field(default=30_000, ge=1, strict=True, description="It is aborted if it is open for longer.")
@@ -139,7 +136,7 @@ class TransactionState(BaseModel):
     status: Literal["OPEN", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED"]
 
 
-class TableSettings(_Given):
+class TableSettings(RequestBody):
     """Settings of a new key-value table."""
 
     partitions: int = Field(default=1, ge=1, le=MOST_SEGMENTS, strict=True)
@@ -151,21 +148,21 @@ class TableSettings(_Given):
     )
 
     @model_validator(mode="after")
-    def _stores_take_the_keys(self) -> Self:
+    def _check_key_sizes(self) -> Self:
         size = self.primary_key_bytes + self.secondary_key_bytes
         if size > _MOST_KEY_BYTES:
             raise ValueError(f"primary and secondary key together have at most {_MOST_KEY_BYTES} bytes, not {size}")
         return self
 
 
-class NewEntry(_Given):
+class NewEntry(RequestBody):
     """A table entry to write. The key is the primary key, followed by the secondary key if the table has one."""
 
     key: Content
     value: Content
 
 
-class NewEntries(_Given):
+class NewEntries(RequestBody):
     """Table entries to write. Those of one partition are written together."""
 
     entries: list[NewEntry] = Field(
@@ -204,7 +201,7 @@ class SnapshotList(BaseModel):
 
 
 class Restored(BaseModel):
-    """What a restore or a reset has closed."""
+    """The number of connections that a restore or a reset has closed."""
 
     connections: int = Field(description="Number of connections that were cut.")
 
@@ -230,6 +227,6 @@ class Verified(BaseModel):
 
 
 class Held(BaseModel):
-    """What a rule holds."""
+    """The number of requests and replies that a rule holds."""
 
     held: int = Field(description="Number of requests and replies it holds now.")

@@ -80,7 +80,7 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
             return server.add_insecure_port(address)
         pair = tls.key.read_bytes(), tls.certificate.read_bytes()
         return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:  # gRPC does not say why
+    except RuntimeError as error:  # gRPC gives no reason
         await server.stop(None)
         raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
 

@@ -2,7 +2,7 @@
 
 Invariants: the state changes only through `record`, between two awaits, so a reader that does not await sees a
 consistent state. An operation of several steps on a stream holds the stream's lock from its first read to its last
-record. A timer says only that something may be due; its handler checks the state again.
+record. A timer means only that something may be due; its handler checks the state again.
 """
 
 from __future__ import annotations

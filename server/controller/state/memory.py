@@ -19,7 +19,7 @@ from segstore.server.store import MemoryAccount, StoreFull, name_bytes
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _FACTOR: Final = 6
 """Approximate ratio of a value's memory to its encoded size."""
-_THING_BYTES: Final = 2_000
+_OBJECT_BYTES: Final = 2_000
 _SLACK_BYTES: Final = 64 * 1024
 
 
@@ -48,7 +48,7 @@ class StateMemory:
     def check(self, request_bytes: int) -> None:
         """Raise `MemoryFull` for a request that would make the state grow beyond the limit."""
         try:
-            self.account.check(_THING_BYTES + _FACTOR * request_bytes)
+            self.account.check(_OBJECT_BYTES + _FACTOR * request_bytes)
         except StoreFull as error:
             raise MemoryFull(error.used, error.limit) from error
 
@@ -81,7 +81,7 @@ class StateMemory:
         now = before + size
         if now >= self._measured_again_at.get(key, 0):
             encoded = b"" if kind == "scopes" else _ENCODER.encode(thing)
-            now = _THING_BYTES + _FACTOR * (len(encoded) + len(name))
+            now = _OBJECT_BYTES + _FACTOR * (len(encoded) + len(name))
             self._measured_again_at[key] = 2 * now + _SLACK_BYTES
         self._charged[key] = now
         self.account.charge(now - before)

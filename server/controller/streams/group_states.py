@@ -1,6 +1,6 @@
 """The state that the readers of a group share, read from where they keep it: a table or a stream of the group's own.
 
-Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark says
+Groups of clients in Rust and Python have a table of entries; those of Java have a stream of updates, whose mark shows
 where the last whole state is. Invariants: at most `_MOST_ENTRIES` entries and about `_MOST_BYTES` are read; they are
 decoded in a thread, one part at a time, because large ones take seconds. Refused: a state that no group has written,
 and a larger one.

@@ -1,7 +1,7 @@
 """Scaling of a stream: replaces some of its segments with others that cover the same key ranges.
 
 Invariant: a new epoch is recorded once its segments exist and the replaced ones are sealed, so a reader at the end of a
-segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` says so.
+segment finds the successors. Until then the old epoch is current, for the configured delay, and `status` reports that.
 Refused: segments that are not current, ranges that do not cover the same keys, fewer segments than the policy's
 minimum. Follows `PersistentStreamBase.submitScale`, `ScaleOperationTask` and `StreamMetadataTasks.checkScale`.
 """

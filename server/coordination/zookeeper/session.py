@@ -48,7 +48,7 @@ _LOOK_S: Final = 1.0
 _LOOK_TIMEOUT_S: Final = 3.0
 """Timeout of a check. A server that has just started may not answer the request for a session."""
 
-_FAREWELL_S: Final = 1.0
+_CLOSE_PATIENCE_S: Final = 1.0
 """Time for the servers to answer when a session is closed; without an answer it ends after its timeout."""
 
 
@@ -272,9 +272,9 @@ class ZooKeeperSession(CoordinationSession):
             self._line.end()
         elif state == "CONNECTED" and not self.session_id:
             self.session_id = self.client.client_id[0]
-        self._to_loop(self._hear, state)
+        self._to_loop(self._on_state, state)
 
-    def _hear(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         self._become(SessionState[state])
         if state == "LOST":
             self._stop()
@@ -328,7 +328,7 @@ class ZooKeeperSession(CoordinationSession):
                     f"ZooKeeper at {self._hosts} has lost its data: its last change is {last:#x}, "
                     f"and session {self.session_id:#x} has seen {seen:#x}"
                 )
-                self._hear("LOST")
+                self._on_state("LOST")
                 return
 
     async def _last_change(self) -> int:
@@ -356,7 +356,7 @@ class ZooKeeperSession(CoordinationSession):
         return self._stopping
 
     def _stop_client(self) -> None:
-        patience = threading.Timer(_FAREWELL_S if self.client.connected else 0, self._line.cut)
+        patience = threading.Timer(_CLOSE_PATIENCE_S if self.client.connected else 0, self._line.cut)
         self._line.end()
         patience.start()
         try:

@@ -161,7 +161,7 @@ class TableSegment:
     ) -> TableWrite:
         """Plans to write ``entries`` (key, value, version); copies the buffers and changes nothing.
 
-        ``offset`` is the length that the table must have, negative for any; ``sealed`` says whether the segment is
+        ``offset`` is the length that the table must have, negative for any; ``sealed`` is whether the segment is
         sealed. Raises ``Unmapped``, ``IllegalArgument``, ``KeyMissing``, ``KeyBadVersion``, ``SegmentSealed``,
         ``BadOffset``.
         """

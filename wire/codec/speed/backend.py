@@ -1,7 +1,7 @@
 """The extension, as the codec uses it: C first, and Python for what C leaves.
 
 Invariant: each function here returns what the Python function that it is given returns, or raises what that raises; C
-answers only where both would agree. Whoever asks C gets a value, or None for "not me".
+answers only where both would agree. A call of C returns a value, or None if Python has to answer.
 
 An extension that does not load, that was built for another version of segstore, or from other sources, as far as its
 types tell, is refused with a warning.

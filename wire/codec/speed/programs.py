@@ -1,7 +1,7 @@
 """Compiles the intermediate form into the tables that the extension `segstore._speed` walks.
 
 A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 for none), a
-number, flags, an object and its inner nodes. `speed.h` says what these mean for each operation.
+number, flags, an object and its inner nodes. `speed.h` documents their meaning for each operation.
 
 Invariant: every node of the intermediate form has its table, or compiling fails; no command is treated apart.
 """
@@ -36,7 +36,7 @@ class Joined(NamedTuple):
     number: attribute of the end that is no less than that of its record, which is set to it.
     events: attribute of the end that is above 0.
     row: the attributes of block and end that a row has.
-    changes: the commands that may change records, or what these say.
+    changes: the commands that may change records or their contents.
     """
 
     block: type[Command]
@@ -117,7 +117,7 @@ def _table(speed: Any, node: low.Node, names: tuple[str, ...]) -> Table:
 
 
 def _lazily(elements: tuple[low.Node, ...]) -> Callable[..., tuple[Elements[Any], ...]]:
-    """`lazily(view, start, end, count, behind)`: the columns of so many elements, checked to lie before `behind`."""
+    """`lazily(view, start, end, count, behind)`: the columns of `count` elements, checked to lie before `behind`."""
     walker = functools.cache(lambda: compiler.make_walker(elements))  # compiled for the first list
 
     def lazily(view: memoryview, start: int, end: int, count: int, behind: int) -> tuple[Elements[Any], ...]:

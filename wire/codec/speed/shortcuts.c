@@ -198,7 +198,7 @@ take_items(const Shortcut *self, PyObject *const *args)
     return taken;
 }
 
-/* --- tell_stored(items, failed) ----------------------------------------------------------------------------------- */
+/* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
 
 /* The exception that is set, which is an Exception, goes to `failed`; -1 with any other, or what that raises. */
 static int
@@ -240,7 +240,7 @@ tell(const Shortcut *self, PyObject *done, PyObject *failed)
 
 /* What is called may change the list and its items: each is looked at when it is its turn. */
 static PyObject *
-tell_stored(const Shortcut *self, PyObject *const *args)
+resolve_stored(const Shortcut *self, PyObject *const *args)
 {
     PyObject *items = args[0];
     if (!PyList_CheckExact(items))
@@ -418,7 +418,7 @@ static const What whats[] = {
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
     {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
     {"take_items", take_items, 4, 1, 2, 0, NULL, -1},
-    {"tell_stored", tell_stored, 2, 3, 1, 0, "set_result", -1},
+    {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
     {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},

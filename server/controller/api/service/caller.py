@@ -1,4 +1,4 @@
-"""What gRPC methods share: the caller of a call with its permissions, and the base of the parts."""
+"""Shared parts of gRPC methods: the caller of a call with its permissions, and the base of the parts."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class SegmentService(Service):
         if len({start for start, _ in ranges}) < len(ranges):
             raise Malformed("two of the new key ranges have the same start")
         coming, left = await self._controller.scaling.start(
-            scope, stream, request.sealedSegments, _as_a_map_tells(ranges)
+            scope, stream, request.sealedSegments, _in_numbering_order(ranges)
         )
         return m.ScaleResponse(
             status=m.ScaleResponse.STARTED,
@@ -96,7 +96,7 @@ class SegmentService(Service):
         return caller.token(resource, UPDATE)
 
 
-def _as_a_map_tells(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+def _in_numbering_order(ranges: Sequence[KeyRange]) -> list[KeyRange]:
     """Return the ranges in the order in which new segments are numbered.
 
     It is the order of a Java hash map keyed by their starts: by bucket, then by insertion. Pravega's controller uses

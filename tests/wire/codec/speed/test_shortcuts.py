@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.connection import Pending
-from segstore.client.connection.in_flight import take_items, tell_stored
+from segstore.client.connection.in_flight import resolve_stored, take_items
 from segstore.client.stream.events import frame_event, frame_header, split_events
 from segstore.server.store.segment import copy_rows
 from segstore.wire import AppendBlock, AppendBlockEnd, Event
@@ -36,7 +36,7 @@ RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("copy_into", "copy_rows", "frames_into", "tell_stored")
+WITHOUT_MEMORY = ("copy_into", "copy_rows", "frames_into", "resolve_stored")
 """Functions that allocate nothing, or small objects that Python keeps for reuse."""
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
@@ -68,7 +68,7 @@ def pairs() -> dict[str, Pair]:
     return {
         "frames_of_append": pair(frames_of_append, **layout),
         "take_items": pair(take_items, Pending, slots=("data", "events")),
-        "tell_stored": pair(tell_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
+        "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
         "whole_frames": pair(whole_frames),
@@ -84,7 +84,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
     return {
         "frames_of_append": (WRITER, [b"abc", bytes(5000), b"d"], 3, 8, 9, True),
         "take_items": ([Pending(bytes(at), 1, at, print) for at in range(5)], 9, 7, 1),
-        "tell_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
+        "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
         "murmur3_128_low": (b"some bytes, more than sixteen", 5),
         "whole_frames": (RECORDED, PIECES, 0, 0, 100, marked({9}), {5: None}),
@@ -140,7 +140,7 @@ def test_items_are_taken_up_to_the_same_one(
 
 async def test_futures_and_functions_are_told_once_and_what_fails_is_reported() -> None:
     loop = asyncio.get_running_loop()
-    for tell in pairs()["tell_stored"]:
+    for tell in pairs()["resolve_stored"]:
         told: list[Any] = []
 
         def broken(_: Any) -> None:
@@ -162,7 +162,7 @@ def test_what_is_no_exception_of_an_item_or_is_raised_by_the_report_is_passed_on
     def interrupted(_: Any) -> None:
         raise KeyboardInterrupt
 
-    for tell in pairs()["tell_stored"]:
+    for tell in pairs()["resolve_stored"]:
         with pytest.raises(KeyboardInterrupt):
             tell([Pending(b"", 1, None, interrupted)], print)
         with pytest.raises(ZeroDivisionError):
@@ -170,7 +170,7 @@ def test_what_is_no_exception_of_an_item_or_is_raised_by_the_report_is_passed_on
 
 
 def test_items_that_change_while_others_are_told_are_seen_as_they_are() -> None:
-    for tell in pairs()["tell_stored"]:
+    for tell in pairs()["resolve_stored"]:
         told: list[Any] = []
         items: list[Any] = []
         later = Pending(b"", 1, None, partial(told.append, 1))
