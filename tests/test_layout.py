@@ -1,6 +1,6 @@
 """The arrows of the layout hold, rooms import each other through their faces, and a face lists what it offers.
 
-server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nobody → those roots. A room is
+server → wire; client → wire; pipeline → wire and client; the roots of segstore → all; nothing → those roots. A room is
 a folder below these, and its face is its `__init__`. A room imports modules of the folders above it directly. The
 faces of rooms in `segstore.pipeline` and of the command line import nothing, because parts of them need optional
 packages or take long to import. Every module that decides something has a test module: `test_NAME.py` in the same

@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation lead somewhere: to a file that is there and a heading in it."""
+"""Links between the pages of the documentation lead to a file that is there and a heading in it; no merge is unfinished."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def test_a_link_to_no_file_or_no_heading_is_seen(tmp_path: Path) -> None:
         "# Here `it` is\n[a](#here-it-is) [b](#not-here) [c](none.md) [d](page.md#here-it-is) [e](https://x)\n"
     )
     assert broken(page) == ["](#not-here)", "](none.md)"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_has_no_unresolved_merge(page: Path) -> None:
+    assert re.findall(r"(?m)^(?:<{7}|>{7}) .*", page.read_text()) == []

@@ -47,8 +47,8 @@ from segstore.wire.names import writer_id
 log = logging.getLogger(__name__)
 
 _OPEN: Final = WriterState.OPEN
-_SEE_BYTES: Final = 1024 * 1024
-_SEE_EVENTS: Final = 1024
+_YIELD_BYTES: Final = 1024 * 1024
+_YIELD_EVENTS: Final = 1024
 """After this many bytes of a client's events, or events of a writer, it yields to the loop, which sends and reads
 acknowledgements. Sooner means smaller appends; later, objects that have left the processor's cache."""
 _MOST_ROUTES: Final = 4096
@@ -109,7 +109,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._rerouted = 0
         self._reports_times = False
         self._error: ClientError | None = None
-        self._untold = False
+        self._unreported = False
         """Whether events were accepted whose failure the caller may not know of: neither `write` nor `flush` raised
         it."""
 
@@ -161,7 +161,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 await self._admitted(ahead)
             await done  # the future is not shared, so it may be cancelled
         except asyncio.CancelledError:
-            self._untold = True
+            self._unreported = True
             raise
 
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
@@ -173,7 +173,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         accepted.
         """
         done, ahead = self._accept(event, routing_key, False)
-        self._untold = True
+        self._unreported = True
         if ahead is not None:
             await self._admitted(ahead)
         return done
@@ -206,7 +206,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._bytes += size
         pool = self._pool
         pool.unseen_bytes = unseen = pool.unseen_bytes + size
-        if unseen >= _SEE_BYTES or not events % _SEE_EVENTS or not has_room or not writer.set_ups:
+        if unseen >= _YIELD_BYTES or not events % _YIELD_EVENTS or not has_room or not writer.set_ups:
             return done, writer
         return done, None
 
@@ -367,11 +367,11 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def flush(self) -> None:
         """Waits until all earlier events are stored. Raises the error of a failed event."""
-        self._untold = False
+        self._unreported = False
         try:
             await self._flush()
         except asyncio.CancelledError:
-            self._untold = True
+            self._unreported = True
             raise
 
     async def _flush(self) -> None:
@@ -395,14 +395,14 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         """
         if self._closed:
             return
-        late, untold = f"events for {self._name} were not stored", self._untold
+        late, unreported = f"events for {self._name} were not stored", self._unreported
         try:
             async with within(self._settings.close_timeout_ms, late, stream=self._name):
                 await self.flush()
         except RequestTimedOut:
             raise
         except ClientError:
-            if untold:
+            if unreported:
                 raise
         finally:
             await self.abort()
