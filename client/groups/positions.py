@@ -16,13 +16,15 @@ from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.names import MAX_INT64
 from segstore.wire.reader_groups import GroupState
 
 
 class SegmentLag(NamedTuple):
     """How far a group is behind in a segment.
 
-    reader: None if it is assigned to no reader, or not started. offset: the recorded position. end: the segment's end.
+    reader: None if it is assigned to no reader, or not started. offset: the recorded position. end: the segment's end,
+    or the group's if that comes first.
     """
 
     segment: str
@@ -44,7 +46,7 @@ class GroupMetrics(NamedTuple):
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes between the recorded positions and the ends of the streams."""
+        """Number of bytes between the recorded positions and the ends of the streams, or of the group."""
         return sum(each.unread_bytes for each in self.segments)
 
 
@@ -94,12 +96,17 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
         seen = set(offsets)
         while offsets:
             infos = await asyncio.gather(*[_info(requests, segment) for segment in offsets])
-            sealed = [segment for segment, info in zip(offsets, infos, strict=True) if info is None or info.is_sealed]
+            continued: list[str] = []
             for (segment, offset), info in zip(offsets.items(), infos, strict=True):
+                if segment not in state.ends and (info is None or info.is_sealed):
+                    continued.append(segment)
                 if info is not None:
-                    start = max(offset, info.start_offset)
-                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, info.write_offset)))
-            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(segment)) for segment in sealed])
+                    start, end = (
+                        max(offset, info.start_offset),
+                        min(info.write_offset, state.ends.get(segment, MAX_INT64)),
+                    )
+                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
+            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in continued])
             offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})

@@ -359,7 +359,7 @@ class GroupReader(OpenedBefore):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> GroupEvent | None:
-        """Returns the next event; None when all streams of the group are sealed and read to their ends.
+        """Returns the next event; None when all streams of the group were read to their ends, or to the group's.
 
         Marks the previous event as handled, then calls the listener. Only one call may be pending.
 
