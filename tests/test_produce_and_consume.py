@@ -151,6 +151,20 @@ def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream
     assert run("admin", "groups", "show", "a/g").returncode == 1
 
 
+@pytest.mark.slow
+def test_a_group_is_created_in_the_form_of_the_clients_it_is_shared_with(run: Run, stream: str) -> None:
+    run("produce", stream, given=b"1\n2\n3\n")
+    assert run("consume", stream, "-G", "tabled", "--shared-with", "rust", "-c", "2").stdout == b"1\n2\n"
+    assert run("consume", stream, "-G", "tabled", "-c", "1").stdout == b"3\n"
+    assert run("consume", stream, "-G", "logged", "-c", "1").stdout == b"1\n"
+    streams = run("admin", "streams", "list", "a").stdout.split()
+    assert (b"_RGlogged" in streams, b"_RGtabled" in streams) == (True, False)
+    alone = run("consume", stream, "--shared-with", "rust")
+    assert (alone.returncode, b"give -G" in alone.stderr) == (2, True)
+    for name in ("tabled", "logged"):
+        assert run("admin", "groups", "delete", f"a/{name}").returncode == 0
+
+
 def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     environment = os.environ | {"SEGSTORE_CONTROLLER": uri}

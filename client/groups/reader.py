@@ -306,7 +306,7 @@ class GroupReader(OpenedBefore):
     def _settled(self, begun: int) -> None:
         """Notes what the group's state has for this reader. begun: number of segments that it has just got."""
         state = self._shared.state
-        self._over = is_over(state)
+        self._over = is_over(state, self.name)
         if self._over:
             self._ahead.came.set()
         if state.checkpoints.waiting:
