@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from segstore.cli import main
 from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
 from segstore.client import StreamCut
+from segstore.client.sync import connect
 from tests.processes import PATIENCE_S, started
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
@@ -163,6 +164,16 @@ def test_a_group_is_created_in_the_form_of_the_clients_it_is_shared_with(run: Ru
     assert (alone.returncode, b"give -G" in alone.stderr) == (2, True)
     for name in ("tabled", "logged"):
         assert run("admin", "groups", "delete", f"a/{name}").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_group_is_shown_with_its_end(uri: str, run: Run, stream: str) -> None:
+    run("produce", stream, given=b"1\n2\n")
+    scope, _, name = stream.partition("/")
+    with connect(uri) as pravega, pravega.reader_group(scope, "ending", streams=[name], to="tail"):
+        shown = json.loads(run("admin", "--json", "groups", "show", "a/ending").stdout)
+    assert StreamCut.from_text(shown[f"end in {stream}"]) == {0: 18}
+    assert run("admin", "groups", "delete", "a/ending").returncode == 0
 
 
 def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:

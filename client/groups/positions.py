@@ -6,7 +6,7 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -74,6 +74,27 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
                     with suppress(SegmentMissing):  # truncated meanwhile
                         found[name] = (await requests.info(name)).write_offset
     return found
+
+
+async def read_before(cluster: Cluster, positions: Iterable[str], ends: Container[str]) -> set[str]:
+    """Returns the segments that were read before others, and that segments which follow these wait for.
+
+    ends: the segments in which the group ends.
+    """
+    seen, before = set(positions), set[str]()
+    ahead = list(seen)
+    while ahead:
+        some = [each for each in ahead if each not in ends]
+        found = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in some])
+        ahead = []
+        for segment, following in zip(some, found, strict=True):
+            scope, stream, _ = parts_of(segment)
+            for each in following:
+                before |= {name_of(scope, stream, number) for number in each.predecessors}
+                if each.segment.name not in seen:
+                    seen.add(each.segment.name)
+                    ahead.append(each.segment.name)
+    return before - seen
 
 
 async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, int]:

@@ -371,7 +371,8 @@ def show_group(admin: Admin, group: Name) -> int:
             readers, cuts = await opened.readers(), await opened.cuts()
             named = {f"position in {name}": cut.to_text() for name, cut in cuts.items()}
             for name, end in (await opened.config()).ends.items():
-                named[f"end in {name}"] = StreamCut(*name.split("/", 1), end).to_text() if end else "none"
+                scope, _, stream = name.partition("/")
+                named[f"end in {name}"] = StreamCut(scope, stream, end).to_text() if end else "none"
             admin.show({"streams": await opened.streams(), "readers": readers} | named)
 
     return admin.do(work)
