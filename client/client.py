@@ -19,7 +19,7 @@ from segstore.client.cluster import Cluster
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Credentials, Endpoint, PoolMetrics, SegmentRequests
 from segstore.client.controller import Access, Controller, ControllerLocations
-from segstore.client.groups import GroupForm, GroupRetention, GroupStart, ReaderGroup
+from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.lifecycle import ClosedAfter, not_open
 from segstore.client.metrics import Source
 from segstore.client.segment import SegmentReader, SegmentWriter
@@ -202,6 +202,7 @@ class Client(ClosedAfter):
         *,
         streams: Sequence[str] = (),
         from_: GroupStart = "head",
+        to: GroupEnd | None = None,
         refresh_ms: int = 3000,
         checkpoint_ms: int = 30_000,
         retention: GroupRetention = "none",
@@ -209,12 +210,14 @@ class Client(ClosedAfter):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut.
-        refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin a
-        checkpoint; 0 for never. retention: whether the streams keep what the group has not read: "none", "manual"
-        (behind the cuts that `update_retention` reports) or "automatic" (behind its last checkpoint). shared_with: the
-        clients whose readers can be in a new group: "java", or "rust" for those in Rust and the Python package
-        `pravega`, whose groups have neither checkpoints nor retention; an existing group keeps its form.
+        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut. to:
+        where it ends, so that its readers do: "tail", which is where the streams end now, or a mapping from streams to
+        this or a cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep what the
+        group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
+        its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for those
+        in Rust and the Python package `pravega`, whose groups have no ends, checkpoints and retention; an existing
+        group keeps its form.
         """
         return ReaderGroup(
             self._cluster("READ"),
@@ -223,6 +226,7 @@ class Client(ClosedAfter):
             name,
             streams=streams,
             from_=from_,
+            to=to,
             refresh_ms=refresh_ms,
             checkpoint_ms=checkpoint_ms,
             retention=retention,

@@ -32,6 +32,7 @@ from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import Piece, plan, sizes_of
 from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.options import TraceOptions, read_options
+from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
     import duckdb
@@ -61,7 +62,7 @@ def missing() -> str:
     """Returns why this engine cannot run here; "" if it can."""
     if all(find_spec(name) for name in ("duckdb", "plotly", "pyarrow")):
         return ""
-    return "a report without Spark needs DuckDB, PyArrow and Plotly: pip install 'segstore[report]'"
+    return f"a report without Spark needs DuckDB, PyArrow and Plotly: {pip_command('report')}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Links between the pages of the documentation lead to a file that is there and a heading in it; no merge is unfinished."""
+"""Links between pages of the documentation lead to a file that is there and a heading in it; merges are resolved."""
 
 from __future__ import annotations
 

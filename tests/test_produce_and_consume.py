@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from segstore.cli import main
 from segstore.cli.pravega.formats import Place, as_json, formatter, unescaped
 from segstore.client import StreamCut
+from segstore.client.sync import connect
 from tests.processes import PATIENCE_S, started
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
@@ -149,6 +150,30 @@ def test_members_of_a_group_continue_where_the_last_one_stopped(run: Run, stream
     assert run("admin", "groups", "offline", "a/g", "r").stderr == b"segstore: no reader r of a/g is online\n"
     assert run("admin", "groups", "delete", "a/g").returncode == 0
     assert run("admin", "groups", "show", "a/g").returncode == 1
+
+
+@pytest.mark.slow
+def test_a_group_is_created_in_the_form_of_the_clients_it_is_shared_with(run: Run, stream: str) -> None:
+    run("produce", stream, given=b"1\n2\n3\n")
+    assert run("consume", stream, "-G", "tabled", "--shared-with", "rust", "-c", "2").stdout == b"1\n2\n"
+    assert run("consume", stream, "-G", "tabled", "-c", "1").stdout == b"3\n"
+    assert run("consume", stream, "-G", "logged", "-c", "1").stdout == b"1\n"
+    streams = run("admin", "streams", "list", "a").stdout.split()
+    assert (b"_RGlogged" in streams, b"_RGtabled" in streams) == (True, False)
+    alone = run("consume", stream, "--shared-with", "rust")
+    assert (alone.returncode, b"give -G" in alone.stderr) == (2, True)
+    for name in ("tabled", "logged"):
+        assert run("admin", "groups", "delete", f"a/{name}").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_group_is_shown_with_its_end(uri: str, run: Run, stream: str) -> None:
+    run("produce", stream, given=b"1\n2\n")
+    scope, _, name = stream.partition("/")
+    with connect(uri) as pravega, pravega.reader_group(scope, "ending", streams=[name], to="tail"):
+        shown = json.loads(run("admin", "--json", "groups", "show", "a/ending").stdout)
+    assert StreamCut.from_text(shown[f"end in {stream}"]) == {0: 18}
+    assert run("admin", "groups", "delete", "a/ending").returncode == 0
 
 
 def process(uri: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ from segstore.client.groups.changes import (
     SegmentsReleased,
 )
 from segstore.client.groups.checkpoints import Checkpoint
-from segstore.client.groups.group import GroupRetention, GroupStart, ReaderGroup
+from segstore.client.groups.group import GroupEnd, GroupRetention, GroupStart, ReaderGroup
 from segstore.client.groups.positions import GroupMetrics, SegmentLag
 from segstore.client.groups.reader import GroupEvent, GroupReader, Position
 from segstore.client.groups.shared import GroupForm
@@ -18,6 +18,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointTaken",
     "GroupChange",
+    "GroupEnd",
     "GroupEvent",
     "GroupForm",
     "GroupListener",

@@ -28,7 +28,7 @@ class SegmentsReleased(NamedTuple):
 
 
 class SegmentEnded(NamedTuple):
-    """The reader has read a segment to its end. successors: their names; () if the stream is sealed."""
+    """The reader has read a segment to its end. successors: their names; () if the stream, or the group, ends here."""
 
     segment: str
     successors: tuple[str, ...]

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from segstore.client.cluster import Cluster
-from segstore.client.controller import Controller, name_of
-from segstore.client.errors import RequestRejected
-from segstore.client.groups.positions import cuts_of
+from segstore.client.controller import Controller, CutError, name_of
+from segstore.client.errors import ConditionFailed, RequestRejected
+from segstore.client.groups.positions import cuts_of, read_before
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
 from segstore.wire.names import MAX_INT64
@@ -39,15 +39,52 @@ def _named(stream: str, cut: Mapping[int, int]) -> dict[str, int]:
     return {name_of(scope, name, number): offset for number, offset in cut.items()}
 
 
-async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None) -> None:
-    """Puts a group at other positions. cuts: None for its last checkpoint, or its start if there is none."""
+async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
+    """Raises CutError for an end that lies before the start of its stream, or is no cut of it."""
+    for stream, end in ends.items():
+        start, (scope, _, name) = starts[stream], stream.partition("/")
+        behind = [each for each in start.keys() & end.keys() if end[each] != _END and start[each] > end[each]]
+        try:
+            if end and not behind:
+                await controller.segments_between(scope, name, start, end)
+        except RequestRejected as cause:
+            raise CutError(f"{dict(end)} is no cut of {stream} behind the start {dict(start)}", stream) from cause
+        if behind:
+            raise CutError(f"the group's end {dict(end)} in {stream} lies before its start {dict(start)}", stream)
+
+
+async def _last_cuts(cluster: Cluster, shared: SharedGroup, config: GroupConfig) -> Cuts:
+    """Returns the starts for a reset to the last checkpoint, or the group's if there was none.
+
+    Segments that were read before it, and that others wait for, are in it with their ends. Left out are streams that
+    were read before it to the end that they have; an end of the group is kept.
+    """
+    last = shared.state.checkpoints.last
+    if last is None:
+        return config.starts
+    before = await read_before(cluster, last, shared.state.ends)
+    read = {stream: cut for stream, cut in config.ends.items() if cut}
+    starts = read | {stream: dict(cut) for stream, cut in cuts_of(dict.fromkeys(before, _END) | last).items()}
+    if not starts:
+        raise ConditionFailed(
+            f"the streams of {shared.group} were read to their ends before its last checkpoint: give other positions",
+            **shared.facts,
+        )
+    return starts
+
+
+async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None, until: Cuts | None) -> None:
+    """Puts a group at other positions.
+
+    cuts: None for its last checkpoint, or its start if there is none. until: the ends; None for those that it has.
+    """
     while True:
-        state = await shared.fetch()
-        config, last = state.config, state.checkpoints.last
+        config = (await shared.fetch()).config
         assert config is not None
-        starts = cuts
-        if starts is None and last is not None:
-            starts = {stream: dict(cut) for stream, cut in cuts_of(last).items()}
+        starts = await _last_cuts(cluster, shared, config) if cuts is None else cuts
+        ends = {stream: cut for stream, cut in (config.ends if until is None else until).items() if stream in starts}
+        if cuts is not None:
+            await check_ends(cluster.controller, starts, ends)
 
         def announce(draft: Draft, config: GroupConfig = config) -> bool:
             current = draft.state.config == config
@@ -57,7 +94,7 @@ async def reset_group(cluster: Cluster, shared: SharedGroup, cuts: Cuts | None) 
 
         if not await shared.change(announce):
             continue
-        asked = config if starts is None else config._replace(starts=starts)
+        asked = config._replace(starts=starts, ends=ends)
         try:
             generation = await cluster.controller.update_reader_group(shared.scope, shared.name, asked)
         except RequestRejected as rejected:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
@@ -29,7 +29,7 @@ from segstore.client.controller import StreamCut, checked_cut
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
-from segstore.client.groups.configuring import initial_state, reset_group
+from segstore.client.groups.configuring import check_ends, initial_state, reset_group
 from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of, resolved
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.shared import GroupForm, SharedGroup
@@ -38,10 +38,13 @@ from segstore.client.lifecycle import ClosedAfter, OpenedBefore
 from segstore.client.stream import check_cut, tail_of
 from segstore.wire.reader_groups import GroupConfig, GroupState
 
-_Start = Literal["head", "tail"] | Mapping[int, int]
-GroupStart = Literal["head", "tail"] | Mapping[str, _Start]
+_Place = Literal["head", "tail"] | Mapping[int, int]
+GroupStart = Literal["head", "tail"] | Mapping[str, _Place]
 """Where a group starts: "head" or "tail" for all streams, or for each stream one of these or segment id → offset."""
 
+GroupEnd = Literal["tail"] | Mapping[str, Literal["tail"] | Mapping[int, int]]
+"""Where a group ends: the present "tail" for all streams, or for each stream this or segment id → offset. Streams that
+are missing from a mapping are read without an end."""
 
 GroupRetention = Literal["none", "manual", "automatic"]
 """Whether the streams of a group keep what it has not read: no; behind the cuts that `update_retention` reports; or
@@ -64,6 +67,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         *,
         streams: Sequence[str] = (),
         from_: GroupStart = "head",
+        to: GroupEnd | None = None,
         refresh_ms: int = 3000,
         checkpoint_ms: int = 30_000,
         retention: GroupRetention = "none",
@@ -71,11 +75,11 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
     ) -> None:
         """streams: the streams of a new group, as names in its scope or as "scope/stream".
 
-        from_: where a new group starts; streams missing from a mapping start at the head. refresh_ms: how often readers
-        of a new group record their positions. checkpoint_ms: how often they begin a checkpoint; 0 for never. retention:
-        whether the streams keep what it has not read. shared_with: the form of a new group; one of "rust" has neither
-        checkpoints nor retention. state_locations: used for the group's own stream or table; those of the cluster are
-        used for the stream segments.
+        from_: where a new group starts; streams missing from a mapping start at the head. to: where it ends; None for
+        no end. refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin
+        a checkpoint; 0 for never. retention: whether the streams keep what it has not read. shared_with: the form of a
+        new group; one of "rust" has no ends, checkpoints and retention. state_locations: used for the group's own
+        stream or table; those of the cluster are used for the stream segments.
         """
         for part in (scope, name):
             if not part or "/" in part:
@@ -86,35 +90,44 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
             raise ValueError(f"a group is shared with 'java' or 'rust', not {shared_with!r}")
         if shared_with == "rust" and retention != "none":
             raise ValueError(f"a group that is shared with clients in Rust has no retention {retention!r}")
+        if shared_with == "rust" and to is not None:
+            raise ValueError("a group that is shared with clients in Rust has no end")
         self.scope: Final = scope
         self.name: Final = name
         self._shared_with: GroupForm = shared_with
         self._cluster = cluster
         self._state_locations = state_locations
-        self._starts = self._checked(streams, from_)
+        self._starts = self._starts_of(streams, from_)
+        self._ends = {} if to is None else self._ends_of(streams, to)
         self._config = GroupConfig(
             {}, refresh_ms=refresh_ms, checkpoint_ms=checkpoint_ms or -1, retention=retention, generation=0
         )
         self._shared = self._new_shared()
 
-    def _checked(self, streams: Sequence[str], from_: GroupStart) -> dict[str, _Start]:
-        """Returns the start of each stream. Raises ValueError for what is none."""
-        for each in from_.values() if isinstance(from_, Mapping) else [from_]:
-            if each not in ("head", "tail") and not isinstance(each, Mapping):
-                own = f"{self.scope}/{self.name}"
-                raise ValueError(f"the group {own} must start at 'head', 'tail' or a cut, not {each!r}")
+    def _starts_of(self, streams: Sequence[str], from_: GroupStart) -> dict[str, _Place]:
+        starts: dict[str, _Place] = {_full(self.scope, stream): "head" for stream in streams}
+        return starts | self._checked("start", ("head", "tail"), streams, from_)
+
+    def _ends_of(self, streams: Sequence[str], to: GroupEnd) -> dict[str, _Place]:
+        return self._checked("end", ("tail",), streams, to)
+
+    def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], given: Any) -> dict[str, _Place]:
+        """Returns the places given for streams. Raises ValueError for other words, and for streams of other groups."""
+        own = f"{self.scope}/{self.name}"
+        for each in given.values() if isinstance(given, Mapping) else [given]:
+            if each not in words and not isinstance(each, Mapping):
+                allowed = ", ".join(map(repr, words))
+                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {each!r}")
         names = [_full(self.scope, stream) for stream in streams]
-        if not isinstance(from_, Mapping):
-            return dict.fromkeys(names, from_)
-        given = {_full(self.scope, each): start for each, start in from_.items()}
-        if not given.keys() <= set(names):
-            own = ", ".join(from_)
-            raise ValueError(f"the group {self.scope}/{self.name} has starts for other streams than its own: {own}")
-        starts: dict[str, _Start] = {each: given.get(each, "head") for each in names}
-        for stream, start in starts.items():
-            if isinstance(start, Mapping):
-                checked_cut(*_parts(stream), start)
-        return starts
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(names, given)
+        places: dict[str, _Place] = {_full(self.scope, each): place for each, place in given.items()}
+        if not places.keys() <= set(names):
+            raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(given)}")
+        for stream, place in places.items():
+            if isinstance(place, Mapping):
+                checked_cut(*_parts(stream), place)
+        return places
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:
         return SharedGroup(self._cluster, self._state_locations, self.scope, self.name, recovers=recovers)
@@ -124,8 +137,9 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
         store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
-        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
-        too many segments in a table; and the errors of controller calls and requests.
+        or an end behind the end of a segment, or an end before the start; ConditionFailed if a key-value table has the
+        name of its table; EntryRefused for too many segments in a table; and the errors of controller calls and
+        requests.
         """
         try:
             try:
@@ -140,25 +154,27 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     async def _create(self) -> None:
         cluster = self._cluster
-        asked = self._config._replace(starts=await self._cuts(self._starts), id=uuid4())
-        for stream, cut in asked.starts.items():
+        starts, ends = await self._cuts(self._starts), await self._cuts(self._ends)
+        for stream, cut in starts.items():
             if not cut:
                 await cluster.controller.head(*_parts(stream))  # raises NoSuchStream
+        await check_ends(cluster.controller, starts, ends)
+        asked = self._config._replace(starts=starts, ends=ends, id=uuid4())
         if self._shared_with == "java":
             # Another client may have created it meanwhile, and its configuration holds.
             asked = await cluster.controller.create_reader_group(self.scope, self.name, asked)
         await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
 
-    async def _cuts(self, starts: Mapping[str, _Start]) -> dict[str, Mapping[int, int]]:
-        """Returns the cuts that a configuration has, {} for the head."""
+    async def _cuts(self, places: Mapping[str, _Place]) -> dict[str, Mapping[int, int]]:
+        """Returns the cuts that a configuration has, {} for the head, and for the tail of a sealed stream."""
         found: dict[str, Mapping[int, int]] = {}
-        for stream, start in starts.items():
+        for stream, place in places.items():
             scope, name = _parts(stream)
-            if isinstance(start, Mapping):
-                await check_cut(self._cluster, scope, name, start)
-                found[stream] = dict(start)
+            if isinstance(place, Mapping):
+                await check_cut(self._cluster, scope, name, place)
+                found[stream] = dict(place)
             else:
-                found[stream] = {} if start == "head" else await tail_of(self._cluster, scope, name)
+                found[stream] = {} if place == "head" else await tail_of(self._cluster, scope, name)
         return found
 
     # --- readers ----------------------------------------------------------------------------------------------------
@@ -224,16 +240,21 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """
         return await lag_of(self._cluster, await self._state())
 
-    async def reset(self, from_: GroupStart | None = None) -> None:
+    async def reset(self, from_: GroupStart | None = None, *, to: GroupEnd | None = None) -> None:
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
         from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none. Raises ConditionFailed for a group whose state is in a table.
+        there is none. to: as of a new group, given with `from_`; None for the ends that the group has, {} for none.
+        Raises CutError as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were
+        read to their ends before the last checkpoint.
         """
+        if from_ is None and to is not None:
+            raise ValueError("a reset to another end needs the start, too: from_")
         streams = await self.streams()
         self._shared.refuse_in_table("resets")
-        cuts = None if from_ is None else await self._cuts(self._checked(streams, from_))
-        await reset_group(self._cluster, self._shared, cuts)
+        starts = None if from_ is None else await self._cuts(self._starts_of(streams, from_))
+        ends = None if to is None else await self._cuts(self._ends_of(streams, to))
+        await reset_group(self._cluster, self._shared, starts, ends)
 
     async def update_retention(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
         """Reports that the group needs nothing before these cuts, by stream, if its retention is "manual".

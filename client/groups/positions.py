@@ -6,7 +6,7 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -16,13 +16,15 @@ from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.wire import StreamSegmentInfo
+from segstore.wire.names import MAX_INT64
 from segstore.wire.reader_groups import GroupState
 
 
 class SegmentLag(NamedTuple):
     """How far a group is behind in a segment.
 
-    reader: None if it is assigned to no reader, or not started. offset: the recorded position. end: the segment's end.
+    reader: None if it is assigned to no reader, or not started. offset: the recorded position. end: the segment's end,
+    or the group's if that comes first.
     """
 
     segment: str
@@ -44,7 +46,7 @@ class GroupMetrics(NamedTuple):
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes between the recorded positions and the ends of the streams."""
+        """Number of bytes between the recorded positions and the ends of the streams, or of the group."""
         return sum(each.unread_bytes for each in self.segments)
 
 
@@ -74,6 +76,27 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
     return found
 
 
+async def read_before(cluster: Cluster, positions: Iterable[str], ends: Container[str]) -> set[str]:
+    """Returns the segments that were read before others, and that segments which follow these wait for.
+
+    ends: the segments in which the group ends.
+    """
+    seen, before = set(positions), set[str]()
+    ahead = list(seen)
+    while ahead:
+        some = [each for each in ahead if each not in ends]
+        found = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in some])
+        ahead = []
+        for segment, following in zip(some, found, strict=True):
+            scope, stream, _ = parts_of(segment)
+            for each in following:
+                before |= {name_of(scope, stream, number) for number in each.predecessors}
+                if each.segment.name not in seen:
+                    seen.add(each.segment.name)
+                    ahead.append(each.segment.name)
+    return before - seen
+
+
 async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, int]:
     """Returns positions with the ends of segments in place of -1, by which readers in Java mean them."""
     found = {segment: offset for segment, offset in positions.items() if offset >= 0}
@@ -94,12 +117,17 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
         seen = set(offsets)
         while offsets:
             infos = await asyncio.gather(*[_info(requests, segment) for segment in offsets])
-            sealed = [segment for segment, info in zip(offsets, infos, strict=True) if info is None or info.is_sealed]
+            continued: list[str] = []
             for (segment, offset), info in zip(offsets.items(), infos, strict=True):
+                if segment not in state.ends and (info is None or info.is_sealed):
+                    continued.append(segment)
                 if info is not None:
-                    start = max(offset, info.start_offset)
-                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, info.write_offset)))
-            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(segment)) for segment in sealed])
+                    start, end = (
+                        max(offset, info.start_offset),
+                        min(info.write_offset, state.ends.get(segment, MAX_INT64)),
+                    )
+                    found.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
+            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in continued])
             offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})

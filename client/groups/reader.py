@@ -306,7 +306,7 @@ class GroupReader(OpenedBefore):
     def _settled(self, begun: int) -> None:
         """Notes what the group's state has for this reader. begun: number of segments that it has just got."""
         state = self._shared.state
-        self._over = is_over(state)
+        self._over = is_over(state, self.name)
         if self._over:
             self._ahead.came.set()
         if state.checkpoints.waiting:
@@ -359,7 +359,7 @@ class GroupReader(OpenedBefore):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> GroupEvent | None:
-        """Returns the next event; None when all streams of the group are sealed and read to their ends.
+        """Returns the next event; None when all streams of the group were read to their ends, or to the group's.
 
         Marks the previous event as handled, then calls the listener. Only one call may be pending.
 

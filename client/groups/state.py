@@ -17,6 +17,7 @@ from uuid import UUID
 
 from segstore.client.controller import Successor
 from segstore.client.errors import ConditionFailed, ReaderExists, ReaderOffline
+from segstore.wire.names import MAX_INT64
 from segstore.wire.reader_groups import (
     AcquireSegment,
     AddReader,
@@ -178,9 +179,14 @@ def segments_of(group: str, state: GroupState, reader: str) -> dict[str, int]:
     return state.readers[reader]
 
 
-def is_over(state: GroupState) -> bool:
-    """Whether all segments of all streams were read to their ends."""
-    return not (state.unassigned or state.future or any(state.readers.values()))
+def is_over(state: GroupState, reader: str) -> bool:
+    """Whether all segments of all streams were read to their ends, and `reader` has none.
+
+    Readers in Java keep a segment that they have read to the group's end in it.
+    """
+    if state.unassigned or state.future or state.readers.get(reader):
+        return False
+    return all(state.ends.get(each, MAX_INT64) <= at for some in state.readers.values() for each, at in some.items())
 
 
 def recorded(state: GroupState) -> dict[str, int]:

@@ -13,7 +13,7 @@ from segstore.client import connect as async_connect
 from segstore.client.batch import EventRange
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Credentials, PoolMetrics
-from segstore.client.groups import GroupForm, GroupRetention, GroupStart
+from segstore.client.groups import GroupEnd, GroupForm, GroupRetention, GroupStart
 from segstore.client.stream import From, Router
 from segstore.client.sync.batch import EventRangeReader
 from segstore.client.sync.controller import Controller
@@ -96,6 +96,7 @@ class Client(OpenedClient):
         *,
         streams: Sequence[str] = (),
         from_: GroupStart = "head",
+        to: GroupEnd | None = None,
         refresh_ms: int = 3000,
         checkpoint_ms: int = 30000,
         retention: GroupRetention = "none",
@@ -103,12 +104,14 @@ class Client(OpenedClient):
     ) -> ReaderGroup:
         """Returns an unopened reader group; opening it creates the group over these streams unless it exists.
 
-        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut.
-        refresh_ms: how often readers of a new group record their positions. checkpoint_ms: how often they begin a
-        checkpoint; 0 for never. retention: whether the streams keep what the group has not read: "none", "manual"
-        (behind the cuts that `update_retention` reports) or "automatic" (behind its last checkpoint). shared_with: the
-        clients whose readers can be in a new group: "java", or "rust" for those in Rust and the Python package
-        `pravega`, whose groups have neither checkpoints nor retention; an existing group keeps its form.
+        from_: where a new group starts: "head", "tail", or a mapping from each stream to one of these or a cut. to:
+        where it ends, so that its readers do: "tail", which is where the streams end now, or a mapping from streams to
+        this or a cut; None for no end. refresh_ms: how often readers of a new group record their positions.
+        checkpoint_ms: how often they begin a checkpoint; 0 for never. retention: whether the streams keep what the
+        group has not read: "none", "manual" (behind the cuts that `update_retention` reports) or "automatic" (behind
+        its last checkpoint). shared_with: the clients whose readers can be in a new group: "java", or "rust" for those
+        in Rust and the Python package `pravega`, whose groups have no ends, checkpoints and retention; an existing
+        group keeps its form.
         """
         return ReaderGroup(
             self._lease.call(
@@ -117,6 +120,7 @@ class Client(OpenedClient):
                 name,
                 streams=streams,
                 from_=from_,
+                to=to,
                 refresh_ms=refresh_ms,
                 checkpoint_ms=checkpoint_ms,
                 retention=retention,

@@ -11,7 +11,7 @@ from typing import Self
 from segstore.client import GroupReader as AsyncGroupReader
 from segstore.client import ReaderGroup as AsyncReaderGroup
 from segstore.client.controller import StreamCut
-from segstore.client.groups import Checkpoint, GroupEvent, GroupListener, GroupMetrics, GroupStart
+from segstore.client.groups import Checkpoint, GroupEnd, GroupEvent, GroupListener, GroupMetrics, GroupStart
 from segstore.client.sync.proxies import EnteredProxy, Iteration, step
 from segstore.wire.reader_groups import GroupConfig
 
@@ -36,8 +36,9 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
         store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
-        behind the end of a segment; ConditionFailed if a key-value table has the name of its table; EntryRefused for
-        too many segments in a table; and the errors of controller calls and requests.
+        or an end behind the end of a segment, or an end before the start; ConditionFailed if a key-value table has the
+        name of its table; EntryRefused for too many segments in a table; and the errors of controller calls and
+        requests.
         """
         self._lease.run(self._inner.open)
 
@@ -83,13 +84,15 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
         """
         return self._lease.run(self._inner.metrics)
 
-    def reset(self, from_: GroupStart | None = None) -> None:
+    def reset(self, from_: GroupStart | None = None, *, to: GroupEnd | None = None) -> None:
         """Puts the group at other positions of its streams, which ends its readers with ReaderOffline.
 
         from_: as of a new group; None for the last checkpoint that all readers have taken, or for the group's start if
-        there is none. Raises ConditionFailed for a group whose state is in a table.
+        there is none. to: as of a new group, given with `from_`; None for the ends that the group has, {} for none.
+        Raises CutError as `open`, and ConditionFailed for a group whose state is in a table, and if the streams were
+        read to their ends before the last checkpoint.
         """
-        self._lease.run(self._inner.reset, from_)
+        self._lease.run(self._inner.reset, from_, to=to)
 
     def update_retention(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
         """Reports that the group needs nothing before these cuts, by stream, if its retention is "manual".
@@ -155,7 +158,7 @@ class GroupReader(EnteredProxy[AsyncGroupReader]):
         self._lease.run(self._inner.open)
 
     def read(self) -> GroupEvent | None:
-        """Returns the next event; None when all streams of the group are sealed and read to their ends.
+        """Returns the next event; None when all streams of the group were read to their ends, or to the group's.
 
         Marks the previous event as handled, then calls the listener. Only one call may be pending.
 

@@ -35,12 +35,14 @@ from segstore.server.store.operations import (
 from segstore.server.store.results import ReadResult, read_length
 from segstore.server.store.segment import Kind, Segment
 from segstore.server.store.store import IS_INDEX, SegmentStore
+from segstore.server.store.tables import MAX_FIXED_KEY_BYTES
 from segstore.server.store.waiting import WakeReason
 
 __all__ = [
     "EVENT_COUNT",
     "IS_INDEX",
     "MAX_ATTRIBUTES",
+    "MAX_FIXED_KEY_BYTES",
     "NULL_VALUE",
     "AppendItem",
     "Appended",

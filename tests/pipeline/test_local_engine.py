@@ -27,6 +27,7 @@ from segstore.pipeline import local_engine, session
 from segstore.pipeline.local_engine import LocalEngine, LocalTable, ProcessDied
 from segstore.pipeline.report import STEPS
 from segstore.pipeline.trace.rows import trace_rows
+from segstore.wire.extras import pip_command
 from tests.pipeline.stores import http_store
 from tests.pipeline.trace.test_packets import mixed, written
 
@@ -202,8 +203,9 @@ def test_without_its_libraries_it_is_said_what_to_install(
     )
     assert said.exit_code == 1
     assert said.stderr == (
-        "segstore: a report without Spark needs DuckDB, PyArrow and Plotly: pip install 'segstore[report]'\n"
+        f"segstore: a report without Spark needs DuckDB, PyArrow and Plotly: {pip_command('report')}\n"
     )
+    assert "'duckdb>=" in said.stderr
     assert list(tmp_path.iterdir()) == []
 
 

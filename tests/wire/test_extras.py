@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from segstore.wire import extras
 
-DECLARED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 @pytest.mark.parametrize("extra", ["metrics", "spark", "zookeeper"])
@@ -28,3 +30,13 @@ def test_without_an_installation_the_place_of_the_list_is_named(monkeypatch: pyt
 
     monkeypatch.setattr(extras, "requires", missing)
     assert extras.pip_command("spark") == "see the extra spark in pyproject.toml"
+
+
+@pytest.mark.parametrize("place", ["README.md", "CONTRIBUTING.md", "docs", "client", "pipeline", "segstore", "server"])
+def test_nothing_installs_by_name_what_no_index_has_yet(place: str) -> None:
+    there = ROOT / place
+    files = [there] if there.is_file() else [each for each in there.rglob("*") if each.suffix in (".md", ".py")]
+    assert files
+    for each in files:
+        commands = re.findall(r"pip install ([^#\n`]*)", each.read_text("utf-8"))
+        assert [command for command in commands if re.search(r"(?<![\w/.])segstore\b", command)] == [], each

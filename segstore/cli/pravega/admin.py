@@ -363,12 +363,16 @@ def groups() -> None:
 @_group
 @_admin
 def show_group(admin: Admin, group: Name) -> int:
-    """Show a group's streams, its online readers, and its position in each stream as a cut."""
+    """Show a group's streams, its online readers, and its position and its end in each stream as a cut."""
+    from segstore.client import StreamCut
 
     async def work(client: Client) -> None:
         async with client.reader_group(*group) as opened:
             readers, cuts = await opened.readers(), await opened.cuts()
             named = {f"position in {name}": cut.to_text() for name, cut in cuts.items()}
+            for name, end in (await opened.config()).ends.items():
+                scope, _, stream = name.partition("/")
+                named[f"end in {name}"] = StreamCut(scope, stream, end).to_text() if end else "none"
             admin.show({"streams": await opened.streams(), "readers": readers} | named)
 
     return admin.do(work)

@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -22,8 +22,16 @@ from segstore.cli.terminal import writing_output
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
     from segstore.client import Client
+    from segstore.client.groups import GroupForm
 
 Start = Literal["head", "tail"] | Mapping[int, int]
+
+
+class Member(NamedTuple):
+    """The reader group to read as a member of, and the form that it is created in."""
+
+    group: str
+    shared_with: GroupForm
 
 
 _SINCE: Final = "s@"
@@ -66,6 +74,12 @@ def _start(context: click.Context, parameter: click.Parameter, given: str) -> St
 @click.option(
     "-G", "group", type=NAME, metavar="GROUP", help="Read as a member of a reader group, which is created if needed."
 )
+@click.option(
+    "--shared-with",
+    type=click.Choice(["java", "rust"]),
+    help="Clients whose readers can be in a group that -G creates: Java's, or those in Rust and the package pravega; "
+    "default: java.",
+)
 @RATE
 @cluster_options
 def consume(
@@ -77,6 +91,7 @@ def consume(
     delimiter: str | None,
     in_json: bool,
     group: str | None,
+    shared_with: GroupForm | None,
     rate: float | None,
     cluster: Cluster,
 ) -> int:
@@ -92,6 +107,9 @@ def consume(
         raise click.UsageError("give one of -f, -D and -J")
     if group is not None and at_end:
         raise click.UsageError("a member of a group does not know where the stream ends: give -G or -e")
+    if group is None and shared_with is not None:
+        raise click.UsageError("--shared-with is for a group: give -G")
+    member = None if group is None else Member(group, shared_with or "java")
     try:
         printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
     except ValueError as error:
@@ -102,7 +120,7 @@ def consume(
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
         out, pace, left = Output(printed), Pace(rate), count
-        async with _slices(client, stream, place, at_end=at_end, group=group) as slices, interruption.ends():
+        async with _slices(client, stream, place, at_end=at_end, member=member) as slices, interruption.ends():
             async for events in slices:
                 for event in events:
                     await pace.next()
@@ -150,14 +168,14 @@ class Output:
 
 @asynccontextmanager
 async def _slices(
-    client: Client, stream: tuple[str, str], start: Any, *, at_end: bool, group: str | None
+    client: Client, stream: tuple[str, str], start: Any, *, at_end: bool, member: Member | None
 ) -> AsyncIterator[AsyncIterator[list[Place]]]:
     """Yields the events in lists."""
-    if group is not None:
-        member = f"segstore-{platform.node()}-{os.getpid()}"
-        starts = {stream[1]: start} if isinstance(start, Mapping) else start
-        opened = client.reader_group(stream[0], group, streams=[stream[1]], from_=starts)
-        async with opened, opened.reader(member) as reader:
+    if member is not None:
+        scope, name = stream
+        starts = {name: start} if isinstance(start, Mapping) else start
+        opened = client.reader_group(scope, member.group, streams=[name], from_=starts, shared_with=member.shared_with)
+        async with opened, opened.reader(f"segstore-{platform.node()}-{os.getpid()}") as reader:
             yield _of_group(reader)
     elif at_end:
         yield _of_ranges(client, stream, start)

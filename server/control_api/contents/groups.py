@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, Literal
 
 from fastapi import APIRouter
@@ -86,11 +86,11 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
     places: dict[str, tuple[str | None, int | None]] = {name: (None, at) for name, at in found.unassigned.items()}
     for reader, segments in found.readers.items():
         places |= {name: (reader, at) for name, at in segments.items()}
-    for name in await _later(controller, [*places, *found.future]):
+    for name in await _later(controller, [*places, *found.future], found.ends):
         places.setdefault(name, (None, None))
     listed = sorted(places)[:_MOST_MEASURED]
     infos = await answers(controller, controller.segments.segment_info, listed)
-    shown_segments = [_segment(name, *places[name], infos.get(name)) for name in listed]
+    shown_segments = [_segment(name, *places[name], infos.get(name), found.ends.get(name)) for name in listed]
     lags: dict[str | None, int] = defaultdict(int)
     for name, each in zip(listed, shown_segments, strict=True):
         lags[places[name][0]] += each.lag_bytes or 0
@@ -111,13 +111,19 @@ async def _details(controller: Controller, scope: str, group: str, found: Shared
     )
 
 
-def _segment(name: str, reader: str | None, offset: int | None, info: StreamSegmentInfo | None) -> m.GroupSegment:
+def _segment(
+    name: str, reader: str | None, offset: int | None, info: StreamSegmentInfo | None, ends: int | None
+) -> m.GroupSegment:
+    """ends: where the group ends; None if it does not."""
     status: Literal["later", "unassigned", "assigned"] = "unassigned" if reader is None else "assigned"
     if offset is None:
         status = "later"
     elif offset < 0:  # by which readers in Java mean the segment's end
         offset = None if info is None else info.write_offset
-    lag = None if info is None else max(0, info.write_offset - max(offset or 0, info.start_offset))
+    lag = None
+    if info is not None:
+        end = info.write_offset if ends is None else min(ends, info.write_offset)
+        lag = max(0, end - max(offset or 0, info.start_offset))
     return m.GroupSegment(
         name=_text(name),
         reader=None if reader is None else _text(reader),
@@ -132,15 +138,18 @@ def _text(name: str) -> str:
     return shown(name[:_MOST_CHARACTERS])
 
 
-async def _later(controller: Controller, names: Iterable[str]) -> set[str]:
-    """Returns the segments that follow others in their streams, directly or not, and those of `names` themselves."""
+async def _later(controller: Controller, names: Iterable[str], ends: Container[str]) -> set[str]:
+    """Returns the segments that follow others in their streams, directly or not, and those of `names` themselves.
+
+    ends: the segments in which the group ends.
+    """
     seen = set(names)
-    ahead = list(seen)
+    ahead = [each for each in seen if each not in ends]
     while ahead and len(seen) < _MOST_LATER:
         await controller.pace.take(1)
         more = [each for each in _successors(controller.state, ahead.pop()) if each not in seen]
         seen |= set(more)
-        ahead += more
+        ahead += [each for each in more if each not in ends]
     return seen
 
 

@@ -10,11 +10,10 @@ from pydantic import BaseModel, Field, model_validator
 
 from segstore.server.control_api.models import RequestBody
 from segstore.server.control_api.steering.content import Content
+from segstore.server.store import MAX_FIXED_KEY_BYTES
 
 MOST_EVENTS = 10_000
 MOST_SEGMENTS = 1_000
-_MOST_KEY_BYTES = 256
-"""As stores allow for keys of a fixed length."""
 
 Scope = Annotated[str, Path(max_length=255, description="The name of a scope.")]
 Stream = Annotated[str, Path(max_length=255, description="The name of a stream.")]
@@ -141,17 +140,20 @@ class TableSettings(RequestBody):
 
     partitions: int = Field(default=1, ge=1, le=MOST_SEGMENTS, strict=True)
     primary_key_bytes: int = Field(
-        ge=1, le=_MOST_KEY_BYTES, strict=True, description="Length of every primary key. Both have at most 256 bytes."
+        ge=1,
+        le=MAX_FIXED_KEY_BYTES,
+        strict=True,
+        description="Length of every primary key. Both have at most 256 bytes.",
     )
     secondary_key_bytes: int = Field(
-        default=0, ge=0, lt=_MOST_KEY_BYTES, strict=True, description="Length of every secondary key."
+        default=0, ge=0, lt=MAX_FIXED_KEY_BYTES, strict=True, description="Length of every secondary key."
     )
 
     @model_validator(mode="after")
     def _check_key_sizes(self) -> Self:
         size = self.primary_key_bytes + self.secondary_key_bytes
-        if size > _MOST_KEY_BYTES:
-            raise ValueError(f"primary and secondary key together have at most {_MOST_KEY_BYTES} bytes, not {size}")
+        if size > MAX_FIXED_KEY_BYTES:
+            raise ValueError(f"primary and secondary key together have at most {MAX_FIXED_KEY_BYTES} bytes, not {size}")
         return self
 
 

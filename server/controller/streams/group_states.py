@@ -32,7 +32,8 @@ _PAGE: Final = 1_000
 class SharedState(NamedTuple):
     """The state of a group. readers: online reader → segment → offset. unassigned: segment → offset.
 
-    future: segments that wait until others are read to their ends. streams: as "scope/stream", sorted.
+    future: segments that wait until others are read to their ends. ends: segment → offset at which the group ends in
+    it. streams: as "scope/stream", sorted.
     """
 
     kind: Literal["table", "stream"]
@@ -40,6 +41,7 @@ class SharedState(NamedTuple):
     readers: Mapping[str, Mapping[str, int]]
     unassigned: Mapping[str, int]
     future: set[str]
+    ends: Mapping[str, int]
 
 
 async def shared_state(segments: SegmentAdmin, scope: Scope, group: str, decoding: asyncio.Lock) -> SharedState | None:
@@ -72,7 +74,7 @@ async def _from_table(segments: SegmentAdmin, scope: str, group: str, decoding: 
         if entries > _MOST_ENTRIES or size > _MOST_BYTES:
             raise _too_large(segment)
     streams = [] if stored.config is None else sorted(stored.config.starts)
-    return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future))
+    return SharedState("table", streams, stored.readers, stored.unassigned, set(stored.future), {})
 
 
 def _take(stored: StoredGroup, pairs: Iterable[tuple[bytes, bytes]], segment: str) -> None:
@@ -97,7 +99,8 @@ async def _from_stream(segments: SegmentAdmin, scope: Scope, group: str, decodin
         replayed = await asyncio.to_thread(_replayed, data, segment)
     config = scope.reader_groups.get(group)
     streams = [] if config is None else sorted(config.starting_cuts)
-    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, set(replayed.future))
+    future, ends = set(replayed.future), replayed.ends
+    return SharedState("stream", streams, replayed.reported(), replayed.unassigned, future, ends)
 
 
 def _replayed(data: bytes, segment: str) -> GroupState:

@@ -20,6 +20,8 @@ KEY_MUST_NOT_EXIST = -1
 """As a key's version in a request: the key must not exist. In a reply: the key does not exist."""
 
 MAX_FIXED_KEY_BYTES = 256
+"""Largest key of a table whose keys have a fixed length."""
+
 MIN_UTILIZATION_PERCENT = 75
 
 _TABLE_ATTRIBUTES = 1 << 20

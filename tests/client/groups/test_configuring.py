@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from segstore.client import RetentionPolicy
+from segstore.client import CutError, RetentionPolicy, SegmentEnded, StreamCut
 from segstore.client.client import Client
 from segstore.client.controller import Controller
-from segstore.client.errors import ConditionFailed, ReaderOffline, RequestRejected
+from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline, RequestRejected
+from segstore.client.groups import GroupChange, GroupEnd, GroupStart
 from segstore.client.groups.configuring import initial_state, renew
 from segstore.client.groups.shared import SharedGroup
-from segstore.wire.reader_groups import GroupConfig, RemoveReader, UpdatingConfig
+from segstore.wire.reader_groups import GroupConfig, InitialState, RemoveReader, UpdatingConfig
+from segstore.wire.reader_groups.config import decode_config
+from segstore.wire.reader_groups.updates import decode_kind, decode_update
 from tests.client.groups.support import fill, group
 from tests.client.groups.test_group import numbers, take
 from tests.client.groups.test_group import until as until_read
+from tests.client.groups.test_positions import ended, merge
 from tests.client.support import until
+from tests.wire.reader_groups.java import java_configs, java_updates
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -58,6 +64,28 @@ async def test_a_group_is_reset_to_its_last_checkpoint_a_cut_and_its_start(prave
         await shared.reset("head")
         assert (await shared.cuts())["a/s"] == {0: 0}
         assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
+
+
+async def test_a_group_is_reset_to_a_checkpoint_at_which_a_merge_was_half_read(pravega: Client) -> None:
+    await fill(pravega, 80, segments=2, start=10)
+    await merge(pravega)
+    await fill(pravega, 10, start=90)
+    changes: dict[str, list[GroupChange]] = {"r": []}
+    async with group(pravega) as shared:
+        reader = shared.reader("r", listener=changes["r"].append)
+        await reader.open()
+        before = []
+        while not ended(changes):
+            before += await take(reader, 1)
+            await asyncio.sleep(0.005)
+        checkpoint = asyncio.ensure_future(shared.checkpoint())
+        await until(lambda: bool(reader._wanted))
+        after = await take(reader, 90 - len(before))
+        await checkpoint
+        await reader.aclose()
+        await shared.reset()
+        async with shared.reader("r") as again:
+            assert numbers(await take(again, len(after))) == numbers(after)
 
 
 async def test_a_group_without_a_checkpoint_is_reset_to_its_start(pravega: Client) -> None:
@@ -106,27 +134,149 @@ async def test_a_reset_that_loses_against_another_is_made_after_it(
         assert (asked, (await shared.config()).generation) == (2, 2)
 
 
-async def test_a_reader_stops_at_the_end_of_its_group(pravega: Client) -> None:
+async def test_readers_stop_at_the_end_that_a_group_was_created_with(pravega: Client) -> None:
     await fill(pravega, 20, segments=2)
     async with group(pravega, "half") as half:
         async with half.reader("r") as reader:
             before = await take(reader, 7)
-        end = dict((await half.cuts())["a/s"])
+        end = (await half.cuts())["a/s"]
     assert min(end.values()) == 0
-    await made(pravega, GroupConfig({"a/s": {}}, {"a/s": end}, refresh_ms=20))
-    async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
-        got = [event async for event in reader]
-        assert numbers(got) == numbers(before)
-        assert await reader.read() is None
-        assert (await shared.checkpoint()).cuts == {}, "readers that are done take checkpoints"
+    changes: list[GroupChange] = []
+    async with group(pravega, to={"s": end}) as shared:
+        assert (await shared.metrics()).unread_bytes == sum(end.values())
+        async with shared.reader("r", listener=changes.append) as reader:
+            got = [event async for event in reader]
+            assert numbers(got) == numbers(before)
+            assert await reader.read() is None
+            assert (await shared.checkpoint()).cuts == {}, "readers that are done take checkpoints"
+        assert (await shared.metrics()).unread_bytes == 0
+        assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
+        assert (await shared.config()).ends == {"a/s": end}
+    assert sorted(each for each in changes if isinstance(each, SegmentEnded)) == [
+        SegmentEnded(FIRST, ()),
+        SegmentEnded("a/s/1.#epoch.0", ()),
+    ]
+
+
+async def test_a_group_that_ends_at_the_tail_is_reset_to_the_tail_of_later(pravega: Client) -> None:
+    await fill(pravega, 20, segments=1)
+    async with group(pravega, to="tail") as shared:
+        await fill(pravega, 20, start=20)
+        await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
+        await fill(pravega, 20, start=40)
+        async with shared.reader("r") as reader:
+            assert numbers([event async for event in reader]) == list(range(20))
+            await shared.checkpoint()
+        end = (await shared.config()).ends
+        await shared.reset()
+        assert (await shared.config()).starts == end, "everything was read before the last checkpoint"
+        await shared.reset(end, to="tail")
+        await fill(pravega, 20, start=60)
+        assert next(each.unread_bytes for each in (await shared.metrics()).segments) > 0
+        async with shared.reader("r") as reader:
+            assert numbers([event async for event in reader]) == list(range(20, 60))
+        await shared.reset("head", to={})
+        assert (await shared.config()).ends == {}
+        async with shared.reader("r") as reader:
+            assert numbers(await take(reader, 80)) == list(range(80))
+
+
+async def test_a_segment_that_a_reader_in_java_keeps_at_the_end_of_the_group_is_read(pravega: Client) -> None:
+    """Such a reader completes only segments that are sealed; its checkpoints have the end as its position."""
+    await fill(pravega, 20, segments=2)
+    async with group(pravega, to="tail") as shared:
+        ends = {lag.segment: lag.end for lag in (await shared.metrics()).segments}
+        await shared._shared.change(lambda draft: (draft.join("java"), draft.acquire("java", 1)))
+        async with shared.reader("r") as reader:
+            reading = asyncio.ensure_future(take(reader, 21))
+            await until(lambda: reader._ahead.came.is_set() or not reader._positions)
+            assert not reading.done(), "the other segment is not read"
+            reading.cancel()
+            await shared._shared.change(lambda draft: draft.record("java", ends))
+            async with asyncio.timeout(60):
+                assert [event async for event in reader] == []
+        assert (await shared.metrics()).readers == {"java": 1}
+
+
+async def test_each_stream_of_a_group_has_its_own_end(pravega: Client) -> None:
+    await fill(pravega, 10, segments=1)
+    await fill(pravega, 10, segments=1, stream="t", start=100)
+    async with group(pravega, streams=["s", "t"], from_={"t": "tail"}, to={"s": "tail"}) as shared:
+        await fill(pravega, 10, start=10)
+        await fill(pravega, 10, stream="t", start=110)
+        async with shared.reader("r") as reader:
+            assert numbers(await take(reader, 20)) == [*range(10), *range(110, 120)]
+
+
+async def test_a_group_that_has_read_sealed_streams_is_not_reset_to_its_last_checkpoint(pravega: Client) -> None:
+    await fill(pravega, 5, segments=1)
+    await pravega.controller.seal_stream("a", "s")
+    async with group(pravega) as shared:
+        async with shared.reader("r") as reader:
+            assert len([event async for event in reader]) == 5
+            await shared.checkpoint()
+        with pytest.raises(ConditionFailed, match="read to their ends before its last checkpoint"):
+            await shared.reset()
+        assert not (await shared._state()).updating
+        await shared.reset("head")
+        async with shared.reader("r") as reader:
+            assert len([event async for event in reader]) == 5
+
+
+@pytest.mark.parametrize(
+    ("from_", "to", "why"),
+    [
+        ({"s": {0: 26}}, {"s": {0: 13}}, "before its start"),
+        ("head", {"s": {0: 10_000}}, "behind the end of a/s/0.#epoch.0"),
+        ("head", {"s": {7: 0}}, "no cut of a/s"),
+        ("head", {"s": StreamCut("a", "other", {0: 0})}, "a cut of a/other, not of a/s"),
+    ],
+)
+async def test_an_end_that_a_group_cannot_have_is_refused(
+    from_: GroupStart, to: GroupEnd, why: str, pravega: Client
+) -> None:
+    await fill(pravega, 10, segments=1)
+    with pytest.raises(CutError, match=why):
+        await group(pravega, from_=from_, to=to).open()
+    with pytest.raises(NoSuchReaderGroup):
+        await group(pravega, streams=()).open()
+    async with group(pravega) as shared:
+        with pytest.raises(CutError, match=why):
+            await shared.reset(from_, to=to)
+        assert (await shared.config()).generation == 0
+
+
+async def test_arguments_that_no_end_has_are_refused(pravega: Client) -> None:
+    wrong: Any = "head"
+    with pytest.raises(ValueError, match="must end at 'tail' or a cut, not 'head'"):
+        group(pravega, to=wrong)
+    with pytest.raises(ValueError, match="ends for other streams than its own: other"):
+        group(pravega, to={"other": "tail"})
+    with pytest.raises(ValueError, match="shared with clients in Rust has no end"):
+        group(pravega, shared_with="rust", to="tail")
+    with pytest.raises(ValueError, match="needs the start"):
+        await group(pravega).reset(to="tail")
+
+
+async def test_the_ends_of_a_group_are_those_that_a_java_client_writes(pravega: Client) -> None:
+    (_, written, _), *_ = java_updates()
+    theirs = decode_update(*decode_kind(written))
+    assert isinstance(theirs, InitialState)
+    config = decode_config(java_configs()["full"])
+    assert config.ends
+    assert theirs.ends
+    ours = await initial_state(pravega.controller, config._replace(starts={}))
+    assert ours.ends == theirs.ends
 
 
 async def test_a_segment_that_ends_with_its_group_has_no_successors(pravega: Client) -> None:
+    """As Java's readers have it in a group whose end is that of the segment, -1."""
     await fill(pravega, 20, segments=1)
     await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
     await fill(pravega, 20, start=20)
     await made(pravega, GroupConfig({"a/s": {}}, {"a/s": {0: -1}}, refresh_ms=20))
     async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
+        assert [each.segment for each in (await shared.metrics()).segments] == [FIRST]
         assert numbers([event async for event in reader]) == list(range(20))
 
 

@@ -110,10 +110,21 @@ def test_a_successor_starts_when_all_its_predecessors_have_ended() -> None:
     made.end("second", segment(1), merged)
     assert (made.state.future, made.state.unassigned) == ({}, {segment(2, 1): 0})
     assert made.state.ranges == {segment(2, 1): (0.0, 0.5)}
-    assert not is_over(made.state)
+    assert not is_over(made.state, "first")
     made.acquire("first", 1)
     made.end("first", segment(2, 1), [])
-    assert is_over(made.state)
+    assert is_over(made.state, "first")
+
+
+def test_a_segment_that_another_reader_has_read_to_the_end_of_the_group_is_read() -> None:
+    made = group(0, first=0, second=1)
+    (name,) = made.state.readers["second"]
+    made.state.ends = {name: 7}
+    made.record("second", {name: 6})
+    assert not is_over(made.state, "first")
+    made.record("second", {name: 7})
+    assert is_over(made.state, "first")
+    assert not is_over(made.state, "second"), "which completes it"
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,19 @@ async def test_a_group_of_two_readers_has_their_positions_and_lag() -> None:
         assert found == {"groups": [{"scope": "shop", "group": "group", "kind": "stream"}], "next": None}
 
 
+async def test_the_lag_of_a_group_with_an_end_is_what_lies_before_it() -> None:
+    async with asking_cluster() as (mock, http):
+        await done(http, "PUT", STREAM)
+        await done(http, "POST", f"{STREAM}/events", {"events": [{"text": "four"}] * 5})
+        async with (
+            connect(mock.controller_uri) as pravega,
+            pravega.reader_group("shop", "group", streams=["orders"], to={"orders": {0: 3 * EVENT}}),
+        ):
+            await done(http, "POST", f"{STREAM}/scale", {"segments": 2})
+            found = await done(http, "GET", "/v1/groups/shop/group")
+            assert (found["lag_bytes"], found["segment_count"]) == (3 * EVENT, 1)
+
+
 async def test_groups_come_in_pages_and_tables_are_none() -> None:
     async with asking_cluster(stores=2) as (mock, http):
         await done(http, "PUT", STREAM)
