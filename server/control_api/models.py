@@ -30,7 +30,7 @@ class Health(BaseModel):
 
     status: str = "ok"
     stores: int = Field(description="Number of segment stores in this process.")
-    controller: bool = Field(description="Whether this process has a controller.")
+    controller: bool = Field(description="Whether this process answers controller calls.")
 
 
 class Version(BaseModel):
