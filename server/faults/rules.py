@@ -34,6 +34,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
@@ -359,7 +360,8 @@ class RuleOptions(TypedDict, total=False):
 class Rule(BaseModel):
     """A fault rule: when it fires, and what it does.
 
-    name: used by `release`, `clear` and reports; at most 255 characters. Default: a number.
+    name: used by `release`, `clear` and reports; at most 255 characters, as part of a path:
+        without slashes, backslashes and control characters, and not `.` or `..`. Default: a number.
     match: a filter (`segstore.wire.trace.filters`); "" matches everything.
     on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
     store: the number of the store in its cluster, from 0. Default: all stores.
@@ -372,7 +374,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    name: str = Field(default="", max_length=_MOST_NAME)
+    name: PlainName = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
     store: int | None = Field(default=None, ge=0, le=MAX_INT64)
