@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -357,6 +357,10 @@ class RuleOptions(TypedDict, total=False):
     times: int | None
 
 
+_parsed: Final = lru_cache(maxsize=1)(parse_filter)
+"""A rule parses its filter when `match` is checked, and uses it when the whole rule is: long filters take long."""
+
+
 class Rule(BaseModel):
     """A fault rule: when it fires, and what it does.
 
@@ -417,7 +421,7 @@ class Rule(BaseModel):
     def _parses(cls, given: str) -> str:
         try:
             if given.strip():
-                parse_filter(given)
+                _parsed(given)
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
@@ -431,7 +435,7 @@ class Rule(BaseModel):
     @cached_property
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
-        return parse_filter(self.match) if self.match.strip() else None
+        return _parsed(self.match) if self.match.strip() else None
 
     @property
     def terms(self) -> int:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.control_api.routes.bodies import YamlRoute
+from segstore.server.control_api.routes.bodies import LongBodyRoute
 from segstore.server.faults import Faults, FaultSettings, Rule
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -29,7 +29,7 @@ def faults_of(controlled: Controlled) -> Faults:
 
 
 def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
+    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
 
     def faults() -> Faults:
         return faults_of(controlled)
