@@ -310,19 +310,19 @@ async def test_a_name_that_a_path_cannot_have_is_refused(name: str) -> None:
 
 async def test_a_rule_is_replaced_at_its_place() -> None:
     async with asking() as (mock, http):
-        for name in ("first", "a/b"):
+        for name in ("first", "a b"):
             await http.post("/v1/faults", json={"name": name, "do": "ok", "match": "type = CREATE_SEGMENT"})
         answer = await http.put("/v1/faults/first", json={"name": "first", "do": "close", "probability": 0.5})
         assert (answer.status_code, answer.json()["rule"]["probability"]) == (200, 0.5)
-        assert (await http.put("/v1/faults/a%2Fb", json={"do": "drop"})).json()["name"] == "a/b"
-        assert mock.faults.rules == ["first", "a/b"]
+        assert (await http.put("/v1/faults/a%20b", json={"do": "drop"})).json()["name"] == "a b"
+        assert mock.faults.rules == ["first", "a b"]
         for name, rule, expected in (
-            ("first", {"name": "a/b", "do": "ok"}, (409, "body.name")),
+            ("first", {"name": "a b", "do": "ok"}, (409, "body.name")),
             ("first", {"do": {"delay_ms": -1}}, (422, "body.do[0].delay_ms")),
             ("other", {"do": "ok"}, (404, "path.name")),
         ):
             assert refusal(await http.put(f"/v1/faults/{name}", json=rule))[::2] == expected
-        assert mock.faults.rules == ["first", "a/b"]
+        assert mock.faults.rules == ["first", "a b"]
 
 
 async def test_what_a_rule_holds_is_released() -> None:
