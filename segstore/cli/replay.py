@@ -52,7 +52,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in olde
             self.fail(str(error), param, ctx)
 
 
-class Upstream(Address):
+class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
     """An address as `Address`, or with `tls://` before it; and whether that is there."""
 
     name = "[tls://]HOST:PORT"
@@ -63,7 +63,7 @@ class Upstream(Address):
         scheme, found, address = str(value).rpartition("://")
         if found and scheme not in ("tcp", "tls"):
             self.fail(f"{scheme}:// is neither tls:// nor tcp://", param, ctx)
-        return super().convert(address, param, ctx), scheme == "tls"
+        return Address().convert(address, param, ctx), scheme == "tls"
 
 
 def _records(path: Path) -> list[Record]:

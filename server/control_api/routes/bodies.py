@@ -37,7 +37,9 @@ class LongBodyRoute(APIRoute):
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        expected: TypeAdapter[Any] = TypeAdapter(self.body_field.field_info.annotation)
+        kind_of_body = self.body_field.field_info.annotation
+        assert kind_of_body is not None, "FastAPI requires one"
+        expected: TypeAdapter[Any] = TypeAdapter(kind_of_body)
         one_at_a_time = asyncio.Lock()
 
         async def reading(request: Request) -> Response:

@@ -15,7 +15,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.bodies import LongBodyRoute
-from segstore.server.faults import Faults, FaultSettings, Rule
+from segstore.server.faults import Faults, FaultSettings, NoSuchRule, Rule
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
@@ -37,7 +37,7 @@ def router(controlled: Controlled) -> APIRouter:
     def known(name: str) -> Faults:
         there = faults()
         if name not in there.rules:
-            raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+            raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
         return there
 
     def state() -> FaultRules:
