@@ -2,13 +2,18 @@
 
 Invariants, from before the command line is imported: Ctrl-C ends the process without a traceback; no file or socket
 gets the number of a standard stream that the caller closed, where output of this process and its libraries would reach
-it.
+it; an error of a write to standard output names it.
 """
 
 import errno
+import io
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__: list[str] = []
 
@@ -30,7 +35,7 @@ def run() -> None:
 
 
 def _occupy_standard_streams() -> None:
-    """Opens the standard streams that are closed. Reading gives nothing; writing to standard output fails."""
+    """Opens the standard streams that are closed. Reading gives nothing; writing to standard output fails, by name."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -38,8 +43,20 @@ def _occupy_standard_streams() -> None:
             if error.errno != errno.EBADF:
                 raise
             os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_RDWR)  # takes the lowest free number, this one
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 — as long as the process
+    encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
+    output = io.BufferedWriter(_Output(1, "w", closefd=False))
+    sys.stdout = io.TextIOWrapper(output, encoding, line_buffering=output.isatty())
+
+
+class _Output(io.FileIO):
+    """Standard output, named in the errors of its writes."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output"
+            raise
 
 
 if __name__ == "__main__":

@@ -7,12 +7,22 @@ default follows the reference, the docstring names its source.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from segstore.server.net import TlsFiles
@@ -20,6 +30,7 @@ from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
 _MIB = 1024 * 1024
+_SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
     frozen=True,
@@ -48,6 +59,19 @@ def first_error(error: ValidationError) -> ErrorDetails:
     """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing one."""
     found = error.errors(include_url=False)
     return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+
+
+def _plain_name(given: str) -> str:
+    """Returns a name that paths of URLs and files can have as a part. Raises ValueError for others."""
+    if given in (".", ".."):
+        raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
+    if found := _SEPARATORS.search(given):
+        raise ValueError(f"a name has no slashes, backslashes or control characters; this one has {found[0]!r}")
+    return given
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]
+"""A name that paths of URLs and files can have as a part."""
 
 
 class LimitSettings(BaseModel):

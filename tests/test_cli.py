@@ -402,6 +402,24 @@ def test_a_closed_standard_input_is_named(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "redirection", "why"),
+    [
+        ("dissector", ">/dev/full", "No space left on device"),
+        ("--version", ">/dev/full", "No space left on device"),
+        ("serve --help", ">/dev/full", "No space left on device"),
+        ("serve --port 0 --controller-port 0", ">/dev/full", "No space left on device"),
+        ("tap --store 127.0.0.1:1 --log-level error", ">/dev/full", "No space left on device"),
+        ("--version", ">&-", "Bad file descriptor"),
+    ],
+)
+def test_standard_output_is_named_if_it_cannot_be_written(command: str, redirection: str, why: str) -> None:
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "segstore", *command.split()]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, f"segstore: standard output: {why}\n")
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_the_imports_without_a_traceback(tmp_path: Path) -> None:
     """A module that is imported first interrupts its process, as often as modules are looked for afterwards."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -52,7 +52,10 @@ def test_rules_are_added_listed_released_and_removed(run: Run, tmp_path: Path) -
     assert run("faults", "release", "held reads").output == "released: 0\n"
     assert run("faults", "remove", "held reads").exit_code == 0
     missing = run("faults", "release", "held reads")
-    assert (missing.exit_code, missing.output) == (1, "segstore: there is no rule 'held reads'\n")
+    assert (missing.exit_code, missing.output) == (
+        1,
+        "segstore: no rule has the name 'held reads'; there are no rules\n",
+    )
     rules.write_text("rules: [{do: nothing}]", encoding="utf-8")
     wrong = run("faults", "add", "-f", str(rules))
     assert (wrong.exit_code, wrong.output.count("\n"), "rules.yaml: line 1" in wrong.output) == (1, 1, True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 import uvloop
 from click.testing import CliRunner, Result
@@ -196,13 +197,14 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
 
 
 def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
-    options = ["--port", "0", "--http-port", "0", "--mode", "match", "--missing", "close"]
+    options = [*("--port", "0", "--controller-port", "0", "--http-port", "0"), "--mode", "match", "--missing", "close"]
     command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             where, url = process.stdout.readline().removeprefix("segstore replays: ").strip().split(", http: ")
-            host, _, port = where.partition(":")
+            host, _, port = where.partition(", ")[0].partition(":")
+            assert httpx.get(f"{url}v1/health").json() == {"status": "ok", "stores": 0, "controller": True}
             with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
                 client.sendall(encode(HELLO) + encode(set_up()))
                 assert heard.read() == encode(HELLO)
@@ -292,6 +294,12 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
     assert "fault 'cut'" not in explored.stderr
 
 
+def test_a_file_without_certificates_is_named(trace: Path) -> None:
+    result = run("replay", trace, "--to", "tls://127.0.0.1:1", "--ca", trace)
+    assert result.exit_code == 1
+    assert result.output == f"segstore: {trace}: it holds no certificate in PEM\n"
+
+
 def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: Path, store: str) -> None:
     # By another name, for it is the same store, in which the second time the segment is there.
     result = run("diff-stores", trace, store, store.replace("127.0.0.1", "localhost"))
@@ -319,7 +327,15 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
     ("arguments", "says"),
     [
         (["--to", "nowhere"], "'nowhere' is no HOST:PORT"),
-        (["--pace", "0"], "'0' is neither max nor recorded nor a factor such as 2.5"),
+        (["--pace", "fast"], "'fast' is neither max nor recorded nor a factor such as 2.5"),
+        (["--pace", "1e-300"], "pace must be from 0.001 to 1,000,000, not 1e-300"),
+        (["--to", "http://127.0.0.1:1"], "http:// is neither tls:// nor tcp://"),
+        (["--to", "127.0.0.1:1", "--ca", "TRACE"], "--ca goes with --to tls://HOST:PORT"),
+        (["--token-file", "TRACE"], "--token-file goes with --to"),
+        (
+            ["--to", "tls://127.0.0.1:1", "--to-controller", "127.0.0.1:2"],
+            "--to and --to-controller: either both speak TLS or none",
+        ),
         (["--missing", "pass", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
         (["--upstream", "127.0.0.1:1", "--port", "0"], "--missing pass and --upstream HOST:PORT go together"),
         (
@@ -336,7 +352,7 @@ def test_a_store_that_is_not_there_is_said_in_a_sentence(trace: Path) -> None:
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
-    result = run("replay", trace, *arguments)
+    result = run("replay", trace, *(str(trace) if each == "TRACE" else each for each in arguments))
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output
 

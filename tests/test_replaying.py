@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces import drive, report
+from segstore.traces import Access, drive, report
 from segstore.traces.replay import diff_stores
-from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, StreamSegmentInfo, decode, encode
+from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, SegmentRead, StreamSegmentInfo, decode, encode
 from segstore.wire.trace import Direction, Record, RecordKind
-from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create
+from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, create, read, set_up
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import record, streams, writes
 
@@ -86,6 +86,40 @@ async def test_the_wait_for_a_missing_reply_is_limited(recorded: list[Record]) -
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="drop")
         found = await drive(recorded, mock.host, mock.port, timeout_s=0.05)
     assert "STREAM_SEGMENT_INFO was expected, but none came within 0.05 s" in str(found.differences[0])
+
+
+async def test_a_read_that_waits_for_data_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [
+        (0, create()),
+        (1, SegmentCreated(1, SEGMENT)),
+        (0, read(0)),
+        (1, SegmentRead(SEGMENT, 0, True, False, b"", 4)),
+    ]
+    trace = [
+        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
+        for at, (direction, command) in enumerate(said)
+    ]
+    async with MockSegmentStore(long_poll_s=0.2) as mock:
+        found = await drive(trace, mock.host, mock.port, timeout_s=0.05)
+    assert [str(each) for each in found.differences] == []
+    monkeypatch.setattr("segstore.traces.replay.LONG_POLL_S", 0.0)
+    longer = [*trace[:3], trace[3]._replace(ts_ns=int(0.3e9))]
+    async with MockSegmentStore(long_poll_s=0.2) as mock:  # as long as in the trace, at most
+        assert not (await drive(longer, mock.host, mock.port, timeout_s=0.05)).differences
+        mock.faults.add("type = READ_SEGMENT", do="drop")
+        found = await drive(longer, mock.host, mock.port, timeout_s=0.05, all_differences=True)
+    assert "none came within 0.35 s" in str(found.differences[-1])
+
+
+async def test_a_token_that_is_given_is_that_of_all_requests() -> None:
+    trace = [
+        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
+        for at, (direction, command) in enumerate([(0, create()), (1, SegmentCreated(1, SEGMENT)), (0, set_up())])
+    ]
+    async with MockSegmentStore() as mock:
+        found = await drive(trace, mock.host, mock.port, access=Access(token="another"))
+    sent = [decode(each.data) for each in found.records if each.direction is Direction.REQUEST and each.kind == 0]
+    assert [each.delegation_token for each in sent] == ["another", "another"]  # type: ignore[attr-defined]
 
 
 async def test_an_unexpected_reply_is_a_difference() -> None:
@@ -174,9 +208,10 @@ async def test_half_of_an_unexpected_reply_is_a_difference() -> None:
     assert [each.actual for each in found.differences] == [encode(SegmentCreated(1, SEGMENT))[:9]]
 
 
-async def test_a_pace_must_be_one() -> None:
-    with pytest.raises(ValueError, match="pace must be above 0"):
-        await drive([], "127.0.0.1", 1, pace=-1)
+@pytest.mark.parametrize("pace", [-1, 0, 1e-300, float("nan"), float("inf")])
+async def test_a_pace_must_be_one_whose_run_ends(pace: float) -> None:
+    with pytest.raises(ValueError, match=r"pace must be from 0\.001 to 1,000,000, not"):
+        await drive([], "127.0.0.1", 1, pace=pace)
 
 
 # --- hostile stores -------------------------------------------------------------------------------------------------
@@ -215,7 +250,7 @@ async def test_unexpected_replies_are_buffered_up_to_a_bound(monkeypatch: pytest
 
 
 async def test_a_connection_attempt_has_the_timeout_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_: object) -> None:
+    async def never(*_: object, **__: object) -> None:
         await asyncio.sleep(PATIENCE_S)
 
     monkeypatch.setattr(asyncio, "open_connection", never)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 
-from segstore.client import connect
+from segstore.client import Basic, ClientSettings, connect
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.replay import TraceServer, of_clients
+from segstore.tap import Tap
 from segstore.testing import ServerThread
-from segstore.traces import Drive, drive, report
+from segstore.traces import Access, Drive, drive, report
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Direction, Record, RecordKind
+from tests.server.certificates import write_certificate
 from tests.server.replay.test_calls import FIRST, STREAM, ask, one_by_one, reply, scope, trace, txn
 from tests.server.traffic import read_all
 from tests.test_tapping import before, make_stream, read_events
@@ -95,6 +99,36 @@ async def test_a_recording_of_a_server_replays_without_what_its_controller_asked
         found = await replayed(records, cluster)
         assert [str(each) for each in found.differences] == []
         assert len(await written(cluster)) == EVENTS
+
+
+async def test_a_secured_cluster_is_reached_with_tls_credentials_and_the_tokens_that_it_gives(tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    tls = {"tls_cert": certificate, "tls_key": key}
+    settings = ClientSettings(tls_ca_file=certificate, username="ann", password="secret")
+
+    def secured(signed_with: str) -> MockCluster:
+        authority = Authority(Accounts(["ann:secret"]), signed_with, now_s=time.time)
+        return MockCluster(1, authority=authority, auth_key=signed_with, **tls)
+
+    path = tmp_path / "run.wtrace"
+    async with secured("k" * 64) as cluster:
+        tap = Tap(f"tls://{cluster.controller_uri}", ca=certificate, record=path, **tls)
+        async with tap, connect(f"tls://{tap.controller_uri}", settings) as pravega:
+            await make_stream(pravega)
+            async with pravega.event_writer("shop", "orders") as writer:
+                await writer.write(b"tea", routing_key="table 7")
+    records = read_all(path)
+    authorization = await Basic("ann", "secret").authorization()
+    async with secured("l" * 64) as cluster:  # which refuses the tokens of the other
+        found = await replayed(records, cluster, access=Access.over_tls(certificate, authorization=authorization))
+        assert [str(each) for each in found.differences] == []
+        async with connect(f"tls://{cluster.controller_uri}", settings) as pravega:
+            assert await read_events(pravega, 1) == [b"tea"]
+    async with secured("l" * 64) as cluster:
+        found = await replayed(records, cluster, access=Access.over_tls(certificate), timeout_s=0.5)
+        assert "createScope: UNAUTHENTICATED came instead of OK" in str(found.differences[0])
+        with pytest.raises(ConnectionError, match=r"no connection to the store at .*: .*certificate verify failed"):
+            await drive(records, *cluster.stores[0].address, access=Access.over_tls(None))
 
 
 async def test_a_trace_server_and_the_replay_of_its_trace_agree(tmp_path: Path) -> None:

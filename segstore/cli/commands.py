@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Renamed, check_texts, echo, echo_raw, error_text, log_plainly, writing_output
+from segstore.cli.terminal import PORT, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,8 +88,7 @@ class _OneSentence(click.Group):
                 sys.exit(2)
         try:
             status = run(*args, standalone_mode=False, **extra)
-            with writing_output():
-                sys.stdout.flush()
+            sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
                 click.echo(error.format_message())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from segstore.explore import Exploration, Finding
     from segstore.server.replay import LeftOut, Problem, TraceServer
-    from segstore.traces import Drive
+    from segstore.traces import Access, Drive
     from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
@@ -31,7 +31,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
 _OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
-_OF_DRIVING: Final = ("to_controller", "all_differences", "timeout_s", "ignore")
+_OF_DRIVING: Final = ("to_controller", "ca", "token_file", "all_differences", "timeout_s", "ignore")
 
 _TRACE = click.argument("trace", type=EXISTING_FILE)
 
@@ -50,6 +50,20 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in olde
             return Endpoint.parse(f"127.0.0.1{value}" if str(value).startswith(":") else value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+    """An address as `Address`, or with `tls://` before it; and whether that is there."""
+
+    name = "[tls://]HOST:PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, int], bool]:
+        scheme, found, address = str(value).rpartition("://")
+        if found and scheme not in ("tcp", "tls"):
+            self.fail(f"{scheme}:// is neither tls:// nor tcp://", param, ctx)
+        return Address().convert(address, param, ctx), scheme == "tls"
 
 
 def _records(path: Path) -> list[Record]:
@@ -92,9 +106,14 @@ def _pace(ctx: click.Context, option: click.Parameter, given: str) -> float | No
     try:
         pace = float(given)
     except ValueError:
-        pace = 0.0
-    if not 0 < pace < float("inf"):
-        raise click.BadParameter(f"{given!r} is neither max nor recorded nor a factor such as 2.5", ctx, option)
+        sentence = f"{given!r} is neither max nor recorded nor a factor such as 2.5"
+        raise click.BadParameter(sentence, ctx, option) from None
+    from segstore.server.replay import check_pace
+
+    try:
+        check_pace(pace)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, option) from error
     return pace
 
 
@@ -135,11 +154,25 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 
 @click.command(short_help="Answer clients from a trace, or send it to a store.")
 @_TRACE
-@click.option("--to", "target", type=Address(), help="Send the requests to this store, and compare its replies.")
+@click.option("--to", "target", type=Upstream(), help="Send the requests to this store, and compare its replies.")
 @click.option(
     "--to-controller",
-    type=Address(),
-    help="With --to: make the controller calls of the trace to this controller, and compare its answers.",
+    type=Upstream(),
+    help="With --to: make the controller calls of the trace to this controller, and compare its answers. Credentials "
+    "are read from SEGSTORE_CLIENT_USERNAME and SEGSTORE_CLIENT_PASSWORD, or SEGSTORE_CLIENT_BEARER_TOKEN.",
+)
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --to: CA certificates to trust for tls:// (PEM); default: the system's.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --to: file with the delegation token of all requests; default: those that the controller gives, or else "
+    "those of the trace.",
 )
 @click.option(
     "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="As a server: address to listen on."
@@ -197,7 +230,7 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 )
 @timeout_option("With --to: time to wait for a reply.")
 @ignore_option("With --to: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
-def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
+def replay(trace: Path, target: tuple[tuple[str, int], bool] | None, **options: Any) -> int:
     """Answer clients from a trace or, with --to, send its requests to a store and compare the replies. With
     --to-controller, its controller calls are made, too.
 
@@ -225,14 +258,43 @@ def replay(trace: Path, target: tuple[str, int] | None, **options: Any) -> int:
         raise click.UsageError(str(error), context) from error
 
 
-async def _drive(records: list[Record], target: tuple[str, int], options: dict[str, Any]) -> int:
+async def _authorization() -> str:
+    """The value of that metadata for the credentials in the environment; "" if there are none. Raises UsageError."""
+    from segstore.cli.pravega import Cluster
+    from segstore.client import Basic
+
+    settings = Cluster("", None).settings()
+    if settings.username is not None and settings.password is not None:
+        return await Basic(settings.username, settings.password.get_secret_value()).authorization()
+    return "" if settings.bearer_token is None else f"Bearer {settings.bearer_token.get_secret_value().strip()}"
+
+
+async def _access(tls: bool, options: dict[str, Any]) -> Access:
+    """What the store and the controller of --to need. Raises UsageError, ValueError, and OSError for a file."""
+    from segstore.server.secret_file import read_secret
+    from segstore.traces import Access
+
+    if options["to_controller"] is not None and options["to_controller"][1] != tls:
+        raise ValueError("--to and --to-controller: either both speak TLS or none")
+    if options["ca"] is not None and not tls:
+        raise ValueError("--ca goes with --to tls://HOST:PORT")
+    token = None if options["token_file"] is None else read_secret(options["token_file"])
+    authorization = "" if options["to_controller"] is None else await _authorization()
+    if tls:
+        return Access.over_tls(options["ca"], authorization=authorization, token=token)
+    return Access(authorization=authorization, token=token)
+
+
+async def _drive(records: list[Record], target: tuple[tuple[str, int], bool], options: dict[str, Any]) -> int:
     from segstore.traces import drive
     from segstore.wire.trace import Direction, RecordKind
 
+    address, tls = target
     found = await drive(
         records,
-        *target,
-        controller=options["to_controller"],
+        *address,
+        controller=None if options["to_controller"] is None else options["to_controller"][0],
+        access=await _access(tls, options),
         timeout_s=options["timeout_s"],
         pace=options["pace"],
         ignore=options["ignore"],

@@ -12,8 +12,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,30 +62,18 @@ def check_texts(command: click.Command) -> None:
         check_texts(below)
 
 
-@contextmanager
-def writing_output() -> Iterator[None]:
-    """Names standard output in the errors of its writes."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = "standard output"
-        raise
-
-
 def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
     """Prints one line. fg: its colour on a terminal; none if NO_COLOR is set (https://no-color.org)."""
     from segstore.wire.printable import printable
 
     text = printable(str(line))
     shown = click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text
-    with nullcontext() if err else writing_output():
-        click.echo(shown, err=err)
+    click.echo(shown, err=err)
 
 
 def echo_raw(text: str | bytes) -> None:
     """Prints text that this program made, as it is."""
-    with writing_output():
-        click.echo(text, nl=False)
+    click.echo(text, nl=False)
 
 
 def error_text(error: OSError) -> str:

@@ -1,5 +1,6 @@
 """Trace files: reading and writing them, statistics, and replay against a store."""
 
+from segstore.traces.access import Access
 from segstore.traces.files import (
     CAPTURE,
     FIXTURE,
@@ -21,6 +22,7 @@ __all__ = [
     "CAPTURE",
     "FIXTURE",
     "STANDARD_OUTPUT",
+    "Access",
     "Drive",
     "FileRecorder",
     "Recording",

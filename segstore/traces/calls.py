@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from segstore.server.replay import CallStep
+    from segstore.traces.access import Access
     from segstore.wire.trace import Record
 
 _PASSED_THROUGH: Final = frozenset({"IN_PROGRESS", "COMMITTING", "ABORTING"})
@@ -48,7 +49,8 @@ class TracedCalls:
     """The calls of a trace, made to another controller.
 
     records: those of the trace. controller: its address. store: that of the store to which requests go.
-    translation: the ids of both runs, and the fields that are compared.
+    translation: the ids of both runs, and the fields that are compared. access: TLS and credentials of the calls; it
+    learns the tokens in their answers.
     left_out: records that are no calls, or that cannot be made.
     """
 
@@ -58,13 +60,15 @@ class TracedCalls:
         controller: Endpoint,
         store: Endpoint,
         translation: Translation,
+        access: Access,
         timeout_s: float,
     ) -> None:
         self.left_out: list[LeftOut] = []
         steps = read_calls(records, self.left_out)
         self._made = {step.made: step for step in steps}
         self._answered = {step.answered: step for step in steps if step.answer is not None}
-        self._controller = UpstreamController(controller)
+        self._controller = UpstreamController(controller, access.trust)
+        self._access = access
         self._addresses = store, controller
         self._translation = translation
         self._timeout_s = timeout_s
@@ -80,7 +84,7 @@ class TracedCalls:
         request = request._replace(message=message, metadata={}, peer="")
         if len(self._open) >= _MOST_OPEN:
             await _ended(self._open.pop(next(iter(self._open))))
-        asking = self._controller.ask(request)
+        asking = self._controller.ask(request, self._access.metadata)
         self._open[step.number] = asyncio.create_task(asking, name=f"segstore replay calls {request.rpc}")
         await asyncio.sleep(0)  # it starts before the next request
         return request
@@ -105,6 +109,7 @@ class TracedCalls:
             return Answered(step.request, step.answer, None, (), f"none came within {self._timeout_s:g} s")
         if (why := unreached(actual)) and not unreached(step.answer):
             raise ConnectionError(f"no connection to the controller at {self._controller.address}: {why}")
+        self._access.learn(step.request, actual)
         return Answered(step.request, step.answer, actual, self._fields(step.answer, actual))
 
     async def _actual(self, step: CallStep, expected: Call, asking: asyncio.Task[Call]) -> Call | None:

@@ -7,7 +7,7 @@ store or a controller generates, those of transient segments and of transactions
 substituted in later requests.
 
 Invariants: the bytes sent are those of the trace, except such ids; a difference lists the fields in which two replies
-differ, in wire order; the wait for a reply is at most `timeout_s`; a finished run leaves no connection.
+differ, in wire order; every wait for a reply has an end; a finished run leaves no connection.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -24,12 +25,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from segstore.server.replay import OfClients
+from segstore.server.replay import OfClients, check_pace
+from segstore.traces.access import Access
 from segstore.traces.reply_difference import ReplyDifference
 from segstore.wire import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
     CreateTransientSegment,
+    ReadSegment,
     SegmentCreated,
     Unknown,
     WireError,
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from segstore.server.replay import LeftOut
     from segstore.traces.calls import TracedCalls
 
+LONG_POLL_S: Final = 20.0
+"""How long a read at the tail waits for data in a segment store (`--long-poll-s`)."""
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _FRAME_BYTES: Final = 256
 """Estimated overhead of a queued frame, in addition to its bytes."""
@@ -200,6 +205,7 @@ class _Driver:
     """Repeats the requests of one trace; the arguments are those of `drive`. calls: those to make, if any."""
 
     address: tuple[str, int]
+    access: Access
     translation: Translation
     calls: TracedCalls | None
     timeout_s: float
@@ -280,12 +286,12 @@ class _Driver:
     async def _open(self, number: int) -> _Peer:
         try:
             async with asyncio.timeout(self.timeout_s):
-                connected = await asyncio.open_connection(*self.address)
+                connected = await asyncio.open_connection(*self.address, ssl=self.access.tls)
         except OSError as error:
             host, port = self.address
-            # The system's message reads better than asyncio's, which repeats the address.
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-            why = why or f"it did not answer in {self.timeout_s:g} s"
+            why = error.strerror or str(error) or f"it did not answer in {self.timeout_s:g} s"
+            if error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+                why = os.strerror(error.errno)  # asyncio's message repeats the address
             raise ConnectionError(f"no connection to the store at {host}:{port}: {why}") from error
         peer = self._peers[number] = _Peer(*connected)
         self._keep(number, Direction.REQUEST, RecordKind.OPEN, b"{}")
@@ -350,17 +356,18 @@ class _Driver:
             peer.writer.write(data)
 
     def _translated(self, seen: Exchange) -> bytes:
-        """A record's data with the ids of this run, where they are in fields of text."""
+        """A record's data with the ids of this run, where they are in fields of text, and with its token."""
         ids, command = self.translation.ids.right, seen.command
-        if not ids or command is None or isinstance(command, Unknown):
+        if command is None or isinstance(command, Unknown):
             return seen.record.data
         changes: dict[str, Any] = {}
-        for name in command.__struct_fields__:
+        for name in command.__struct_fields__ if ids else ():
             value = getattr(command, name)
             if isinstance(value, str):
                 changes[name] = put_ids(value, ids)
             elif isinstance(value, tuple | list) and value and isinstance(value[0], str):
                 changes[name] = type(value)(put_ids(each, ids) for each in value)
+        changes |= self.access.fields(command)
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
         return encode(msgspec.structs.replace(command, **changes)) if changes else seen.record.data
 
@@ -371,7 +378,7 @@ class _Driver:
         expected = self._translated(seen)
         self.replies += 1
         # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
-        patience = self.timeout_s if number not in self._late else min(self.timeout_s, 0.05)
+        patience = self._patience(record, seen) if number not in self._late else min(self.timeout_s, 0.05)
         found = await peer.reply(expected, patience)
         if found is None:
             self._late.add(number)
@@ -388,6 +395,13 @@ class _Driver:
         )
         if fields:
             self._differ(number, record.data, frame, request=request, fields=fields)
+
+    def _patience(self, record: Record, seen: Exchange) -> float:
+        """The maximum wait for a reply, in seconds: a read may wait for data first."""
+        if not seen.answers or not isinstance(seen.answers[-1].command, ReadSegment):
+            return self.timeout_s
+        recorded_s = (record.ts_ns - seen.answers[-1].record.ts_ns) / 1e9
+        return self.timeout_s + max(LONG_POLL_S, recorded_s)
 
     async def _unframed(self, record: Record) -> None:
         """Expects bytes that are no complete frame, such as half of one before the store closed."""
@@ -417,6 +431,7 @@ async def drive(
     port: int,
     *,
     controller: tuple[str, int] | None = None,
+    access: Access | None = None,
     timeout_s: float = 5.0,
     pace: float | None = None,
     ignore: frozenset[str] = VARYING_FIELDS,
@@ -426,19 +441,21 @@ async def drive(
     """Repeats the requests of a trace and compares the replies.
 
     controller: (host, port) of the controller to which the controller calls of the trace are made; what the recorded
-    controller asked its stores is then left out. None to make no calls. timeout_s: the maximum wait for a reply. pace:
-    1 sends at the times of the trace, 2 twice as fast; None as soon as the earlier replies have come. ignore: fields
-    that may differ. all_differences: continue after the first. Raises OSError if a connection cannot be opened.
+    controller asked its stores is then left out. None to make no calls. access: TLS, credentials and tokens; None if
+    none are needed. timeout_s: the maximum wait for a reply, for a read in addition to its wait for data: the long poll
+    of stores, or its time in the trace if that is longer. pace: 1 sends at the times of the trace, 2 twice as fast;
+    None as soon as the earlier replies have come. ignore: fields that may differ. all_differences: continue after the
+    first. Raises OSError if a connection cannot be opened, ValueError for a pace out of range.
     """
-    if pace is not None and pace <= 0:
-        raise ValueError(f"pace must be above 0, not {pace}")
+    check_pace(pace)
+    access = access or Access()
     translation, calls = Translation(ignore), None
     if controller is not None:
         from segstore.traces.calls import TracedCalls
 
         records = list(records)
-        calls = TracedCalls(records, Endpoint(*controller), Endpoint(host, port), translation, timeout_s)
-    driver = _Driver((host, port), translation, calls, timeout_s, pace, ignore, compare, all_differences)
+        calls = TracedCalls(records, Endpoint(*controller), Endpoint(host, port), translation, access, timeout_s)
+    driver = _Driver((host, port), access, translation, calls, timeout_s, pace, ignore, compare, all_differences)
     await driver.run(records)
     left_out = () if calls is None else calls.left_out
     return Drive(driver.differences, driver.records, driver.requests, driver.replies, driver.calls_made, left_out)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from segstore.server.config import PlainName
 from segstore.server.faults import RoundTrip, Rule
 from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
 from segstore.server.toxics import Toxic
 
-_SEPARATORS = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 Name = Annotated[str, Field(min_length=1, max_length=255, description="The name of a writer.")]
-
-
-def plain_name(given: str) -> str:
-    """Returns a name that paths of URLs and files can have as a part. Raises ValueError for others."""
-    if given in (".", ".."):
-        raise ValueError(f"{given} is no name: clients and file systems take it for a folder")
-    if found := _SEPARATORS.search(given):
-        raise ValueError(f"a name has no slashes, backslashes or control characters; this one has {found[0]!r}")
-    return given
 
 
 class RequestBody(BaseModel):
@@ -34,7 +24,7 @@ class Health(BaseModel):
 
     status: str = "ok"
     stores: int = Field(description="Number of segment stores in this process.")
-    controller: bool = Field(description="Whether this process has a controller.")
+    controller: bool = Field(description="Whether this process answers controller calls.")
 
 
 class Version(BaseModel):
@@ -403,7 +393,7 @@ class Released(BaseModel):
 class NewRecording(RequestBody):
     """A recording to start."""
 
-    name: Annotated[str, AfterValidator(plain_name)] = Field(
+    name: PlainName = Field(
         default="",
         max_length=100,
         description="Made up if omitted. Without slashes, backslashes or control characters, and not . or ..",

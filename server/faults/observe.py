@@ -30,6 +30,8 @@ from segstore.wire.schema import COMMANDS
 from segstore.wire.trace import MOST_TERMS, Call, Filter, Subject, parse_filter, segments_of
 
 _REQUEST_BYTES: Final = 700
+_ENTRY_BYTES: Final = 200
+"""Estimated overhead of an entry of a call's metadata, in addition to its texts."""
 _APPEND_FRAMES_BYTES: Final = 24 + 52
 """Size of an AppendBlock and its end, without the events."""
 
@@ -352,8 +354,11 @@ class Observer(Observed):
 
 def _cost(seen: Seen) -> int:
     """Approximate memory of a request, in bytes."""
-    call = 0 if seen.call is None else 4 * len(seen.call.message)
-    return _REQUEST_BYTES + 4 * sum(map(len, seen.segments)) + call
+    texts = 4 * sum(map(len, seen.segments))
+    if (call := seen.call) is not None:
+        texts += 4 * (len(call.message) + len(call.details))
+        texts += sum(_ENTRY_BYTES + len(key) + len(value) for key, value in call.metadata.items())
+    return _REQUEST_BYTES + texts
 
 
 def _when(seen: Seen, stage: Stage) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
@@ -356,10 +357,15 @@ class RuleOptions(TypedDict, total=False):
     times: int | None
 
 
+_parsed: Final = lru_cache(maxsize=1)(parse_filter)
+"""A rule parses its filter when `match` is checked, and uses it when the whole rule is: long filters take long."""
+
+
 class Rule(BaseModel):
     """A fault rule: when it fires, and what it does.
 
-    name: used by `release`, `clear` and reports; at most 255 characters. Default: a number.
+    name: used by `release`, `clear` and reports; at most 255 characters, as part of a path:
+        without slashes, backslashes and control characters, and not `.` or `..`. Default: a number.
     match: a filter (`segstore.wire.trace.filters`); "" matches everything.
     on: "request" matches requests and acts on them or their replies; "reply" matches replies only.
     store: the number of the store in its cluster, from 0. Default: all stores.
@@ -372,7 +378,7 @@ class Rule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    name: str = Field(default="", max_length=_MOST_NAME)
+    name: PlainName = Field(default="", max_length=_MOST_NAME)
     match: str = ""
     on: What = "request"
     store: int | None = Field(default=None, ge=0, le=MAX_INT64)
@@ -415,7 +421,7 @@ class Rule(BaseModel):
     def _check_filter(cls, given: str) -> str:
         try:
             if given.strip():
-                parse_filter(given)
+                _parsed(given)
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
@@ -429,7 +435,7 @@ class Rule(BaseModel):
     @cached_property
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
-        return parse_filter(self.match) if self.match.strip() else None
+        return _parsed(self.match) if self.match.strip() else None
 
     @property
     def terms(self) -> int:

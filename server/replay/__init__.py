@@ -4,7 +4,7 @@ from segstore.server.replay.calls import CallStep, LeftOut, read_calls
 from segstore.server.replay.controller import replay_controller
 from segstore.server.replay.problem import Problem
 from segstore.server.replay.script import OfClients, Step, of_clients, read_script
-from segstore.server.replay.server import TraceOptions, TraceServer
+from segstore.server.replay.server import TraceOptions, TraceServer, check_pace
 
 __all__ = [
     "CallStep",
@@ -14,6 +14,7 @@ __all__ = [
     "Step",
     "TraceOptions",
     "TraceServer",
+    "check_pace",
     "of_clients",
     "read_calls",
     "read_script",

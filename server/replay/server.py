@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 
 Missing = Literal["error", "close", "pass", "fail"]
 
+_SLOWEST: Final = 0.001
+_FASTEST: Final = 1_000_000
 _MOST_PASSED_BYTES: Final = 64 * 1024 * 1024
 _MOST_PROBLEM_BYTES: Final = 64 * 1024 * 1024
 _PROBLEM_BYTES: Final = 512
@@ -81,6 +83,12 @@ _STEP: Final = 64
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
+
+
+def check_pace(pace: float | None) -> None:
+    """Raises ValueError for a multiple of the recorded speed that is too small to see an end, or is no number."""
+    if pace is not None and not _SLOWEST <= pace <= _FASTEST:
+        raise ValueError(f"pace must be from {_SLOWEST} to {_FASTEST:,}, not {pace:g}")
 
 
 class TraceOptions(TypedDict, total=False):
@@ -150,8 +158,7 @@ class TraceServer:
             raise ValueError("upstream goes with missing='pass'")
         if upstream_controller is not None and missing != "pass":
             raise ValueError("upstream_controller goes with missing='pass'")
-        if pace is not None and pace <= 0:
-            raise ValueError(f"pace must be above 0, not {pace}")
+        check_pace(pace)
         if timeout_s is not None and timeout_s <= 0:
             raise ValueError(f"timeout_s must be above 0, not {timeout_s}")
         self.replay = Replay(records, mode)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from segstore.server.config import first_error, unknown_name
+from segstore.server.config import PlainName, first_error, unknown_name
 from segstore.wire.names import MAX_INT64
 
 MOST_TOXICS: Final = 100
@@ -44,7 +44,7 @@ class _Toxic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     type: str
-    name: str = Field(default="", max_length=_MOST_NAME)
+    name: PlainName = Field(default="", max_length=_MOST_NAME)
     toxicity: float = Field(default=1.0, ge=0, le=1)
     store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64)
 

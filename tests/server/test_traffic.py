@@ -157,6 +157,25 @@ def test_what_is_kept_takes_no_more_memory_than_was_set_whatever_comes() -> None
         tracemalloc.stop()
 
 
+def test_frames_that_come_in_many_small_pieces_take_no_more_memory_than_was_set() -> None:
+    frames = [encode(append(number, bytes((number,)) * 200_000)) for number in range(40)]
+    tracemalloc.start()
+    try:
+        kept = traffic(2 * MIB)
+        numbers = [kept.opened() for _ in frames]
+        for at in range(0, len(frames[0]), 1_000):
+            for number, frame in zip(numbers, frames, strict=True):
+                kept.received(number, frame[at : at + 1_000])
+                kept.sent(number, [encode(KeepAlive())])
+            assert tracemalloc.get_traced_memory()[0] < 2 * MIB + 2 * MIB + MIB, "records, incomplete frames, a block"
+        kept.flush()
+    finally:
+        tracemalloc.stop()
+    requests = [each for _, each in kept.records() if each.direction is Direction.REQUEST and each.data]
+    assert {each.kind for each in requests} <= {RecordKind.BYTES, RecordKind.FRAME, RecordKind.OPEN}
+    assert RecordKind.BYTES in {each.kind for each in requests}, "the longest are no frames then"
+
+
 def test_many_small_runs_of_records_take_no_more_memory_than_was_set() -> None:
     kept = traffic(4 * MIB)
     number = kept.opened()

@@ -278,6 +278,7 @@ class TraceWriter:
 
     def room(self, connection: int = 0, direction: int = 0) -> int:
         """How many more bytes of a direction find room in the writer's memory, with the frame that they complete."""
+        self._drain()  # the start of that frame may be in small pieces
         half = self._held.get(connection << 1 | direction)
         return max(0, self._memory_bytes - self._used - (0 if half is None else len(half.data)))
 

@@ -12,7 +12,7 @@ import click
 from segstore.cli.terminal import EXISTING_FILE, Finite, Text
 
 if TYPE_CHECKING:
-    from segstore.client import Client, StreamCut
+    from segstore.client import Client, ClientSettings, StreamCut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,20 +25,28 @@ class Cluster(NamedTuple):
 
     uri: str
     ca: Path | None
-    properties: tuple[str, ...]
+    properties: tuple[str, ...] = ()
 
     def client(self) -> Client:
         """Returns an unopened client. Raises UsageError."""
+        from segstore.client import connect
+
+        try:
+            return connect(self.uri, self.settings())
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def settings(self) -> ClientSettings:
+        """Returns the client's settings, also those of the environment. Raises UsageError."""
         from pydantic import ValidationError
 
-        from segstore.client import ClientSettings, connect
+        from segstore.client import ClientSettings
 
         given: dict[str, Any] = dict(map(_property, self.properties))
         if self.ca is not None:
             given["tls_ca_file"] = self.ca
         try:
-            settings = ClientSettings.from_environment(**given)
-            return connect(self.uri, settings)
+            return ClientSettings.from_environment(**given)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             name = ".".join(map(str, first["loc"]))
@@ -46,8 +54,6 @@ class Cluster(NamedTuple):
             if first["type"] == "extra_forbidden":
                 said = "unknown setting"
             raise click.UsageError(f"client setting {name}: {said}" if name else said) from error
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
 
 
 def _property(text: str) -> tuple[str, str]:

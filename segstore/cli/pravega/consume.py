@@ -17,7 +17,6 @@ import click
 
 from segstore.cli.pravega.cluster import NAME, RATE, STREAM, Cluster, cluster_options, cut_of
 from segstore.cli.pravega.formats import Place, as_json, formatter
-from segstore.cli.terminal import writing_output
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -156,14 +155,12 @@ class Output:
             lines = data.decode("utf-8", "backslashreplace").split("\n")
             sys.stdout.write("\n".join(map(printable, lines)))
         else:
-            with writing_output():
-                sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(data)
         if flush:
             self.flush()
 
     def flush(self) -> None:
-        with writing_output():
-            sys.stdout.flush()
+        sys.stdout.flush()
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get("/v1/health", tags=["server"], summary="Health")
     async def health() -> Health:
-        return Health(stores=len(controlled.stores), controller=controlled.controller() is not None)
+        return Health(stores=len(controlled.stores), controller=controlled.controller_address() is not None)
 
     @made.get("/v1/version", tags=["server"], summary="Versions")
     async def version() -> Version:

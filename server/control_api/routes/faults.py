@@ -14,8 +14,8 @@ from fastapi import APIRouter, Path, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
-from segstore.server.control_api.routes.bodies import YamlRoute
-from segstore.server.faults import Faults, FaultSettings, Rule
+from segstore.server.control_api.routes.bodies import LongBodyRoute
+from segstore.server.faults import Faults, FaultSettings, NoSuchRule, Rule
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
@@ -29,7 +29,7 @@ def faults_of(controlled: Controlled) -> Faults:
 
 
 def router(controlled: Controlled) -> APIRouter:
-    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
+    made = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=LongBodyRoute)
     _all_rules(made, controlled)
     _one_rule(made, controlled)
     return made
@@ -39,7 +39,7 @@ def _faults_with(controlled: Controlled, name: str) -> Faults:
     """The fault rules, of which one has the name. Raises ApiProblem."""
     there = faults_of(controlled)
     if name not in there.rules:
-        raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+        raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
     return there
 
 

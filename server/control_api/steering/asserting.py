@@ -19,7 +19,7 @@ from fastapi import APIRouter, Path, Query, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
-from segstore.server.faults import Faults, NotSeen, Observer, Stage, StageName
+from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Stage, StageName
 from segstore.wire.trace import FilterError
 
 _MOST_WAITS: Final = 64
@@ -65,7 +65,11 @@ def _faults(controlled: Controlled) -> Faults:
 def _observer(controlled: Controlled) -> Observer:
     observer = _faults(controlled).observer
     if observer is None:
-        raise ApiProblem(409, "requests are not kept here yet: POST /v1/requests/keep before the test", "path")
+        raise ApiProblem(
+            409,
+            "requests are not kept here yet: POST /v1/requests/keep, or `segstore ctl keep`, before the test",
+            "path",
+        )
     return observer
 
 
@@ -150,7 +154,7 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
     ) -> Held:
         there = _faults(controlled)
         if name not in there.rules:
-            raise ApiProblem(404, f"there is no rule {name[:200]!r}", "path.name")
+            raise ApiProblem(404, str(NoSuchRule(name[:200], tuple(there.rules))), "path.name")
         with waits.one():
             try:
                 await there.wait_held(name, count, timeout_s)

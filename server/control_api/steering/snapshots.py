@@ -5,19 +5,19 @@ Restoring and resetting discard the requests so far, in the traffic that is kept
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Response
-from pydantic import AfterValidator
 
+from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.models import plain_name
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering.models import NewSnapshot, Restored, SnapshotList
 from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
 
-_Name = Annotated[str, Path(min_length=1, max_length=100, description="The name of a snapshot.")]
-_NewName = Annotated[_Name, AfterValidator(plain_name)]
+_IN_PATH: Final = Path(min_length=1, max_length=100, description="The name of a snapshot.")
+_Name = Annotated[str, _IN_PATH]
+_NewName = Annotated[PlainName, _IN_PATH]
 
 
 def router(controlled: Controlled) -> APIRouter:

@@ -40,11 +40,11 @@ def channel_to(controller: Endpoint, trust: bytes | None = None) -> grpc.aio.Cha
 
 
 class UpstreamController:
-    """A controller to which calls of traces and replays are made. address: where it is."""
+    """A controller to which calls of traces and replays are made. address: where it is. trust: as for `channel_to`."""
 
-    def __init__(self, address: Endpoint) -> None:
+    def __init__(self, address: Endpoint, trust: bytes | None = None) -> None:
         self.address = address
-        self._channel = channel_to(address)
+        self._channel = channel_to(address, trust)
 
     async def ask(
         self, call: Call, metadata: Sequence[tuple[str, str | bytes]] = (), timeout_s: float | None = None

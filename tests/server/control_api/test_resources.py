@@ -285,32 +285,44 @@ async def test_rules_of_faults_are_added_fire_and_are_taken_out() -> None:
 
 async def test_a_rule_is_disabled_and_enabled_and_keeps_its_counts() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
-        await http.post("/v1/faults", json={"name": "no/create", "match": "type = CREATE_SEGMENT", "do": "WrongHost"})
+        await http.post("/v1/faults", json={"name": "no create", "match": "type = CREATE_SEGMENT", "do": "WrongHost"})
         await peer.ask(create())
-        off = await http.post("/v1/faults/no%2Fcreate/disable")
+        off = await http.post("/v1/faults/no%20create/disable")
         assert (off.json()["enabled"], off.json()["fired"]) == (False, 1)
         assert [type(each) for each in await peer.ask(create())] == [SegmentCreated]
-        on = await http.post("/v1/faults/no%2Fcreate/enable")
+        on = await http.post("/v1/faults/no%20create/enable")
         assert (on.json()["enabled"], on.json()["matched"]) == (True, 1)
         for word in ("disable", "enable"):
             assert refusal(await http.post(f"/v1/faults/other/{word}"))[::2] == (404, "path.name")
 
 
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a\\b", "a\nb"])
+async def test_a_name_that_a_path_cannot_have_is_refused(name: str) -> None:
+    async with asking() as (mock, http):
+        rule, toxic = {"name": name, "do": "close"}, {"name": name, "type": "down"}
+        assert refusal(await http.post("/v1/faults", json=rule))[::2] == (422, "body.name")
+        settings = {"rules": [], "toxics": [toxic]}
+        assert refusal(await http.put("/v1/faults", json=settings))[::2] == (422, "body.toxics[0].name")
+        assert (mock.faults.rules, mock.faults.toxics.tallies()) == ([], [])
+        with pytest.raises(ValueError, match=r"no name|a name has no"):
+            mock.faults.add("", "close", name=name)
+
+
 async def test_a_rule_is_replaced_at_its_place() -> None:
     async with asking() as (mock, http):
-        for name in ("first", "a/b"):
+        for name in ("first", "a b"):
             await http.post("/v1/faults", json={"name": name, "do": "ok", "match": "type = CREATE_SEGMENT"})
         answer = await http.put("/v1/faults/first", json={"name": "first", "do": "close", "probability": 0.5})
         assert (answer.status_code, answer.json()["rule"]["probability"]) == (200, 0.5)
-        assert (await http.put("/v1/faults/a%2Fb", json={"do": "drop"})).json()["name"] == "a/b"
-        assert mock.faults.rules == ["first", "a/b"]
+        assert (await http.put("/v1/faults/a%20b", json={"do": "drop"})).json()["name"] == "a b"
+        assert mock.faults.rules == ["first", "a b"]
         for name, rule, expected in (
-            ("first", {"name": "a/b", "do": "ok"}, (409, "body.name")),
+            ("first", {"name": "a b", "do": "ok"}, (409, "body.name")),
             ("first", {"do": {"delay_ms": -1}}, (422, "body.do[0].delay_ms")),
             ("other", {"do": "ok"}, (404, "path.name")),
         ):
             assert refusal(await http.put(f"/v1/faults/{name}", json=rule))[::2] == expected
-        assert mock.faults.rules == ["first", "a/b"]
+        assert mock.faults.rules == ["first", "a b"]
 
 
 async def test_what_a_rule_holds_is_released() -> None:

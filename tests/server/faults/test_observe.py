@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.faults import Observer, Seen
 from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_seen
 from segstore.wire import ReadSegment
-from segstore.wire.trace import FilterError, parse_filter
+from segstore.wire.trace import Call, FilterError, parse_filter
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
@@ -33,6 +34,18 @@ def test_long_names_count() -> None:
     for number in range(5):
         observer.add(seen(number, segment="x" * 60_000))
     assert len(observer.requests()) == 1
+
+
+def test_metadata_of_calls_counts() -> None:
+    observer = Observer(max_bytes=10_000)
+    for number in range(5):
+        call = Call(number, "createScope", metadata={"name": "x" * 8_000}, details="x" * 1_000)
+        observer.add(msgspec.structs.replace(seen(number), call=call))
+    assert [each.number for each in observer.requests("rpc = createScope")] == [4]
+    metadata = {str(each): "" for each in range(40)}
+    observer.add(msgspec.structs.replace(seen(5), call=Call(5, "createScope", metadata=metadata)))
+    observer.add(msgspec.structs.replace(seen(6), call=Call(6, "createScope", metadata=metadata)))
+    assert [each.number for each in observer.requests("rpc = createScope")] == [6]
 
 
 async def test_the_latest_requests_come_newest_first_and_at_most_look_at_are_examined() -> None:

@@ -504,7 +504,7 @@ async def test_problems_are_reported_as_they_occur(recorded: list[Record]) -> No
 async def test_settings_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ValueError, match="upstream goes with missing='pass'"):
         TraceServer([], missing="pass")
-    with pytest.raises(ValueError, match="pace must be above 0"):
+    with pytest.raises(ValueError, match=r"pace must be from 0\.001"):
         TraceServer([], pace=0)
     with pytest.raises(ValueError, match="timeout_s must be above 0"):
         TraceServer([], timeout_s=0)

@@ -229,6 +229,21 @@ def test_pieces_that_find_no_room_in_the_memory_are_in_order_and_empty_ones_chan
     assert [(each.connection, each.direction, each.data) for each in found] == sent
 
 
+def test_room_is_left_for_the_start_of_a_frame_that_came_in_small_pieces() -> None:
+    memory = bytearray(64 * 1024)
+    writer = TraceWriter(MARK, METADATA, memory=memory)
+    long, short = frame(1, bytes(45_000)), frame(2, b"short")
+    for at in range(0, 20_000, 4_000):
+        writer.add(1, 1, REQUEST, long[at : at + 4_000])
+        writer.add(2, 2, REQUEST, short)
+    assert writer.room(2, REQUEST) - writer.room(1, REQUEST) == 20_000
+    assert len(long) - 20_000 < writer.room(1, REQUEST) < len(long)
+    writer.add(3, 1, REQUEST, long[20_000:])
+    pending = writer.take_pending()
+    assert pending is not None
+    assert all(getattr(each, "obj", None) is memory for each in pending.data)
+
+
 def test_half_a_frame_makes_no_block() -> None:
     writer = a_writer()
     writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from itertools import pairwise
+from typing import Any
 
 import httpx
 import pytest
 
+from segstore.server.control_api.routes import bodies
 from segstore.server.faults import Document, parse_document
 from tests.server.control_api.support import asking, done, refusal
 from tests.server.support import until
@@ -142,3 +144,49 @@ async def test_both_types_are_described() -> None:
             content = described["/v1/faults"][method]["requestBody"]["content"]
             assert content["application/yaml"] == content["application/json"]
         assert list(described["/v1/toxics"]["post"]["requestBody"]["content"]) == ["application/json"]
+
+
+def long_json(rules: str) -> str:
+    """A body that is too long to be validated at once."""
+    return f'{{"seed": 7, "rules": [{rules}]}}' + " " * 5000
+
+
+async def test_others_are_served_while_a_long_body_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_read, goes_on, validated = threading.Event(), threading.Event(), bodies._validated
+
+    def slowly(*given: Any) -> Any:
+        is_read.set()
+        goes_on.wait(20)
+        return validated(*given)
+
+    monkeypatch.setattr(bodies, "_validated", slowly)
+    async with asking() as (mock, http):
+        text = long_json('{"match": "type = HELLO", "do": "close"}')
+        asked = asyncio.create_task(put(http, text, "application/json; charset=utf-8"))
+        await until(is_read.is_set)
+        assert (await http.get("/v1/health")).status_code == 200
+        goes_on.set()
+        answer = await asked
+        assert (answer.status_code, answer.json()["seed"], mock.faults.rules) == (200, 7, ["rule 1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        (
+            long_json('{"match": "type = HELO", "do": "close"}'),
+            422,
+            "body.rules[0].match: column 8: expected a command (HELLO?)",
+        ),
+        (long_json('{"do": "WrongHots"}'), 422, "body.rules[0].do[0]: 'WrongHots' is not a reply (WrongHost?)"),
+        (long_json("") + "}", 400, "this is not JSON: Extra data at character "),
+        (long_json("[" * 100_000), 400, "body: it is nested too deeply"),
+        (long_json(f'{{"do": "close", "nth": {"1" * 5000}}}'), 400, "an integer has at most 4300 digits"),
+    ],
+)
+async def test_errors_of_a_long_body_are_those_of_a_short_one(text: str, status: int, said: str) -> None:
+    async with asking() as (_, http):
+        answers = [await put(http, each, "application/json") for each in (text, text.replace(" " * 5000, ""))]
+        assert [each.status_code for each in answers] == [status, status]
+        for each in answers:
+            assert said in each.json()["detail"]

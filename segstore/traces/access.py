@@ -1,0 +1,63 @@
+"""How a replay reaches a store and its controller: TLS, credentials, delegation tokens.
+
+Recordings contain no delegation tokens unless they were asked for, and those that they contain have expired. So where a
+controller gives tokens in its answers, the requests for the same stream carry those; without a controller, one token is
+given for all.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from segstore.wire.trace import Call, segments_of
+
+_TOKEN: Final = "delegation_token"
+_OF_ANSWERS: Final = "delegationToken"
+
+
+@dataclass
+class Access:
+    """What the connections and requests of a replay need.
+
+    tls: for connecting to the store; None without TLS. trust: the authorities that the controller's certificate may be
+    of (PEM), b"" for gRPC's own; None without TLS. authorization: value of that metadata of controller calls; "" for
+    none. token: the delegation token of all requests; None for those that the controller gives, or else of the trace.
+    """
+
+    tls: ssl.SSLContext | None = None
+    trust: bytes | None = None
+    authorization: str = ""
+    token: str | None = None
+    _given: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def over_tls(cls, ca: Path | None, **more: Any) -> Self:
+        """With TLS. ca: file of trusted authorities (PEM); None for the system's. Raises OSError."""
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except ssl.SSLError as cause:
+            raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(ca)) from cause
+        return cls(context, b"" if ca is None else ca.read_bytes(), **more)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """That of a controller call."""
+        return (("authorization", self.authorization),) if self.authorization else ()
+
+    def learn(self, request: Call, answer: Call) -> None:
+        """Keeps the token in an answer for the streams that its request names."""
+        token = getattr(answer.content, _OF_ANSWERS, "") if answer.status == "OK" else ""
+        if token:
+            self._given.update({"/".join(filter(None, each)): token for each in request.streams})
+
+    def fields(self, command: Any) -> dict[str, str]:
+        """The fields of a request to replace: its token, if there is another one for it."""
+        token = self.token
+        if token is None and self._given and hasattr(command, _TOKEN):
+            segment = next(iter(segments_of(command)), "")
+            token = self._given.get("/".join(segment.split("/")[:2]))
+        return {} if token is None or not hasattr(command, _TOKEN) else {_TOKEN: token}
