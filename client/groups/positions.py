@@ -5,7 +5,6 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from segstore.client.connection import SegmentRequests
 from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
+from segstore.client.lifecycle import all_of
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.reader_groups import GroupState
 
@@ -93,13 +93,13 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         seen = set(offsets)
         while offsets:
-            infos = await asyncio.gather(*[_info(requests, segment) for segment in offsets])
+            infos = await all_of(_info(requests, segment) for segment in offsets)
             sealed = [segment for segment, info in zip(offsets, infos, strict=True) if info is None or info.is_sealed]
             for (segment, offset), info in zip(offsets.items(), infos, strict=True):
                 if info is not None:
                     start = max(offset, info.start_offset)
                     found.append(SegmentLag(segment, readers.get(segment), start, max(start, info.write_offset)))
-            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(segment)) for segment in sealed])
+            following = await all_of(cluster.controller.successors(*parts_of(segment)) for segment in sealed)
             offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})
