@@ -1,7 +1,8 @@
 """Life cycle of the client's objects: `async with` support and a bound on how long closing may take.
 
 A class derives from `OpenedBefore` if it has an `open`, and from one of `ClosedAfter`, `FreedAfter` and `FlushedAfter`
-for its end. `within` is a deadline that raises a client error; `finish` waits for work that cancelling must not stop.
+for its end. `within` is a deadline that raises a client error; `all_of` runs several coroutines and leaves none behind;
+`finish` waits for work that cancelling must not stop.
 
 Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
 transactions, define their own `__aexit__`.
@@ -10,7 +11,7 @@ transactions, define their own `__aexit__`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, Self, TypeVar
 
@@ -101,6 +102,19 @@ async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: A
     except TimeoutError as cause:
         said = otherwise if isinstance(otherwise, str) else otherwise()
         raise RequestTimedOut(f"{said} within {limit_ms:.0f} ms", limit=limit_ms, **facts) from cause
+
+
+async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Runs coroutines concurrently and returns their results; the first error cancels the others and is raised once
+    they have ended.
+    """
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def finish(work: Coroutine[Any, Any, T], name: str) -> T:

@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from segstore.client.errors import ProtocolViolation
+
 
 class SegmentRange(NamedTuple):
     """A segment and its key range, from `low` (inclusive) to `high` (exclusive)."""
@@ -40,7 +42,7 @@ class RangeRouter:
     """
 
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
-        """Raises ValueError if they do not cover [0, 1) exactly."""
+        """Raises ProtocolViolation if they do not cover [0, 1) exactly."""
         self.version = 0
         self._set([Piece(each.low, each.high, each) for each in segments])
 
@@ -49,10 +51,11 @@ class RangeRouter:
         at = 0.0
         for piece in pieces:
             if piece.low != at or piece.high <= piece.low:
-                raise ValueError(f"the segments leave a gap or overlap at {at}: {piece.segment.name} is next")
+                name = piece.segment.name
+                raise ProtocolViolation(f"the segments leave a gap or overlap at {at}: {name} is next", segment=name)
             at = piece.high
         if at != 1.0:
-            raise ValueError(f"the segments end at {at}")
+            raise ProtocolViolation(f"the segments end at {at}")
         self._pieces = pieces
         self._lows = [piece.low for piece in pieces]
         self._routes = [piece.segment for piece in pieces]
@@ -75,7 +78,8 @@ class RangeRouter:
     def replace(self, segment_id: int, successors: Iterable[SegmentRange]) -> None:
         """Reassigns a segment's part of the range to its successors.
 
-        A segment without any part is a no-op. Raises ValueError, and changes nothing, if they do not cover its part.
+        A segment without any part is a no-op. Raises ProtocolViolation, and changes nothing, if they do not cover its
+        part.
         """
         following = list(successors)
         pieces: list[Piece] = []

@@ -75,6 +75,16 @@ def test_decode_prints_a_line_a_frame_and_no_token() -> None:
     assert "a.b.c" in run("decode", "--json", "-", given=frame).stdout
 
 
+def test_input_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.cli.commands._MOST_INPUT", 1 << 20)
+    monkeypatch.setattr("segstore.cli.commands._MOST_LINE", 1 << 20)
+    for command in ("decode", "explain"):
+        refused = run(command, "/dev/zero")
+        assert (refused.exit_code, refused.stderr) == (1, "segstore: /dev/zero: it has more than 1048576 bytes\n")
+    refused = run("encode", "/dev/zero")
+    assert (refused.exit_code, refused.stderr) == (1, "segstore: /dev/zero: line 1 has more than 1048576 characters\n")
+
+
 def test_decode_reads_a_file(tmp_path: Path) -> None:
     path = tmp_path / "frames.bin"
     path.write_bytes(HELLO)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_HIGHEST_PORT: Final = 65535
 
 
 class Endpoint(NamedTuple):
@@ -20,6 +22,20 @@ class Endpoint(NamedTuple):
         host, _, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
-        if not host or "[" in host or "]" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-            raise ValueError(f"{text!r} is no HOST:PORT")
-        return cls(host, int(port))
+        try:
+            if "[" in host or "]" in host or not (port.isascii() and port.isdecimal()):
+                raise ValueError("brackets or no number")
+            return cls.checked(host, int(port))
+        except ValueError as problem:
+            raise ValueError(f"{text!r:.200} is no HOST:PORT") from problem
+
+    @classmethod
+    def checked(cls, host: str, port: int) -> Endpoint:
+        """Returns an endpoint that a peer names. Raises ValueError for one that cannot be connected to."""
+        try:
+            host.encode("idna")  # as name resolution does
+        except UnicodeError as problem:
+            raise ValueError(f"{host!r:.200} is no host: {problem}") from problem
+        if not host or " " in host or not host.isprintable() or not 0 <= port <= _HIGHEST_PORT:
+            raise ValueError(f"host {host!r:.200} and port {port} are no address")
+        return cls(host, port)

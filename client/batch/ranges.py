@@ -9,13 +9,13 @@ offsets are checked against the segments; empty ranges are left out.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, checked_cut, name_of
+from segstore.client.lifecycle import all_of
 from segstore.client.stream import From, check_cut, tail_of
 
 
@@ -46,13 +46,13 @@ async def event_ranges(cluster: Cluster, scope: str, stream: str, from_: From, t
     and "tail", NoSuchStream, SegmentMissing, and the errors of controller calls and requests.
     """
     controller = cluster.controller
-    start, end = await asyncio.gather(_offsets(cluster, scope, stream, from_), _offsets(cluster, scope, stream, to))
+    start, end = await all_of(_offsets(cluster, scope, stream, each) for each in (from_, to))
     if not start:  # the stream is sealed and read from its tail
         return []
     between = sorted(await controller.segments_between(scope, stream, start, end))
     names = [name_of(scope, stream, each) for each in between]
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
-        infos = await asyncio.gather(*[requests.info(name) for name in names])
+        infos = await all_of(requests.info(name) for name in names)
     found = []
     for segment_id, name, info in zip(between, names, infos, strict=True):
         first = start.get(segment_id, info.start_offset)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import grpc
 import msgspec
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Basic, Bearer, Credentials, Endpoint, NodeState, NodeStates
@@ -31,6 +31,7 @@ from segstore.client.errors import (
     NoSuchStream,
     OutcomeUnknown,
     PeerRefused,
+    ProtocolViolation,
     RequestRejected,
     RequestTimedOut,
     TokenRefused,
@@ -123,15 +124,11 @@ class ControllerChannels:
         self._last_failure = "no node was tried"
         self._closed = False
 
-    async def call(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Any:
-        """Makes one unary call and returns the response. Raises as `ask`."""
-        return (await self.ask(method, request, timeout_ms=timeout_ms)).message
-
     async def ask(self, method: str, request: Message, *, timeout_ms: float | None = None) -> Answer:
         """Makes one unary call and returns the answer; the caller checks the status field in it.
 
         Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
-        found), TokenRefused, RequestRejected, OutcomeUnknown, Closed.
+        found), TokenRefused, RequestRejected, ProtocolViolation, OutcomeUnknown, Closed.
         """
         with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
             return await self._ask(method, request, timeout_ms)
@@ -148,14 +145,14 @@ class ControllerChannels:
             ask = channel.unary_unary(
                 METHODS[method].path,
                 request_serializer=METHODS[method].request.SerializeToString,
-                response_deserializer=METHODS[method].response.FromString,
+                response_deserializer=bytes,
             )
             left_s = max(deadline - self._loop.time(), 0.001)
             call = ask(request, timeout=left_s, metadata=None if shown is None else (("authorization", shown),))
             self.states.sent(node)
             self._calls.add(call)
             try:
-                return Answer(await _answered(call), node)
+                return _decoded(await _answered(call), method, node)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAUTHENTICATED and shown is not None and not refusals:
                     refusals += 1
@@ -349,6 +346,17 @@ async def _answered(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
     finally:
         task.cancel()
         del task  # its error would keep it, and so the channel and a socket, until a garbage collection
+
+
+def _decoded(answer: bytes, method: str, node: Endpoint) -> Answer:
+    try:
+        return Answer(METHODS[method].response.FromString(answer), node)
+    except DecodeError as problem:
+        raise ProtocolViolation(
+            f"{node} answers {method} with {len(answer)} bytes that are no {METHODS[method].response.__name__}",
+            endpoint=str(node),
+            method=method,
+        ) from problem
 
 
 async def _becomes_ready(channel: grpc.aio.Channel) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -36,15 +36,19 @@ from segstore.client.routing import SegmentRange
 from segstore.wire.controller_api import messages as m
 from segstore.wire.names import MAX_INT32, MAX_INT64, SegmentName, segment_name, split_segment_id
 from segstore.wire.reader_groups import GroupConfig
+from segstore.wire.schema import encode_mutf8
 
 if TYPE_CHECKING:
     from segstore.client.controller.channels import Answer, ControllerChannels
+
+T = TypeVar("T")
 
 Access = Literal["READ", "WRITE", "READ_WRITE"]
 
 _TABLE_SUFFIX: Final = "_kvtable"
 _MAX_KEY_BYTES: Final = 256
 """Maximum length of fixed-length table keys (`AttributeId.MAX_LENGTH` of Pravega's store)."""
+_MAX_TOKEN_BYTES: Final = 2**16 - 1
 _NO_TIME: Final = -(2**63)
 _MASK: Final = 2**64 - 1
 
@@ -91,14 +95,16 @@ class Successor(NamedTuple):
     predecessors: tuple[int, ...]
 
 
-def _range(each: Any) -> SegmentRange:
-    info = each.segmentId.streamInfo
+def _range(scope: str, stream: str, each: Any) -> SegmentRange:
+    """Returns a segment of the stream that was asked about. Raises ValueError for an id or range that none has."""
     number = each.segmentId.segmentId
-    return SegmentRange(number, name_of(info.scope, info.stream, number), each.minKey, each.maxKey)
+    if not 0 <= each.minKey < each.maxKey <= 1:
+        raise ValueError(f"segment {number} with keys from {each.minKey} to {each.maxKey}")
+    return SegmentRange(number, name_of(scope, stream, number), each.minKey, each.maxKey)
 
 
 def name_of(scope: str, stream: str, segment_id: int) -> str:
-    """Returns the qualified name of a segment."""
+    """Returns the qualified name of a segment. Raises ValueError for an id that none has."""
     epoch, number = split_segment_id(segment_id)
     return segment_name(scope, stream, number, epoch)
 
@@ -107,12 +113,16 @@ class Controller:
     """The controller's operations.
 
     Methods raise the errors of `ControllerChannels.ask` and, depending on the status in the answer, NoSuchStream,
-    NoSuchTable, StreamSealed, TransactionOver or RequestRejected, which name the node that sent it.
+    NoSuchTable, StreamSealed, TransactionOver or RequestRejected, which name the node that sent it, and
+    ProtocolViolation for values that no controller sends.
     """
 
     def __init__(self, channels: ControllerChannels) -> None:
-        self._call = channels.call
         self._ask = channels.ask
+
+    async def _read(self, method: str, request: Any, read: Callable[[Any], T]) -> T:
+        """Makes a call and returns what `read` makes of the answer; its ValueError becomes a ProtocolViolation."""
+        return _valid(await self._ask(method, request), f"answer to {method}", read)
 
     # --- scopes and streams -----------------------------------------------------------------------------------------
 
@@ -195,14 +205,7 @@ class Controller:
     async def stream_config(self, scope: str, stream: str) -> StreamConfig:
         """Returns a stream's configuration. Raises NoSuchStream, and ProtocolViolation for an unknown policy."""
         answer = await self._ask("getStreamConfiguration", _info(scope, stream))
-        try:
-            return from_message(answer.message)
-        except ValueError as problem:
-            raise ProtocolViolation(
-                f"{answer.node} returned an invalid configuration of {scope}/{stream}: {problem}",
-                endpoint=str(answer.node),
-                stream=f"{scope}/{stream}",
-            ) from problem
+        return _valid(answer, f"configuration of {scope}/{stream}", from_message)
 
     async def seal_stream(self, scope: str, stream: str) -> None:
         _succeeded(await self._ask("sealStream", _info(scope, stream)), f"stream {scope}/{stream}")
@@ -236,10 +239,12 @@ class Controller:
             newKeyRanges=[m.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges],
             scaleTimestamp=int(time.time() * 1000),
         )
-        started = _succeeded(await self._ask("scale", request), f"stream {scope}/{stream}", "STARTED")
+        answer = await self._ask("scale", request)
+        started = _succeeded(answer, f"stream {scope}/{stream}", "STARTED")
+        made = _valid(answer, "answer to scale", lambda it: [_range(scope, stream, each) for each in it.segments])
         if wait_ms:
             await self._scaled(scope, stream, started.epoch, wait_ms)
-        return [_range(each) for each in started.segments]
+        return made
 
     async def _scaled(self, scope: str, stream: str, epoch: int, wait_ms: float) -> None:
         """Waits until the scale that started from an epoch has finished."""
@@ -262,19 +267,28 @@ class Controller:
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
         """Returns the open segments; [] for a sealed stream."""
-        answer = await self._call("getCurrentSegments", _info(scope, stream))
-        return [_range(each) for each in answer.segmentRanges]
+        return await self._ranges("getCurrentSegments", _info(scope, stream), scope, stream)
+
+    async def _ranges(self, method: str, request: Any, scope: str, stream: str) -> list[SegmentRange]:
+        return await self._read(method, request, lambda it: [_range(scope, stream, each) for each in it.segmentRanges])
 
     async def head(self, scope: str, stream: str) -> dict[int, int]:
         """Returns the stream's head as a cut: segment id → offset."""
-        answer = await self._call("getSegments", m.GetSegmentsRequest(streamInfo=_info(scope, stream), timestamp=0))
-        return {each.segmentId.segmentId: each.offset for each in answer.segments}
+        request = m.GetSegmentsRequest(streamInfo=_info(scope, stream), timestamp=0)
+        return await self._read(
+            "getSegments", request, lambda it: dict(_position(each.segmentId, each.offset) for each in it.segments)
+        )
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
         """Returns a segment's successors, [] if none yet. Raises ProtocolViolation if one is not of a later epoch."""
         request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
-        answer = await self._ask("getSegmentsImmediatelyFollowing", request)
-        found = [Successor(_range(each.segment), tuple(each.value)) for each in answer.message.segments]
+        method = "getSegmentsImmediatelyFollowing"
+        answer = await self._ask(method, request)
+        found = _valid(
+            answer,
+            f"answer to {method}",
+            lambda it: [Successor(_range(scope, stream, each.segment), tuple(each.value)) for each in it.segments],
+        )
         epoch, _ = split_segment_id(segment_id)
         for successor in found:
             if split_segment_id(successor.segment.segment_id)[0] <= epoch:  # following it could loop forever
@@ -290,7 +304,7 @@ class Controller:
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         """Returns the segments of an epoch."""
         request = m.GetEpochSegmentsRequest(streamInfo=_info(scope, stream), epoch=epoch)
-        return [_range(each) for each in (await self._call("getEpochSegments", request)).segmentRanges]
+        return await self._ranges("getEpochSegments", request, scope, stream)
 
     async def segments_between(
         self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
@@ -300,21 +314,22 @@ class Controller:
         Raises RequestRejected if a cut is not one of the stream or the end lies before the start.
         """
         request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
-        return [each.segmentId for each in (await self._call("getSegmentsBetween", request)).segments]
+        return await self._read("getSegmentsBetween", request, lambda it: [_position(each)[0] for each in it.segments])
 
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
         """Creates a transaction; returns its id and the stream segments that its own segments belong to."""
-        answer = await self._call(
-            "createTransaction", m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms)
+        return await self._read(
+            "createTransaction",
+            m.CreateTxnRequest(streamInfo=_info(scope, stream), lease=lease_ms),
+            lambda it: (_identifier(it.txnId), [_range(scope, stream, each) for each in it.activeSegments]),
         )
-        return _identifier(answer.txnId), [_range(each) for each in answer.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: UUID, lease_ms: int) -> str:
         """Extends a lease; returns the status that the controller reports."""
         request = m.PingTxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction), lease=lease_ms)
-        return _status(await self._call("pingTransaction", request))
+        return _status((await self._ask("pingTransaction", request)).message)
 
     async def commit_transaction(
         self, scope: str, stream: str, transaction: UUID, writer: str = "", timestamp: int | None = None
@@ -335,8 +350,9 @@ class Controller:
 
     async def transaction_status(self, scope: str, stream: str, transaction: UUID) -> TransactionStatus:
         request = m.TxnRequest(streamInfo=_info(scope, stream), txnId=_transaction(transaction))
-        answer = await self._call("checkTransactionState", request)
-        return TransactionStatus(m.TxnState.State.Name(answer.state))
+        return await self._read(
+            "checkTransactionState", request, lambda it: TransactionStatus(m.TxnState.State.Name(it.state))
+        )
 
     async def completed_transactions(self, scope: str, stream: str) -> dict[UUID, TransactionStatus]:
         """Returns the latest transactions that ended; none for an unknown stream.
@@ -344,11 +360,14 @@ class Controller:
         Pravega keeps them by time, for all streams together, so some may be missing.
         """
         request = m.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
-        answer = await self._call("listCompletedTransactions", request)
-        return {
-            _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
-            for each in answer.response
-        }
+        return await self._read(
+            "listCompletedTransactions",
+            request,
+            lambda it: {
+                _identifier(each.txnId): TransactionStatus(m.TxnResponse.Status.Name(each.status))
+                for each in it.response
+            },
+        )
 
     # --- times of writers -------------------------------------------------------------------------------------------
 
@@ -364,7 +383,7 @@ class Controller:
         answer = await self._ask(
             "noteTimestampFromWriter", m.TimestampFromWriter(writer=writer, position=cut, timestamp=timestamp)
         )
-        status = m.TimestampResponse.Status.Name(answer.message.result)
+        status = _status(answer.message, "result")
         if status != "SUCCESS":
             raise RequestRejected(
                 f"the time {timestamp} of writer {writer} of {scope}/{stream}: the controller reports {status}",
@@ -452,39 +471,38 @@ class Controller:
         """Returns a table's configuration. Raises NoSuchTable."""
         answer = await self._ask("getKeyValueTableConfiguration", _table(scope, table))
         config = _succeeded(answer, f"table {scope}/{table}").config
-        return TableConfig(
-            partitions=config.partitionCount,
-            primary_key_bytes=config.primaryKeyLength,
-            secondary_key_bytes=config.secondaryKeyLength,
-            rollover_bytes=config.rolloverSizeBytes,
+        return _valid(
+            answer,
+            f"configuration of table {scope}/{table}",
+            lambda _: TableConfig(
+                partitions=config.partitionCount,
+                primary_key_bytes=config.primaryKeyLength,
+                secondary_key_bytes=config.secondaryKeyLength,
+                rollover_bytes=config.rolloverSizeBytes,
+            ),
         )
 
     async def table_segments(self, scope: str, table: str) -> list[SegmentRange]:
         """Returns the table's partitions. Raises NoSuchTable."""
         try:
-            answer = await self._call("getCurrentSegmentsKeyValueTable", _table(scope, table))
+            stream = table + _TABLE_SUFFIX
+            return await self._ranges("getCurrentSegmentsKeyValueTable", _table(scope, table), scope, stream)
         except NoSuchStream as error:
             raise NoSuchTable(
                 f"there is no table {scope}/{table}", endpoint=error.endpoint, stream=f"{scope}/{table}"
             ) from error
-        return [
-            SegmentRange(number, name_of(scope, table + _TABLE_SUFFIX, number), each.minKey, each.maxKey)
-            for each in answer.segmentRanges
-            for number in (each.segmentId.segmentId,)
-        ]
 
     # --- locations and tokens ---------------------------------------------------------------------------------------
 
     async def endpoint_of(self, scope: str, stream: str, segment_id: int) -> Endpoint:
         """Returns the endpoint of the store that owns a segment."""
-        answer = await self._call("getURI", m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id))
-        return Endpoint(answer.endpoint, answer.port)
+        request = m.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
+        return await self._read("getURI", request, lambda it: Endpoint.checked(it.endpoint, it.port))
 
     async def delegation_token(self, scope: str, stream: str, access: Access) -> str:
         """Returns a delegation token; "" if the controller issues none."""
         request = m.StreamInfo(scope=scope, stream=stream, accessOperation=m.StreamInfo.AccessOperation.Value(access))
-        token: str = (await self._call("getDelegationToken", request)).delegationToken
-        return token
+        return await self._read("getDelegationToken", request, _token)
 
 
 def _info(scope: str, stream: str) -> m.StreamInfo:
@@ -498,6 +516,22 @@ def _table(scope: str, table: str) -> m.KeyValueTableInfo:
 def _transaction(identifier: UUID) -> m.TxnId:
     high, low = (bits - 2**64 if bits >= 2**63 else bits for bits in (identifier.int >> 64, identifier.int & _MASK))
     return m.TxnId(highBits=high, lowBits=low)
+
+
+def _token(message: Any) -> str:
+    """Returns a delegation token. Raises ValueError for one that fits into no command."""
+    token: str = message.delegationToken
+    if len(encode_mutf8(token)) > _MAX_TOKEN_BYTES:
+        raise ValueError(f"a token of {len(token)} characters")
+    return token
+
+
+def _position(segment: Any, offset: int = 0) -> tuple[int, int]:
+    """Returns a segment's id and an offset in it. Raises ValueError for those that no segment has."""
+    number: int = segment.segmentId
+    if number < 0 or offset < 0:
+        raise ValueError(f"offset {offset} of segment {number}")
+    return number, offset
 
 
 def _identifier(message: Any) -> UUID:
@@ -517,10 +551,21 @@ def _ended(answer: Answer, scope: str, stream: str, transaction: UUID, how: str)
         )
 
 
-def _status(message: Any) -> str:
-    described = message.DESCRIPTOR.fields_by_name["status"]
-    name: str = described.enum_type.values_by_number[message.status].name
-    return name
+def _status(message: Any, field: str = "status") -> str:
+    """Returns the name of the status in an answer; its number if this version has no name for it."""
+    number = getattr(message, field)
+    known = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(number)
+    return str(number) if known is None else str(known.name)
+
+
+def _valid(answer: Answer, what: str, read: Callable[[Any], T]) -> T:
+    """Returns what `read` makes of an answer; its ValueError becomes a ProtocolViolation."""
+    try:
+        return read(answer.message)
+    except ValueError as problem:
+        raise ProtocolViolation(
+            f"{answer.node} returned an invalid {what}: {problem}", endpoint=str(answer.node)
+        ) from problem
 
 
 def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
@@ -545,14 +590,8 @@ def _succeeded(answer: Answer, what: str, success: str = "SUCCESS") -> Any:
 
 
 def _group_config(answer: Answer, scope: str, group: str) -> GroupConfig:
-    message = _succeeded(answer, f"reader group {scope}/{group}").config
-    try:
-        return group_from_message(message)
-    except ValueError as problem:
-        raise ProtocolViolation(
-            f"{answer.node} returned an invalid configuration of reader group {scope}/{group}: {problem}",
-            endpoint=str(answer.node),
-        ) from problem
+    config = _succeeded(answer, f"reader group {scope}/{group}").config
+    return _valid(answer, f"configuration of reader group {scope}/{group}", lambda _: group_from_message(config))
 
 
 def _created(answer: Answer, exists: str, what: str) -> bool:

@@ -5,7 +5,6 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from segstore.client.connection import SegmentRequests
 from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
+from segstore.client.lifecycle import all_of
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import MAX_INT64
 from segstore.wire.reader_groups import GroupState
@@ -116,18 +116,16 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         seen = set(offsets)
         while offsets:
-            infos = await asyncio.gather(*[_info(requests, segment) for segment in offsets])
+            infos = await all_of(_info(requests, segment) for segment in offsets)
             continued: list[str] = []
             for (segment, offset), info in zip(offsets.items(), infos, strict=True):
                 if segment not in state.ends and (info is None or info.is_sealed):
                     continued.append(segment)
                 if info is not None:
-                    start, end = (
-                        max(offset, info.start_offset),
-                        min(info.write_offset, state.ends.get(segment, MAX_INT64)),
-                    )
+                    start = max(offset, info.start_offset)
+                    end = min(info.write_offset, state.ends.get(segment, MAX_INT64))
                     found.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
-            following = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in continued])
+            following = await all_of(cluster.controller.successors(*parts_of(each)) for each in continued)
             offsets = {each.segment.name: 0 for some in following for each in some if each.segment.name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(found)), {name: len(segments) for name, segments in state.readers.items()})

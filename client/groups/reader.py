@@ -51,7 +51,7 @@ from segstore.client.groups.state import Draft, is_over, segments_of, share
 from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EVENT_HEADER_BYTES, EventAssembler, FramedEvent, ReadAhead, Successors
-from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupState
+from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupConfig, GroupState
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,8 @@ class GroupReader(OpenedBefore):
             draft.report(self.name, 0)
             config = draft.state.config
             assert config is not None
-            return config.refresh_ms
+            # The state may have been written by another client; without a pause this one would never rest.
+            return config.refresh_ms if config.refresh_ms > 0 else GroupConfig({}).refresh_ms
 
         try:
             await self._shared.fetch()

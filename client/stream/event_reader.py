@@ -24,7 +24,7 @@ from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, not_open
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
@@ -47,7 +47,7 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     """Returns the end of a stream as a cut of its open segments: segment id → offset."""
     segments = await cluster.controller.current_segments(scope, stream)
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
-        infos = await asyncio.gather(*[requests.info(each.name) for each in segments])
+        infos = await all_of(requests.info(each.name) for each in segments)
     return {each.segment_id: info.write_offset for each, info in zip(segments, infos, strict=True)}
 
 
@@ -63,7 +63,7 @@ async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int,
             return None
 
         names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
-        ends = await asyncio.gather(*map(end_of, names))
+        ends = await all_of(map(end_of, names))
     for (name, offset), end in zip(names.items(), ends, strict=True):
         if end is not None and offset > end:
             raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name)

@@ -28,7 +28,6 @@ from segstore.client.control_api import register_writer
 from segstore.client.errors import (
     ClientError,
     EventTooLarge,
-    NoSuchStream,
     ProtocolViolation,
     RequestTimedOut,
     SegmentOver,
@@ -292,9 +291,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                     self._writer_of(each)
         except ClientError as problem:
             self._fail(writer, problem)
-        except ValueError as problem:
-            failed = NoSuchStream(f"the successors of {segment.name} do not cover it: {problem}", segment=segment.name)
-            self._fail(writer, failed.caused_by(problem))
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
             unknown = ProtocolViolation(f"finding the successors of {segment.name} failed: {problem!r}")
             self._fail(writer, unknown.caused_by(problem))

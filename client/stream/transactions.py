@@ -143,10 +143,9 @@ class Transaction(OpenedBefore, StreamClient):
             if status is not TransactionStatus.OPEN:
                 raise self._over(f"is {status.value}", status.value)
             segments = await self._controller.epoch_segments(scope, stream, self._id.int >> 96)
-        try:
-            self._router = RangeRouter(segments)
-        except ValueError as problem:
-            raise NoSuchStream(f"the segments of {self._name}: {problem}", stream=self._name) from problem
+        if not segments:
+            raise NoSuchStream(f"{self._name} has no segments for the transaction", stream=self._name)
+        self._router = RangeRouter(segments)
 
     async def status(self) -> TransactionStatus:
         """Returns the transaction's status, from the controller."""

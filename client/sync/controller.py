@@ -20,7 +20,8 @@ class Controller(Proxy[AsyncController]):
     """The controller's operations.
 
     Methods raise the errors of `ControllerChannels.ask` and, depending on the status in the answer, NoSuchStream,
-    NoSuchTable, StreamSealed, TransactionOver or RequestRejected, which name the node that sent it.
+    NoSuchTable, StreamSealed, TransactionOver or RequestRejected, which name the node that sent it, and
+    ProtocolViolation for values that no controller sends.
     """
 
     def create_scope(self, scope: str) -> bool:

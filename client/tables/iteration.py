@@ -7,32 +7,21 @@ so an iteration can continue elsewhere and later, and then sees keys added meanw
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from heapq import heappop, heappush
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from segstore.client.connection import SegmentRequests
 from segstore.client.errors import ProtocolViolation
+from segstore.client.lifecycle import all_of
 from segstore.client.routing import SegmentRange
 from segstore.client.tables.segment import Item, TableSegment
 
 T = TypeVar("T")
-
-
-async def all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs coroutines concurrently; the first error cancels the others and is raised once they have ended."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Bounds(NamedTuple):

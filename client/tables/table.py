@@ -34,9 +34,9 @@ from segstore.client.errors import (
     ProtocolViolation,
     SegmentMissing,
 )
-from segstore.client.lifecycle import FreedAfter, OpenedBefore, not_open
+from segstore.client.lifecycle import FreedAfter, OpenedBefore, all_of, not_open
 from segstore.client.routing import RangeRouter, SegmentRange
-from segstore.client.tables.iteration import Bounds, TableIterator, all_of
+from segstore.client.tables.iteration import Bounds, TableIterator
 from segstore.client.tables.segment import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES, Item, TableSegment
 from segstore.wire import NO_VERSION, NOT_EXISTS
 from segstore.wire.hashing import position_of_key
@@ -127,10 +127,7 @@ class KeyValueTable(OpenedBefore, FreedAfter):
                 f"table {self._name} has {config.partitions} partitions, the controller names {len(segments)}",
                 stream=self._name,
             )
-        try:
-            self._router = RangeRouter(segments)
-        except ValueError as problem:
-            raise ProtocolViolation(f"the partitions of {self._name}: {problem}", stream=self._name) from problem
+        self._router = RangeRouter(segments)
         self._config = config
 
     @property

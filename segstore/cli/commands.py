@@ -16,6 +16,7 @@ import io
 import os
 import re
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -44,6 +45,9 @@ _MODULES: Final = {
     "pipeline": "pipeline",
 }
 """The modules of the commands that are not declared here."""
+_MOST_INPUT: Final = 256 << 20
+_MOST_LINE: Final = 64 << 20
+"""A line of `encode` has a frame, whose bytes are hexadecimal."""
 
 
 class _OneSentence(click.Group):
@@ -174,7 +178,9 @@ def _pieces(source: Any) -> Iterable[Piece]:
     from segstore.wire.inspect import Unreadable, pieces, recognise
     from segstore.wire.trace import MAGIC, is_fixture
 
-    given = source.read()
+    given = source.read(_MOST_INPUT + 1)
+    if len(given) > _MOST_INPUT:
+        raise click.ClickException(f"{_name(source)}: it has more than {_MOST_INPUT} bytes")
     if given.startswith(MAGIC) or is_fixture(given[:64]):
         raise click.ClickException(f"{_name(source)}: this is a trace, for `segstore trace show --hex`")
     try:
@@ -241,7 +247,9 @@ def encode(source: Any, form: Form) -> int:
 
     written = 0
     try:
-        for number, line in enumerate(source, 1):
+        for number, line in enumerate(iter(partial(source.readline, _MOST_LINE + 1), ""), 1):
+            if len(line) > _MOST_LINE:
+                raise click.ClickException(f"{_name(source)}: line {number} has more than {_MOST_LINE} characters")
             if line.strip():
                 try:
                     frame = encode_command(from_line(line))

@@ -147,6 +147,7 @@ class _Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answers what is not HTTP, or has a head above the limit, in the form of all errors."""
         if self._is_answering():
+            self.cycle.disconnected = True  # this is the answer: an application that does not read the body has another
             problem = body(400, "the body does not have the form of its transfer-encoding, which is chunked", "body")
         else:
             problem = body(400, "this is not an HTTP request, or its head is too long", "header")

@@ -3,7 +3,7 @@
 Calls of any service and method are forwarded as raw messages, with metadata, remaining time, initial and trailing
 metadata, status and details unchanged. Two answers contain addresses: `getURI` the address of a store,
 `getControllerServerList` those of the controllers. They are replaced with the tap's addresses. An answer to these
-methods that cannot be decoded is forwarded unchanged and logged.
+methods that cannot be decoded, or that has no valid address, is forwarded unchanged and logged.
 
 Invariants: a message has at most 64 MiB; each call is made upstream once; a client that cancels a call cancels it
 upstream; after `aclose`, which can be called twice, no call and no channel is left. gRPC itself handles metadata whose
@@ -116,6 +116,7 @@ class ControllerFront(Handler):
         asking: Any = self._channel.unary_unary(_STORE, **RAW)
         try:
             uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
+            named = Endpoint.checked(uri.endpoint, uri.port) if uri.endpoint else None
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code in _SILENT:
@@ -125,7 +126,9 @@ class ControllerFront(Handler):
             return Probed("controller", self.controller, detail=detail, secured=secured), None
         except DecodeError:
             return Probed("controller", self.controller, "what listens there is no controller"), None
-        return Probed("controller", self.controller), Endpoint(uri.endpoint, uri.port) if uri.endpoint else None
+        except ValueError as error:
+            return Probed("controller", self.controller, f"it names a store that cannot be reached: {error}"), None
+        return Probed("controller", self.controller), named
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call of any method.
@@ -210,13 +213,13 @@ class ControllerFront(Handler):
             if method == _STORE:
                 uri = messages.NodeUri.FromString(message)
                 if uri.endpoint:
-                    uri.endpoint, uri.port = await self._through(Endpoint(uri.endpoint, uri.port))
+                    uri.endpoint, uri.port = await self._through(Endpoint.checked(uri.endpoint, uri.port))
                     message = uri.SerializeToString()
             elif method == _CONTROLLERS:
                 found = messages.ServerResponse.FromString(message)
                 if found.nodeURI:
                     message = messages.ServerResponse(nodeURI=[self._own]).SerializeToString()
-        except DecodeError as error:
+        except (DecodeError, ValueError) as error:
             log.warning("the answer to %s cannot be decoded and is forwarded unchanged: %s", method, error)
         return message
 

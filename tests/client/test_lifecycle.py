@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from segstore.client.errors import RequestTimedOut
-from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, finish, within
+from segstore.client.lifecycle import ClosedAfter, FlushedAfter, FreedAfter, OpenedBefore, all_of, finish, within
 
 
 class Noted:
@@ -148,3 +148,27 @@ async def test_the_error_of_finished_work_is_raised_and_is_the_cause_of_a_cancel
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await caller
     assert isinstance(cancelled.value.__cause__, ZeroDivisionError)
+
+
+async def test_of_coroutines_that_run_together_none_outlives_the_first_error() -> None:
+    ended: list[str] = []
+
+    async def waits() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("waits")
+        return "never"
+
+    async def fails() -> str:
+        await asyncio.sleep(0)
+        raise KeyError("first")
+
+    async def gives(what: str) -> str:
+        return what
+
+    assert await all_of(map(gives, "abc")) == ["a", "b", "c"]
+    with pytest.raises(KeyError, match="first"):
+        await all_of([waits(), fails()])
+    assert ended == ["waits"]

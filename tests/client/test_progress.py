@@ -77,9 +77,9 @@ class LyingController:
         return Controller(cast("ControllerChannels", self))
 
     async def ask(self, method: str, request: Any) -> Answer:
-        return Answer(await self.call(method, request), Endpoint("liar", 1))
+        return Answer(await self._message(method, request), Endpoint("liar", 1))
 
-    async def call(self, method: str, request: Any) -> Any:
+    async def _message(self, method: str, request: Any) -> Any:
         self.asked += 1
         await asyncio.sleep(0)
         match method:

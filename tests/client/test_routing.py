@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.client.errors import ProtocolViolation
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.wire.hashing import position_of
 
@@ -37,7 +38,7 @@ def test_ranges_include_their_low_end_only() -> None:
     "ranges", [[], [(0.0, 0.5)], [(0.0, 0.6), (0.5, 1.0)], [(0.0, 0.4), (0.5, 1.0)], [(0.1, 1.0)], [(0.0, 1.5)]]
 )
 def test_segments_that_do_not_cover_the_range_once_are_refused(ranges: list[tuple[float, float]]) -> None:
-    with pytest.raises(ValueError, match=r"gap|end"):
+    with pytest.raises(ProtocolViolation, match=r"gap|end"):
         RangeRouter([segment(number, *each) for number, each in enumerate(ranges)])
 
 
@@ -61,7 +62,7 @@ def test_a_split_gives_each_successor_its_part() -> None:
 
 def test_successors_that_leave_a_gap_are_refused_and_nothing_changes() -> None:
     router = RangeRouter([segment(0, 0.0, 1.0)])
-    with pytest.raises(ValueError, match=r"gap|end"):
+    with pytest.raises(ProtocolViolation, match=r"gap|end"):
         router.replace(0, [segment(1, 0.0, 0.25)])
     assert router.route(0.9).segment_id == 0
 

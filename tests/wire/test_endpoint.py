@@ -20,7 +20,25 @@ def test_an_endpoint_is_read_as_it_is_written(text: str, endpoint: Endpoint) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", ":1", "a:", "a:x", "a:-1", "a:65536", "a:²", "[]:80", "[::1:80", "a]:1", "[[x]]:2"]
+    "text",
+    [
+        "",
+        "a",
+        ":1",
+        "a:",
+        "a:x",
+        "a:-1",
+        "a:65536",
+        "a:²",
+        "[]:80",
+        "[::1:80",
+        "a]:1",
+        "[[x]]:2",
+        "a\0:1",
+        "a..b:1",
+        "x" * 64 + ":1",
+        "a:" + "9" * 5000,
+    ],
 )
 def test_a_text_without_host_or_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no HOST:PORT$"):

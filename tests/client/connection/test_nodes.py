@@ -308,10 +308,10 @@ async def test_calls_go_to_a_connected_node_and_to_another_when_it_is_gone() -> 
         ends = [Endpoint(*mock.controller_address) for mock in (first, second) if mock.controller_address is not None]
         calls = channels(*ends)
         for _ in range(3):
-            await calls.call("checkScopeExists", m.ScopeInfo(scope="a"))
+            await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"))
         assert [calls.states.state(end) for end in ends] == [NodeState.READY, NodeState.DISCONNECTED]
         await first.stop()
-        await asyncio.gather(*[calls.call("checkScopeExists", m.ScopeInfo(scope="a")) for _ in range(5)])
+        await asyncio.gather(*[calls.ask("checkScopeExists", m.ScopeInfo(scope="a")) for _ in range(5)])
         assert [calls.states.state(end) for end in ends] == [NodeState.DISCONNECTED, NodeState.READY]
         assert calls.states.history(ends[0]).failures >= 1
         assert [calls.states.in_flight(end) for end in ends] == [0, 0]
@@ -325,7 +325,7 @@ async def test_with_no_node_in_reach_the_call_ends_by_its_deadline_and_says_why(
     with closed_port() as one, closed_port() as two:
         calls = channels(one, two)
         with pytest.raises(NoNodeAvailable, match="could not be connected to") as caught:
-            await calls.call("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=1_000)
+            await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=1_000)
         assert caught.value.limit == 1_000
         await calls.aclose()
 
@@ -344,7 +344,7 @@ async def test_a_node_that_never_completes_its_handshake_costs_one_set_up_timeou
     async with ScriptedStore(hello=None) as stuck, MockCluster(watched=False) as one, MockCluster(watched=False) as two:
         working = [Endpoint(*mock.controller_address) for mock in (one, two) if mock.controller_address is not None]
         calls = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=1_500)
-        await calls.call("checkScopeExists", m.ScopeInfo(scope="a"))
+        await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"))
         assert calls.states.history(stuck.endpoint).failed_setups == 1
         assert calls.states.state(stuck.endpoint) is NodeState.DISCONNECTED
         assert calls.states.state(working[0]) is NodeState.READY
@@ -352,5 +352,5 @@ async def test_a_node_that_never_completes_its_handshake_costs_one_set_up_timeou
         await calls.aclose()
         without = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=60_000)
         with pytest.raises(NoNodeAvailable):
-            await without.call("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=300)
+            await without.ask("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=300)
         await without.aclose()

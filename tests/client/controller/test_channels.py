@@ -15,7 +15,7 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import Endpoint
 from segstore.client.controller import ControllerChannels
 from segstore.client.controller.channels import Answer
-from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused
+from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused, ProtocolViolation
 from segstore.client.retry import Backoff
 from segstore.server.controller.api import InFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
@@ -33,7 +33,10 @@ class Node:
         self.go = asyncio.Event()
 
     async def answer(self, request: bytes, context: Any) -> bytes:
-        if m.SegmentId.FromString(request).streamInfo.stream == "late":
+        stream = m.SegmentId.FromString(request).streamInfo.stream
+        if stream == "garbage":
+            return b"\xff\xff\xff"
+        if stream == "late":
             await self.go.wait()
         else:
             self.asked += 1
@@ -63,21 +66,31 @@ def uri_of(stream: str) -> Any:
     return m.SegmentId(streamInfo=m.StreamInfo(scope="a", stream=stream))
 
 
+async def test_bytes_that_are_no_answer_are_a_violation_that_names_node_and_method() -> None:
+    node = Node(unavailable=0)
+    async with served(node) as channels:
+        with pytest.raises(
+            ProtocolViolation, match=r"^127\.0\.0\.1:\d+ answers getURI with 3 bytes that are no NodeUri"
+        ):
+            await channels.ask("getURI", uri_of("garbage"))
+        assert (await channels.ask("getURI", uri_of("s"))).message.port == 7
+
+
 async def test_what_is_not_available_is_asked_again_and_other_calls_go_on() -> None:
     node = Node(unavailable=3)
     async with served(node) as channels:
-        late = asyncio.create_task(channels.call("getURI", uri_of("late")))
-        found = await channels.call("getURI", uri_of("s"))
+        late = asyncio.create_task(channels.ask("getURI", uri_of("late")))
+        found = (await channels.ask("getURI", uri_of("s"))).message
         assert (found.port, node.asked) == (7, 4)
         node.go.set()
-        assert (await late).port == 7
+        assert (await late).message.port == 7
 
 
 async def test_what_stays_unavailable_fails_at_the_deadline() -> None:
     node = Node(unavailable=1_000_000)
     async with served(node) as channels:
         with pytest.raises(PeerRefused, match="failed getURI: between two owners"):
-            await channels.call("getURI", uri_of("s"), timeout_ms=1_200)  # no pause ends just before it
+            await channels.ask("getURI", uri_of("s"), timeout_ms=1_200)  # no pause ends just before it
     assert node.asked > 1
 
 
@@ -90,7 +103,7 @@ async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog
     channels = ControllerChannels([Endpoint("127.0.0.1", port)], settings)
     try:
         with pytest.raises(NoNodeAvailable):
-            await channels.call("getURI", uri_of("s"))
+            await channels.ask("getURI", uri_of("s"))
     finally:
         await channels.aclose()
     (told,) = [each.getMessage() for each in caplog.records if each.name == "segstore.client.controller.channels"]

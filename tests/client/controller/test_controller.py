@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -11,7 +12,7 @@ from segstore.client import connect
 from segstore.client.connection import Endpoint
 from segstore.client.controller import Controller, ControllerChannels, TableConfig
 from segstore.client.controller.channels import Answer
-from segstore.client.errors import NoSuchStream, NoSuchTable, RequestRejected, RequestTimedOut
+from segstore.client.errors import NoSuchStream, NoSuchTable, ProtocolViolation, RequestRejected, RequestTimedOut
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.wire.controller_api import messages as m
@@ -29,9 +30,6 @@ class Paged:
         scope = "" if isinstance(request, m.ScopesRequest) else request.scope.scope
         self.asked.append((method, scope, request.continuationToken.token))
         return Answer(self._pages.pop(0), Endpoint("127.0.0.1", 9090))
-
-    async def call(self, method: str, request: Any) -> Any:
-        return (await self.ask(method, request)).message
 
 
 def token(text: str) -> Any:
@@ -88,9 +86,6 @@ class Scripted:
         left = self._answers[method]
         return Answer(left.pop(0) if len(left) > 1 else left[0], Endpoint("127.0.0.1", 9090))
 
-    async def call(self, method: str, request: Any) -> Any:
-        return (await self.ask(method, request)).message
-
 
 def started(epoch: int) -> Any:
     return m.ScaleResponse(status=m.ScaleResponse.STARTED, epoch=epoch)
@@ -128,6 +123,117 @@ async def test_a_scale_that_takes_longer_or_fails_says_so() -> None:
     with pytest.raises(RequestRejected, match="then the controller reported INTERNAL_ERROR") as failed:
         await controller.scale("a", "s", [1], [(0.0, 1.0)], wait_ms=60_000)
     assert (failed.value.endpoint, failed.value.stream) == ("127.0.0.1:9090", "a/s")
+
+
+def located(number: int = 0, low: float = 0.0, high: float = 1.0) -> Any:
+    return m.SegmentRange(segmentId=m.SegmentId(segmentId=number), minKey=low, maxKey=high)
+
+
+NO_SEGMENTS = [
+    located(-1),
+    located(low=-0.5),
+    located(high=float("nan")),
+    located(low=0.5, high=0.5),
+    located(high=2.0),
+]
+OF_SEGMENTS: list[tuple[str, Callable[[Any], Any], Callable[[Controller], Awaitable[Any]]]] = [
+    ("getCurrentSegments", lambda it: m.SegmentRanges(segmentRanges=[it]), lambda c: c.current_segments("a", "s")),
+    ("getEpochSegments", lambda it: m.SegmentRanges(segmentRanges=[it]), lambda c: c.epoch_segments("a", "s", 0)),
+    (
+        "getCurrentSegmentsKeyValueTable",
+        lambda it: m.SegmentRanges(segmentRanges=[it]),
+        lambda c: c.table_segments("a", "t"),
+    ),
+    (
+        "getSegmentsImmediatelyFollowing",
+        lambda it: m.SuccessorResponse(segments=[m.SuccessorResponse.SegmentEntry(segment=it)]),
+        lambda c: c.successors("a", "s", 0),
+    ),
+    (
+        "createTransaction",
+        lambda it: m.CreateTxnResponse(activeSegments=[it]),
+        lambda c: c.create_transaction("a", "s", 1000),
+    ),
+    (
+        "scale",
+        lambda it: m.ScaleResponse(status=m.ScaleResponse.STARTED, segments=[it]),
+        lambda c: c.scale("a", "s", [0], [(0.0, 1.0)]),
+    ),
+]
+
+
+@pytest.mark.parametrize("segment", NO_SEGMENTS, ids=str)
+@pytest.mark.parametrize(("method", "answer", "call"), OF_SEGMENTS)
+async def test_a_segment_that_cannot_be_is_a_violation(
+    method: str, answer: Callable[[Any], Any], call: Callable[[Controller], Awaitable[Any]], segment: Any
+) -> None:
+    controller = Controller(cast("ControllerChannels", Scripted(**{method: [answer(segment)]})))
+    with pytest.raises(
+        ProtocolViolation, match=rf"^127\.0\.0\.1:9090 returned an invalid answer to {method}: "
+    ) as caught:
+        await call(controller)
+    assert caught.value.endpoint == "127.0.0.1:9090"
+
+
+LOCATION = m.SegmentsAtTime.SegmentLocation
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "call"),
+    [
+        *(
+            ("getURI", m.NodeUri(endpoint=host, port=port), lambda c: c.endpoint_of("a", "s", 0))
+            for host, port in [("", 1), ("a", -1), ("a", 65536), ("a\0b", 1), ("a..b", 1), ("x" * 64, 1), ("a b", 1)]
+        ),
+        (
+            "getSegments",
+            m.SegmentsAtTime(segments=[LOCATION(segmentId=m.SegmentId(segmentId=-1))]),
+            lambda c: c.head("a", "s"),
+        ),
+        (
+            "getSegments",
+            m.SegmentsAtTime(segments=[LOCATION(segmentId=m.SegmentId(segmentId=1), offset=-1)]),
+            lambda c: c.head("a", "s"),
+        ),
+        (
+            "getSegmentsBetween",
+            m.StreamCutRangeResponse(segments=[m.SegmentId(segmentId=-1)]),
+            lambda c: c.segments_between("a", "s", {}, {}),
+        ),
+        (
+            "getDelegationToken",
+            m.DelegationToken(delegationToken="x" * 65536),
+            lambda c: c.delegation_token("a", "s", "READ"),
+        ),
+        ("checkTransactionState", m.TxnState(state=99), lambda c: c.transaction_status("a", "s", UUID(int=1))),  # type: ignore[arg-type]
+        (
+            "listCompletedTransactions",
+            m.ListCompletedTxnResponse(response=[m.TxnResponse(status=99)]),  # type: ignore[arg-type]
+            lambda c: c.completed_transactions("a", "s"),
+        ),
+        (
+            "getKeyValueTableConfiguration",
+            m.KeyValueTableConfigResponse(config=m.KeyValueTableConfig(partitionCount=-1)),
+            lambda c: c.table_config("a", "t"),
+        ),
+    ],
+)
+async def test_a_value_that_cannot_be_is_a_violation(
+    method: str, answer: Any, call: Callable[[Controller], Awaitable[Any]]
+) -> None:
+    controller = Controller(cast("ControllerChannels", Scripted(**{method: [answer]})))
+    with pytest.raises(ProtocolViolation, match=r"^127\.0\.0\.1:9090 returned an invalid "):
+        await call(controller)
+
+
+async def test_a_status_without_a_name_is_reported_by_its_number() -> None:
+    unknown = m.CreateScopeStatus(status=99)  # type: ignore[arg-type]
+    late = m.TimestampResponse(result=77)  # type: ignore[arg-type]
+    controller = Controller(cast("ControllerChannels", Scripted(createScope=[unknown], noteTimestampFromWriter=[late])))
+    with pytest.raises(RequestRejected, match="scope a: the controller reports 99"):
+        await controller.create_scope("a")
+    with pytest.raises(RequestRejected, match="the controller reports 77"):
+        await controller.note_time("a", "s", "w", 1, {0: 0})
 
 
 @pytest.mark.parametrize(("primary", "secondary"), [(257, 0), (200, 57), (8192, 8192)])

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client import CutError, RetentionPolicy, SegmentEnded, StreamCut
+from segstore.client import CutError, GroupReader, RetentionPolicy, SegmentEnded, StreamCut
 from segstore.client.client import Client
 from segstore.client.controller import Controller
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline, RequestRejected
@@ -334,3 +334,24 @@ async def test_a_retention_that_is_refused_does_not_end_a_reader(
         await until(lambda: "the checkpoint of a/g does not bound the retention of a/s" in caplog.text)
         await fill(pravega, 1, start=10)
         assert numbers(await reading) == list(range(11))
+
+
+async def test_a_refresh_interval_that_is_none_does_not_keep_a_reader_busy(
+    pravega: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client may have written it."""
+    await fill(pravega, 5, segments=1)
+    await made(pravega, GroupConfig({"a/s": {}}, refresh_ms=-5))
+    kept: list[str] = []
+    keep = GroupReader._keep
+
+    async def counted(self: GroupReader) -> None:
+        kept.append(self.name)
+        await keep(self)
+
+    monkeypatch.setattr(GroupReader, "_keep", counted)
+    async with group(pravega, streams=()) as shared, shared.reader("r") as reader:
+        assert numbers(await take(reader, 5)) == list(range(5))
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert not kept

@@ -231,3 +231,13 @@ async def test_a_body_whose_chunks_are_wrong_is_refused_as_such() -> None:
         answer = await raw(mock.http_url, head + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"the body does not have the form of its transfer-encoding" in answer
+
+
+async def test_a_refused_request_whose_chunks_are_wrong_is_answered_once(caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/faults HTTP/1.1\r\nhost: elsewhere\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with asking() as (mock, http):
+        answer = await raw(mock.http_url, head + b"zz\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert (await http.get("/v1/health")).status_code == 200
+    assert not caplog.records

@@ -287,6 +287,16 @@ async def test_an_answer_that_holds_no_address_passes_as_it_is(message: bytes) -
             assert await channel.unary_unary(METHODS[method].path)(b"") == message
 
 
+@pytest.mark.parametrize(("host", "port"), [("a", -1), ("a", 70000), ("a\0b", 1), ("x" * 64, 1)])
+async def test_no_port_is_opened_for_an_address_that_cannot_be(
+    host: str, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = m.NodeUri(endpoint=host, port=port).SerializeToString()
+    async with fronted(answers(message)) as (_, channel):
+        assert await channel.unary_unary(METHODS["getURI"].path)(b"") == message
+    assert "getURI cannot be decoded and is forwarded unchanged" in caplog.text
+
+
 async def test_fields_that_are_not_known_here_are_kept() -> None:
     more = m.NodeUri(endpoint="a", port=1).SerializeToString() + b"\x7a\x03new"
     async with fronted(answers(more)) as (_, channel):

@@ -283,6 +283,8 @@ frames_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     }
     if (loop.at < 0 || loop.at > loop.end || loop.end > held.len)
         PyErr_SetString(PyExc_ValueError, "start and end are not inside of the view");
+    else if (most < 0)
+        PyErr_SetString(PyExc_ValueError, "most is negative");
     else {
         loop.bytes = held.buf;
         taken = run_loop(&loop, args[4], most, heavy);

@@ -549,6 +549,7 @@ def test_misuse_of_the_extension_raises() -> None:
         (memoryview(frame), 0, 8, 99, print, (), 1, 1, None, False),
         (memoryview(frame), 0, 8, 99, print, [], 1.0, 1, None, False),
         (memoryview(frame), 0, 8, 99, print, [], 1, 1, [], False),
+        (memoryview(frame), 0, 8, 99, print, [], -1, 1, None, False),
         (memoryview(frame), "0", 8, 99, print, [], 1, 1, None, False),
     ):
         with pytest.raises((TypeError, ValueError)):
