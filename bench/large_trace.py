@@ -6,7 +6,7 @@ The trace is a folder of equal files, each a trace of its own (`bench.traffic`):
 quarter of the files is analysed first, then all of them, by the jobs of `bench.matching`. One plain process analyses
 one file after the other; as they are equal, some are timed and the rest is counted as their mean. Memory is the peak of
 the largest process of an executor, as the system counts it: its Java, and each of its Python workers; on local[2] Java
-is the driver's too. Stages and their shuffle are read from Spark's event log.
+is the driver's too. Stages, their shuffle and the kept result are read from Spark's event log.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _ANALYSIS: Final = JOBS[1]
 
 class Stages(NamedTuple):
     """What Spark's event log says: seconds of tasks by kind of stage; bytes that tasks wrote for a shuffle, in all and
-    in stages that read the trace."""
+    in stages that read the trace; bytes of the largest result that was kept on disk."""
 
     seconds: dict[str, float]
     shuffled: int
     shuffled_first: int
+    kept: int
 
 
 class Run(NamedTuple):
@@ -81,6 +82,7 @@ def stages_of(log: Path) -> Stages:
     groups: dict[int, str] = {}
     seconds: Counter[str] = Counter()
     shuffled: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
     followed = False
     for event in _events(log):
         match event["Event"]:
@@ -99,7 +101,12 @@ def stages_of(log: Path) -> Stages:
                 kind = kinds[event["Stage ID"]]
                 seconds[kind] += metrics["Executor Run Time"] / 1e3
                 shuffled[kind] += metrics["Shuffle Write Metrics"]["Shuffle Bytes Written"]
-    return Stages({kind: seconds[kind] for kind in STAGES}, shuffled.total(), shuffled[READING])
+            case "SparkListenerBlockUpdated" if event["Block Updated Info"]["Block ID"].startswith("rdd_"):
+                block = event["Block Updated Info"]
+                kept[block["Block ID"].rpartition("_")[0]] += block["Disk Size"]
+    return Stages(
+        {kind: seconds[kind] for kind in STAGES}, shuffled.total(), shuffled[READING], max(kept.values(), default=0)
+    )
 
 
 def _events(log: Path) -> Iterator[dict[str, Any]]:
@@ -116,6 +123,7 @@ def _analysed(master: str, folder: Path, name: str, size: int, quick: bool) -> t
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": log.as_uri(),
         "spark.eventLog.compress": "false",
+        "spark.eventLog.logBlockUpdates.enabled": "true",
         "spark.eventLog.rolling.enabled": "false",
     }
     spark = session(master, quick=quick, conf=conf)
@@ -203,7 +211,8 @@ def _report(report: Report, runs: dict[str, Run], alone: list[float], size: int,
     report.says = (
         f"For {size / 1e9:,.1f} GB, {'; '.join(ratios)}. "
         f"{stages.shuffled / records:,.0f} bytes are shuffled per record, "
-        f"{stages.shuffled_first / records:,.0f} of them to bring connections together."
+        f"{stages.shuffled_first / records:,.0f} of them to bring connections together; the result keeps "
+        f"{stages.kept / records:,.0f} bytes per record on disk."
     )
     timed = f"{TIMED_FILES} were timed in one process, whose time for all is their mean times their number"
     report.notes += [

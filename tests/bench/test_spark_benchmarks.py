@@ -149,19 +149,24 @@ def test_an_event_log_gives_the_time_and_the_shuffle_of_each_kind_of_stage(tmp_p
         metrics = {"Executor Run Time": run_ms, "Shuffle Write Metrics": {"Shuffle Bytes Written": shuffled}}
         return {"Event": "SparkListenerTaskEnd", "Stage ID": number, "Task Metrics": metrics}
 
+    def stored(block: str, size: int) -> dict[str, Any]:
+        return {"Event": "SparkListenerBlockUpdated", "Block Updated Info": {"Block ID": block, "Disk Size": size}}
+
     events = [
         {"Event": "SparkListenerApplicationStart"},
         submitted(0, "quarter", "BatchScan segstore.trace"), ended(0, 9_000, 900),
         submitted(1, "quarter", "Sort", "MapInArrow"), ended(1, 9_000, 900),
+        stored("rdd_7_0", 50), stored("broadcast_3", 900),
         submitted(2, "whole", "BatchScan segstore.trace"), ended(2, 1_000, 100), ended(2, 1_500, 50),
         submitted(3, "whole", "Sort", "MapInArrow"), ended(3, 4_000, 30),
+        stored("rdd_19_0", 40), stored("rdd_19_1", 30), stored("rdd_19_1", 0),
         submitted(4, "whole", "MapInArrow", "InMemoryTableScan"), ended(4, 500, 7),
         {"Event": "SparkListenerTaskEnd", "Stage ID": 4, "Task Metrics": None},
     ]  # fmt: skip
     (tmp_path / "app").write_text("".join(f"{json.dumps(each)}\n" for each in events))
     found = stages_of(tmp_path)
     assert found.seconds == {READING: 2.5, FOLLOWING: 4.0, SQL: 0.5}
-    assert (found.shuffled, found.shuffled_first) == (187, 150)
+    assert (found.shuffled, found.shuffled_first, found.kept) == (187, 150, 70)
 
 
 def test_a_large_trace_is_equal_files_and_its_report_compares_them_with_one_process(tmp_path: Path) -> None:
@@ -173,14 +178,14 @@ def test_a_large_trace_is_equal_files_and_its_report_compares_them_with_one_proc
     assert len({*whole, *quarter}) == 1
     with pytest.raises(RuntimeError, match=r"20 times \(1, 2\) expected"):
         large_trace._check([(5, 10), (20, 41)], (1, 2))
-    stages = large_trace.Stages(dict.fromkeys(large_trace.STAGES, 2.0), 60 * records, 20 * records)
+    stages = large_trace.Stages(dict.fromkeys(large_trace.STAGES, 2.0), 60 * records, 20 * records, 30 * records)
     run = large_trace.Run([3.0, 10.0], [8, 9], [100, 110], stages)
     report = Report("A large trace", question="Does it?")
     large_trace._report(report, {large_trace.LOCAL: run}, [5.0, 20.0], 5_000_000_000, records, goals=True)
     assert [(each.value, each.met) for each in report.figures] == [(0.5, True), (1.1, True)]
-    assert "local[2] takes 0.50 of the time of one process. 60 bytes are shuffled per record" in on_page(
-        "large_trace", report
-    )
+    page = on_page("large_trace", report)
+    assert "local[2] takes 0.50 of the time of one process. 60 bytes are shuffled per record" in page
+    assert "the result keeps 30 bytes per record on disk" in page
 
 
 def test_a_task_and_a_name_of_the_replay_plan_have_a_price(tmp_path: Path) -> None:
