@@ -85,7 +85,7 @@ async def read_before(cluster: Cluster, positions: Iterable[str], ends: Containe
     ahead = list(seen)
     while ahead:
         some = [each for each in ahead if each not in ends]
-        found = await asyncio.gather(*[cluster.controller.successors(*parts_of(each)) for each in some])
+        found = await all_of(cluster.controller.successors(*parts_of(each)) for each in some)
         ahead = []
         for segment, following in zip(some, found, strict=True):
             scope, stream, _ = parts_of(segment)
