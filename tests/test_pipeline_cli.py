@@ -81,10 +81,11 @@ def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert not Path("out").exists()
 
 
-def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", ["pipeline", "trace"])
+def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path, group: str) -> None:
     trace = str(RECORDED / "write.jsonl")
     arguments = ["-o", str(tmp_path / "out"), "--engine", "local", "--master", "local[1]"]
-    found = CliRunner().invoke(main, ["pipeline", "report", trace, *arguments])
+    found = CliRunner().invoke(main, [group, "report", trace, *arguments])
     assert (found.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "--master is for --engine spark" in found.stderr
 

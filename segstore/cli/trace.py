@@ -1,4 +1,4 @@
-"""`segstore trace show | stats | view | filter | diff | convert | index`: inspects and rewrites traces.
+"""`segstore trace show | stats | view | report | filter | diff | convert | index`: inspects and rewrites traces.
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
 from segstore.cli.terminal import EXISTING_FILE, echo
 
@@ -34,6 +35,9 @@ _OUT = click.Path(dir_okay=False, path_type=Path)
 @click.group(short_help="Inspect, compare and convert traces.")
 def trace() -> None:
     """Inspect and rewrite traces: captures (.wtrace), fixtures (.jsonl) and packets (.pcapng)."""
+
+
+trace.add_command(report)
 
 
 def _filter(ctx: click.Context, option: click.Parameter, given: str | None) -> Filter | None:
