@@ -30,6 +30,7 @@ from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
 _MIB = 1024 * 1024
+_MOST_FILE_BYTES: Final = 8 * _MIB
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -41,11 +42,24 @@ SETTINGS: Final = ConfigDict(
 """The configuration of all models of settings."""
 
 
+def read_text(path: Path) -> str:
+    """The content of a file for people to edit, of at most 8 MiB. Raises OSError, and ValueError for another one."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_FILE_BYTES + 1)
+    if len(data) > _MOST_FILE_BYTES:
+        raise ValueError(f"{path}: this is too large: a file of settings has at most {_MOST_FILE_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: this is not UTF-8 at byte {error.start}") from error
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file. Raises OSError, and ValueError, whose text is a sentence."""
+    text = read_text(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also for an invalid encoding
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: this is not TOML: {error}") from error
 
 

@@ -13,6 +13,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ from segstore.cli.settings import ServeSettings
 from segstore.cli.terminal import log_to_stderr
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import Cluster, ClusterNode, ClusterProcess
+from segstore.server.config import read_text
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults, read_faults
 from segstore.server.net import address_text
@@ -133,11 +135,7 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
     cluster = settings.cluster
     accounts = None
     if settings.password_file is not None:
-        try:
-            lines = settings.password_file.read_text(encoding="utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"the password file is not UTF-8 at byte {error.start}") from error
-        accounts = Accounts(lines)
+        accounts = Accounts(re.split(r"\r\n?|\n", read_text(settings.password_file)))
     faults = None
     if settings.faults is not None or cluster.http_port is not None:  # rules may be added there
         faults = Faults(LoopClock(), None if settings.faults is None else read_faults(settings.faults))

@@ -61,7 +61,8 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("page_size", "this is not TOML: "),
         ("page_size = 5\npage_size = 6", "this is not TOML: "),
         ("x = " + "[" * 100_000, "this is not TOML: "),
-        (b"page_size = 5 # \xff", "this is not TOML: "),
+        (b"page_size = 5 # \xff", "this is not UTF-8 at byte 16"),
+        (b"#" * (8 * 1024 * 1024 + 1), "this is too large: a file of settings has at most 8388608 bytes"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(
