@@ -24,6 +24,7 @@ from segstore.server.controller.api import (
     Handler,
     InFlight,
     UpstreamController,
+    begin,
     bounds,
     listen,
     new_server,
@@ -62,7 +63,7 @@ class RecordedController(Handler):
         listener = new_server(*bounds(ControllerConfig()))
         self = cls(server, calls, listener, host)
         self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await listener.start()
+        await begin(listener)
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:

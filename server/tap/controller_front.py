@@ -27,6 +27,7 @@ from segstore.server.controller.api import (
     Calls,
     Handler,
     InFlight,
+    begin,
     channel_to,
     listen,
     new_server,
@@ -98,7 +99,7 @@ class ControllerFront(Handler):
         bound = await listen(server, host, port, tls)
         self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
         self.port = bound
-        await server.start()
+        await begin(server)
         return self
 
     @property

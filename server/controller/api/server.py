@@ -70,7 +70,9 @@ def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
 
 
 async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
-    """Binds a server that has not started; the port. Raises CannotListen, and the server is of no more use then."""
+    """Binds a server that has not started; returns the port. Raises CannotListen, or OSError for a file of `tls`, and
+    stops the server then.
+    """
     if _taken(host, port):
         await server.stop(None)
         raise AddressInUse(host, port, "the controller", "--controller-port")
@@ -83,6 +85,20 @@ async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | 
     except RuntimeError as error:  # gRPC gives no reason
         await server.stop(None)
         raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
+    except OSError:
+        await server.stop(None)
+        raise
+
+
+async def begin(server: grpc.aio.Server) -> None:
+    """Starts a server that listens. If cancelled, it stops the server, which would otherwise outlive the event loop."""
+    starting = asyncio.ensure_future(server.start())  # gRPC's does not bear to be cancelled
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await starting
+        await server.stop(None)
+        raise
 
 
 def _taken(host: str, port: int) -> bool:
@@ -147,7 +163,7 @@ class ControllerServer:
         self._in_flight = InFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)
-        await server.start()
+        await begin(server)
         self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
         return self
 

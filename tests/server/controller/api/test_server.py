@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,17 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
     await server.aclose()
     async with await ControllerServer.start(controller(), port=server.port) as again:
         assert again.port == server.port
+
+
+async def test_a_start_that_is_cancelled_frees_the_port() -> None:
+    server = serving.new_server()
+    port = await serving.listen(server, "127.0.0.1", 0, None)
+    starting = asyncio.create_task(serving.begin(server))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 async def test_silent_connections_take_a_share_of_the_descriptors_only(monkeypatch: pytest.MonkeyPatch) -> None:
