@@ -129,7 +129,7 @@ async def test_answers_take_their_time_at_the_recorded_pace() -> None:
         assert not asked.done()
         await server.stop()
         assert (await asked)[0] is CODE.UNAVAILABLE
-    async with replaying(late, pace=1e9) as (_, client):
+    async with replaying(late, pace=1e6) as (_, client):
         assert await client("createScope", scope("a")) == m.CreateScopeStatus()
 
 
