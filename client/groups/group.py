@@ -30,7 +30,7 @@ from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOff
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
 from segstore.client.groups.configuring import check_ends, initial_state, reset_group
-from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of, resolved
+from segstore.client.groups.positions import GroupMetrics, covering, cuts_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.shared import GroupForm, SharedGroup
 from segstore.client.groups.state import Draft, recorded
@@ -231,7 +231,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """
         state = await self._state()
         finished = await finished_positions(self._cluster, state.future)
-        return cuts_of(finished | await resolved(self._cluster, recorded(state)))
+        return cuts_of(finished | await covering(self._cluster, recorded(state), state.ends))
 
     async def metrics(self) -> GroupMetrics:
         """Returns how far the recorded positions are behind the ends of the streams, by segment.
