@@ -163,13 +163,13 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 )
 @click.option(
     "--ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="With --to: CA certificates to trust for tls:// (PEM); default: the system's.",
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="With --to: file with the delegation token of all requests; default: those that the controller gives, or else "
     "those of the trace.",
