@@ -154,10 +154,17 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 
 @click.command(short_help="Answer clients from a trace, or send it to a store.")
 @_TRACE
-@click.option("--to", "target", type=Upstream(), help="Send the requests to this store, and compare its replies.")
+@click.option(
+    "--to",
+    "target",
+    type=Upstream(),
+    metavar=Upstream.name,
+    help="Send the requests to this store, and compare its replies.",
+)
 @click.option(
     "--to-controller",
     type=Upstream(),
+    metavar=Upstream.name,
     help="With --to: make the controller calls of the trace to this controller, and compare its answers. Credentials "
     "are read from SEGSTORE_CLIENT_USERNAME and SEGSTORE_CLIENT_PASSWORD, or SEGSTORE_CLIENT_BEARER_TOKEN.",
 )
