@@ -15,8 +15,9 @@ from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.client.lifecycle import all_of
+from segstore.client.stream import tail_of
 from segstore.wire import StreamSegmentInfo
-from segstore.wire.names import MAX_INT64
+from segstore.wire.names import MAX_INT64, split_segment_id
 from segstore.wire.reader_groups import GroupState
 
 
@@ -114,6 +115,19 @@ async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, 
             if info is not None:
                 found[segment] = info.write_offset
     return found
+
+
+async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
+    """Returns the end of a stream as a cut of its last segments, also if it is sealed. Raises NoSuchStream."""
+    controller = cluster.controller
+    found = await tail_of(cluster, scope, stream)
+    head = {} if found else await controller.head(scope, stream)
+    if not head:
+        return found
+    last, _ = split_segment_id(max(await controller.segments_between(scope, stream, head, {})))
+    names = {each.name: each.segment_id for each in await controller.epoch_segments(scope, stream, last)}
+    ends = await resolved(cluster, dict.fromkeys(names, -1))
+    return {names[name]: offset for name, offset in ends.items()}
 
 
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:

@@ -238,6 +238,21 @@ async def test_each_stream_of_a_group_has_its_own_end(pravega: Client) -> None:
             assert numbers(await take(reader, 20)) == [*range(10), *range(110, 120)]
 
 
+async def test_the_tail_of_a_sealed_stream_is_its_end(pravega: Client) -> None:
+    await fill(pravega, 10, segments=2)
+    await pravega.controller.scale("a", "s", [1], [(0.5, 0.75), (0.75, 1.0)], wait_ms=10_000)
+    await fill(pravega, 10, start=10)
+    await pravega.controller.seal_stream("a", "s")
+    async with group(pravega, from_="tail") as shared, shared.reader("r") as reader:
+        assert await reader.read() is None
+    async with group(pravega, "all", to="tail") as shared:
+        async with shared.reader("r") as reader:
+            assert numbers([event async for event in reader]) == list(range(20))
+        await shared.reset((await shared.config()).ends, to="tail")
+        async with shared.reader("r") as reader:
+            assert await reader.read() is None
+
+
 async def test_a_group_that_has_read_sealed_streams_is_not_reset_to_its_last_checkpoint(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     await pravega.controller.seal_stream("a", "s")
