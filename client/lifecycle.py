@@ -105,15 +105,17 @@ async def within(limit_ms: float, otherwise: str | Callable[[], str], **facts: A
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Runs coroutines concurrently and returns their results; the first error cancels the others and is raised once
-    they have ended.
+    """Runs coroutines concurrently and returns their results; the first error, also one of the iterable, cancels the
+    others and is raised once they have ended.
     """
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    tasks: list[asyncio.Task[T]] = []
     try:
+        for each in coroutines:
+            tasks.append(asyncio.ensure_future(each))  # noqa: PERF401 — those made before an error are cancelled
         return await asyncio.gather(*tasks)
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

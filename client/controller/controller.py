@@ -287,7 +287,10 @@ class Controller:
         found = _valid(
             answer,
             f"answer to {method}",
-            lambda it: [Successor(_range(scope, stream, each.segment), tuple(each.value)) for each in it.segments],
+            lambda it: [
+                Successor(_range(scope, stream, each.segment), tuple(map(_checked_id, each.value)))
+                for each in it.segments
+            ],
         )
         epoch, _ = split_segment_id(segment_id)
         for successor in found:
@@ -528,10 +531,15 @@ def _token(message: Any) -> str:
 
 def _position(segment: Any, offset: int = 0) -> tuple[int, int]:
     """Returns a segment's id and an offset in it. Raises ValueError for those that no segment has."""
-    number: int = segment.segmentId
-    if number < 0 or offset < 0:
-        raise ValueError(f"offset {offset} of segment {number}")
-    return number, offset
+    if offset < 0:
+        raise ValueError(f"offset {offset} of segment {segment.segmentId}")
+    return _checked_id(segment.segmentId), offset
+
+
+def _checked_id(segment_id: int) -> int:
+    if min(split_segment_id(segment_id)) < 0:
+        raise ValueError(f"segment {segment_id}")
+    return segment_id
 
 
 def _identifier(message: Any) -> UUID:

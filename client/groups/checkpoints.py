@@ -18,7 +18,7 @@ from typing import NamedTuple
 from segstore.client.cluster import Cluster
 from segstore.client.controller import StreamCut
 from segstore.client.errors import ConditionFailed
-from segstore.client.groups.positions import cuts_of, finished_positions, resolved
+from segstore.client.groups.positions import covering, cuts_of, finished_positions
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
 from segstore.client.lifecycle import within
@@ -54,7 +54,8 @@ async def checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout
         try:
             positions = await finished_positions(cluster, future)
             async with within(timeout_ms, lambda: _late(shared, name), **facts):
-                positions |= await resolved(cluster, await _complete(cluster, shared, name, taken))
+                complete = await _complete(cluster, shared, name, taken)
+                positions |= await covering(cluster, complete, shared.state.ends)
             end = partial(Draft.end_checkpoint, name=name)
         finally:
             await shared.change(end)

@@ -42,7 +42,8 @@ def _named(stream: str, cut: Mapping[int, int]) -> dict[str, int]:
 async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
     """Raises CutError for an end that lies before the start of its stream, or is no cut of it."""
     for stream, end in ends.items():
-        start, (scope, _, name) = starts[stream], stream.partition("/")
+        scope, _, name = stream.partition("/")
+        start = starts[stream] or await controller.head(scope, name)
         behind = [each for each in start.keys() & end.keys() if end[each] != _END and start[each] > end[each]]
         try:
             if end and not behind:
@@ -56,15 +57,14 @@ async def check_ends(controller: Controller, starts: Cuts, ends: Cuts) -> None:
 async def _last_cuts(cluster: Cluster, shared: SharedGroup, config: GroupConfig) -> Cuts:
     """Returns the starts for a reset to the last checkpoint, or the group's if there was none.
 
-    Segments that were read before it, and that others wait for, are in it with their ends. Left out are streams that
-    were read before it to the end that they have; an end of the group is kept.
+    Segments that were read before it, and that others wait for, are in it with their ends, as are those that were read
+    to the ends of the group. Left out are streams that were read to ends of their own.
     """
     last = shared.state.checkpoints.last
     if last is None:
         return config.starts
     before = await read_before(cluster, last, shared.state.ends)
-    read = {stream: cut for stream, cut in config.ends.items() if cut}
-    starts = read | {stream: dict(cut) for stream, cut in cuts_of(dict.fromkeys(before, _END) | last).items()}
+    starts = {stream: dict(cut) for stream, cut in cuts_of(before | dict(last)).items()}
     if not starts:
         raise ConditionFailed(
             f"the streams of {shared.group} were read to their ends before its last checkpoint: give other positions",

@@ -30,12 +30,12 @@ from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOff
 from segstore.client.groups.changes import GroupListener
 from segstore.client.groups.checkpoints import Checkpoint, checkpointed
 from segstore.client.groups.configuring import check_ends, initial_state, reset_group
-from segstore.client.groups.positions import GroupMetrics, cuts_of, finished_positions, lag_of, resolved
+from segstore.client.groups.positions import GroupMetrics, covering, cuts_of, end_of, finished_positions, lag_of
 from segstore.client.groups.reader import GroupReader
 from segstore.client.groups.shared import GroupForm, SharedGroup
 from segstore.client.groups.state import Draft, recorded
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore
-from segstore.client.stream import check_cut, tail_of
+from segstore.client.stream import check_cut
 from segstore.wire.reader_groups import GroupConfig, GroupState
 
 _Place = Literal["head", "tail"] | Mapping[int, int]
@@ -166,7 +166,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         await self._shared.initialise(self._shared_with, await initial_state(cluster.controller, asked))
 
     async def _cuts(self, places: Mapping[str, _Place]) -> dict[str, Mapping[int, int]]:
-        """Returns the cuts that a configuration has, {} for the head, and for the tail of a sealed stream."""
+        """Returns the cuts that a configuration has, {} for the head."""
         found: dict[str, Mapping[int, int]] = {}
         for stream, place in places.items():
             scope, name = _parts(stream)
@@ -174,7 +174,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
                 await check_cut(self._cluster, scope, name, place)
                 found[stream] = dict(place)
             else:
-                found[stream] = {} if place == "head" else await tail_of(self._cluster, scope, name)
+                found[stream] = {} if place == "head" else await end_of(self._cluster, scope, name)
         return found
 
     # --- readers ----------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         """
         state = await self._state()
         finished = await finished_positions(self._cluster, state.future)
-        return cuts_of(finished | await resolved(self._cluster, recorded(state)))
+        return cuts_of(finished | await covering(self._cluster, recorded(state), state.ends))
 
     async def metrics(self) -> GroupMetrics:
         """Returns how far the recorded positions are behind the ends of the streams, by segment.

@@ -5,7 +5,7 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,8 +15,9 @@ from segstore.client.controller import StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.client.lifecycle import all_of
+from segstore.client.stream import tail_of
 from segstore.wire import StreamSegmentInfo
-from segstore.wire.names import MAX_INT64
+from segstore.wire.names import MAX_INT64, split_segment_id
 from segstore.wire.reader_groups import GroupState
 
 
@@ -76,10 +77,11 @@ async def finished_positions(cluster: Cluster, future: Mapping[str, set[int]]) -
     return found
 
 
-async def read_before(cluster: Cluster, positions: Iterable[str], ends: Container[str]) -> set[str]:
-    """Returns the segments that were read before others, and that segments which follow these wait for.
+async def read_before(cluster: Cluster, positions: Iterable[str], ends: Mapping[str, int]) -> dict[str, int]:
+    """Returns the segments that were read before others: segment → the group's end in it, or -1 for its own.
 
-    ends: the segments in which the group ends.
+    They are those that segments which follow the positions wait for, and those of `ends`, where the group ends, that
+    do not follow.
     """
     seen, before = set(positions), set[str]()
     ahead = list(seen)
@@ -94,7 +96,14 @@ async def read_before(cluster: Cluster, positions: Iterable[str], ends: Containe
                 if each.segment.name not in seen:
                     seen.add(each.segment.name)
                     ahead.append(each.segment.name)
-    return before - seen
+    known = {segment: -1 if at == MAX_INT64 else at for segment, at in ends.items()}
+    return {segment: known.get(segment, -1) for segment in (before | known.keys()) - seen}
+
+
+async def covering(cluster: Cluster, positions: Mapping[str, int], ends: Mapping[str, int]) -> dict[str, int]:
+    """Returns positions as `resolved`, with the ends of the group in segments that it has read to them."""
+    before = await read_before(cluster, positions, ends) if ends else {}
+    return await resolved(cluster, {**before, **positions})
 
 
 async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, int]:
@@ -106,6 +115,19 @@ async def resolved(cluster: Cluster, positions: Mapping[str, int]) -> dict[str, 
             if info is not None:
                 found[segment] = info.write_offset
     return found
+
+
+async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
+    """Returns the end of a stream as a cut of its last segments, also if it is sealed. Raises NoSuchStream."""
+    controller = cluster.controller
+    found = await tail_of(cluster, scope, stream)
+    head = {} if found else await controller.head(scope, stream)
+    if not head:
+        return found
+    last, _ = split_segment_id(max(await controller.segments_between(scope, stream, head, {})))
+    names = {each.name: each.segment_id for each in await controller.epoch_segments(scope, stream, last)}
+    ends = await resolved(cluster, dict.fromkeys(names, -1))
+    return {names[name]: offset for name, offset in ends.items()}
 
 
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:

@@ -45,7 +45,7 @@ from segstore.client.groups.changes import (
     SegmentsReleased,
 )
 from segstore.client.groups.configuring import renew
-from segstore.client.groups.positions import cuts_of, resolved
+from segstore.client.groups.positions import covering, cuts_of
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
 from segstore.client.lifecycle import OpenedBefore, finish, within
@@ -326,7 +326,7 @@ class GroupReader(OpenedBefore):
         config, last = state.config, state.checkpoints.last
         if config is None or last is None or config.retention != "automatic" or state.checkpoints.published:
             return
-        for cut in cuts_of(await resolved(self._cluster, last)).values():
+        for cut in cuts_of(await covering(self._cluster, last, state.ends)).values():
             try:
                 await self._cluster.controller.update_subscriber_cut(cut.scope, cut.stream, group, config, cut)
             except (RequestRejected, NoSuchStream) as refused:  # the stream keeps more than it has to

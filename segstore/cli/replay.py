@@ -154,22 +154,29 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 
 @click.command(short_help="Answer clients from a trace, or send it to a store.")
 @_TRACE
-@click.option("--to", "target", type=Upstream(), help="Send the requests to this store, and compare its replies.")
+@click.option(
+    "--to",
+    "target",
+    type=Upstream(),
+    metavar=Upstream.name,
+    help="Send the requests to this store, and compare its replies.",
+)
 @click.option(
     "--to-controller",
     type=Upstream(),
+    metavar=Upstream.name,
     help="With --to: make the controller calls of the trace to this controller, and compare its answers. Credentials "
     "are read from SEGSTORE_CLIENT_USERNAME and SEGSTORE_CLIENT_PASSWORD, or SEGSTORE_CLIENT_BEARER_TOKEN.",
 )
 @click.option(
     "--ca",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="With --to: CA certificates to trust for tls:// (PEM); default: the system's.",
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="With --to: file with the delegation token of all requests; default: those that the controller gives, or else "
     "those of the trace.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -172,3 +174,11 @@ async def test_of_coroutines_that_run_together_none_outlives_the_first_error() -
     with pytest.raises(KeyError, match="first"):
         await all_of([waits(), fails()])
     assert ended == ["waits"]
+
+    def broken() -> Iterator[Coroutine[Any, Any, str]]:
+        yield waits()
+        raise ValueError("second")
+
+    with pytest.raises(ValueError, match="second"):
+        await all_of(broken())
+    assert not [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]

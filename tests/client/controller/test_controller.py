@@ -201,6 +201,16 @@ LOCATION = m.SegmentsAtTime.SegmentLocation
             lambda c: c.segments_between("a", "s", {}, {}),
         ),
         (
+            "getSegmentsBetween",
+            m.StreamCutRangeResponse(segments=[m.SegmentId(segmentId=2**32 - 1)]),
+            lambda c: c.segments_between("a", "s", {}, {}),
+        ),
+        (
+            "getSegmentsImmediatelyFollowing",
+            m.SuccessorResponse(segments=[m.SuccessorResponse.SegmentEntry(segment=located(1 << 32), value=[-1])]),
+            lambda c: c.successors("a", "s", 0),
+        ),
+        (
             "getDelegationToken",
             m.DelegationToken(delegationToken="x" * 65536),
             lambda c: c.delegation_token("a", "s", "READ"),

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client import CutError, GroupReader, RetentionPolicy, SegmentEnded, StreamCut
+from segstore.client import CutError, GroupEvent, GroupReader, RetentionPolicy, SegmentEnded, StreamCut
 from segstore.client.client import Client
 from segstore.client.controller import Controller
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline, RequestRejected
@@ -148,7 +148,7 @@ async def test_readers_stop_at_the_end_that_a_group_was_created_with(pravega: Cl
             got = [event async for event in reader]
             assert numbers(got) == numbers(before)
             assert await reader.read() is None
-            assert (await shared.checkpoint()).cuts == {}, "readers that are done take checkpoints"
+            assert (await shared.checkpoint()).cuts["a/s"] == end, "readers that are done take checkpoints"
         assert (await shared.metrics()).unread_bytes == 0
         assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
         assert (await shared.config()).ends == {"a/s": end}
@@ -156,6 +156,36 @@ async def test_readers_stop_at_the_end_that_a_group_was_created_with(pravega: Cl
         SegmentEnded(FIRST, ()),
         SegmentEnded("a/s/1.#epoch.0", ()),
     ]
+
+
+async def test_cuts_have_the_ends_of_segments_that_were_read_to_them(pravega: Client) -> None:
+    """A group that starts at such a cut would otherwise miss what is behind them."""
+    await fill(pravega, 20, segments=2)
+    await pravega.controller.scale("a", "s", [1], [(0.5, 0.75), (0.75, 1.0)], wait_ms=10_000)
+    await fill(pravega, 20, start=20)
+    changes: dict[str, list[GroupChange]] = {"r": []}
+    async with group(pravega, to="tail") as shared:
+        assert (await shared.cuts())["a/s"].keys() == {0, 1}, "the end is not begun"
+        end = (await shared.config()).ends["a/s"]
+        reader = shared.reader("r", listener=changes["r"].append)
+        await reader.open()
+        before: list[GroupEvent] = []
+        while not any(each.segment == FIRST for each in changes["r"] if isinstance(each, SegmentEnded)):
+            before += await take(reader, 1)
+            await asyncio.sleep(0.005)
+        checkpoint = asyncio.ensure_future(shared.checkpoint())
+        await until(lambda: bool(reader._wanted))
+        before += await take(reader, 1)
+        cut = (await checkpoint).cuts["a/s"]
+        await reader.aclose()
+        assert len(before) < 40
+        assert cut[0] == end[0]
+        assert (await shared.cuts())["a/s"][0] == end[0]
+        await shared.reset()
+        assert (await shared.config()).starts["a/s"][0] == end[0]
+    await fill(pravega, 20, start=40)
+    async with group(pravega, "later", from_={"s": cut}) as later, later.reader("r") as reader:
+        assert {*range(40, 60)} <= {*numbers(await take(reader, 61 - len(before)))}
 
 
 async def test_a_group_that_ends_at_the_tail_is_reset_to_the_tail_of_later(pravega: Client) -> None:
@@ -208,6 +238,21 @@ async def test_each_stream_of_a_group_has_its_own_end(pravega: Client) -> None:
             assert numbers(await take(reader, 20)) == [*range(10), *range(110, 120)]
 
 
+async def test_the_tail_of_a_sealed_stream_is_its_end(pravega: Client) -> None:
+    await fill(pravega, 10, segments=2)
+    await pravega.controller.scale("a", "s", [1], [(0.5, 0.75), (0.75, 1.0)], wait_ms=10_000)
+    await fill(pravega, 10, start=10)
+    await pravega.controller.seal_stream("a", "s")
+    async with group(pravega, from_="tail") as shared, shared.reader("r") as reader:
+        assert await reader.read() is None
+    async with group(pravega, "all", to="tail") as shared:
+        async with shared.reader("r") as reader:
+            assert numbers([event async for event in reader]) == list(range(20))
+        await shared.reset((await shared.config()).ends, to="tail")
+        async with shared.reader("r") as reader:
+            assert await reader.read() is None
+
+
 async def test_a_group_that_has_read_sealed_streams_is_not_reset_to_its_last_checkpoint(pravega: Client) -> None:
     await fill(pravega, 5, segments=1)
     await pravega.controller.seal_stream("a", "s")
@@ -244,6 +289,18 @@ async def test_an_end_that_a_group_cannot_have_is_refused(
         with pytest.raises(CutError, match=why):
             await shared.reset(from_, to=to)
         assert (await shared.config()).generation == 0
+
+
+async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client) -> None:
+    """Its readers would start behind it, and not end."""
+    await fill(pravega, 20, segments=1)
+    async with group(pravega, "half") as half, half.reader("r") as reader:
+        end = {0: (await take(reader, 10))[-1].offset}
+    await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
+    head = {each.segment_id: 0 for each in await pravega.controller.current_segments("a", "s")}
+    await pravega.controller.truncate_stream("a", "s", head)
+    with pytest.raises(CutError, match="behind the start"):
+        await group(pravega, to={"s": end}).open()
 
 
 async def test_arguments_that_no_end_has_are_refused(pravega: Client) -> None:
