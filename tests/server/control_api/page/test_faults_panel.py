@@ -68,7 +68,7 @@ async def test_the_form_has_every_field_of_a_rule_and_every_action(tmp_path: Pat
 
 async def test_a_rule_with_all_fields_is_added(tmp_path: Path) -> None:
     values: dict[str, Any] = {
-        "name": "<b>x</b>", "match": "type = SEGMENT_READ", "on": "reply", "store": 0, "each": "segment", "nth": (1, 4),
+        "name": "<b>x<b>", "match": "type = SEGMENT_READ", "on": "reply", "store": 0, "each": "segment", "nth": (1, 4),
         "skip": 2, "every": 3, "probability": 0.25, "times": 7,
     }  # fmt: skip
     async with asking() as (mock, _), Browser(tmp_path) as page:
@@ -92,7 +92,7 @@ async def test_a_rule_with_all_fields_is_added(tmp_path: Path) -> None:
         ]
         assert tally.rule == Rule(**values, do=actions)  # type: ignore[arg-type]  # as JSON has them
         row = await page.until("document.querySelector('#faults tbody tr')?.innerText")
-        assert "<b>x</b>" in row
+        assert "<b>x<b>" in row
         assert "probability 0.25" in row
         assert "close after, reply bytes 3, reset true" in row
         assert await page.get("document.querySelector('#faults b')") is None
@@ -207,11 +207,11 @@ async def test_toxics_are_added_with_their_attributes_and_removed(tmp_path: Path
         await page.fill(f"{TOXIC} [name=rate]", "64")
         await page.fill(f"{TOXIC} [name=stream]", "upstream")
         await page.fill(f"{TOXIC} [name=toxicity]", "0.5")
-        await page.fill(f"{TOXIC} [name=name]", "<i>slow</i>")
+        await page.fill(f"{TOXIC} [name=name]", "<i>slow<i>")
         await sent(page, TOXIC)
         (tally,) = mock.faults.toxics.tallies()
         toxic = tally.toxic.model_dump()
-        assert (toxic["rate"], toxic["stream"], toxic["toxicity"], tally.name) == (64, "upstream", 0.5, "<i>slow</i>")
+        assert (toxic["rate"], toxic["stream"], toxic["toxicity"], tally.name) == (64, "upstream", 0.5, "<i>slow<i>")
         row = await page.until("document.querySelector('#toxics tbody tr')?.innerText")
         assert "rate 64 KB/s, toxicity 0.5" in row
         assert await page.get("document.querySelector('#toxics i')") is None
