@@ -54,7 +54,7 @@ class Access:
         token = getattr(answer.content, _OF_ANSWERS, "") if answer.status == "OK" else ""
         if token:
             table = getattr(request.content, "kvtName", "")
-            named = ((scope, stream or table and table + TABLE_SUFFIX) for scope, stream in request.streams)
+            named = ((scope, stream or (table and table + TABLE_SUFFIX)) for scope, stream in request.streams)
             self._given.update({"/".join(filter(None, each)): token for each in named})
 
     def fields(self, command: Any) -> dict[str, str]:
