@@ -376,7 +376,10 @@ def test_a_codec_that_does_not_exist_is_refused_in_one_sentence(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("command", ["decode", "explain"])
-def test_a_trace_is_no_frame_and_is_sent_where_it_can_be_read(tmp_path: Path, command: str) -> None:
+def test_a_trace_is_no_frame_and_is_sent_where_it_can_be_read(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segstore.cli.commands._MOST_INPUT", 64)  # also one that is too long for frames
     for name in ("a.wtrace", "a.jsonl"):
         path = tmp_path / name
         write_trace(path, [], Metadata)

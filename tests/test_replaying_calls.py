@@ -18,6 +18,7 @@ from segstore.server.replay import TraceServer, of_clients
 from segstore.tap import Tap
 from segstore.testing import ServerThread
 from segstore.traces import Access, Drive, drive, report
+from segstore.wire import ReadTableKeys
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Direction, Record, RecordKind
@@ -129,6 +130,31 @@ async def test_a_secured_cluster_is_reached_with_tls_credentials_and_the_tokens_
         assert "createScope: UNAUTHENTICATED came instead of OK" in str(found.differences[0])
         with pytest.raises(ConnectionError, match=r"no connection to the store at .*: .*certificate verify failed"):
             await drive(records, *cluster.stores[0].address, access=Access.over_tls(None))
+
+
+@pytest.mark.parametrize(
+    ("rpc", "request_", "answer", "segment"),
+    [
+        ("getDelegationToken", m.StreamInfo(scope="a", stream="b"), m.DelegationToken, "a/b/0.#epoch.0"),
+        ("getDelegationToken", m.StreamInfo(scope="a", stream="b"), m.DelegationToken, "a/b_kvtable/0.#epoch.0"),
+        (
+            "getCurrentSegmentsKeyValueTable",
+            m.KeyValueTableInfo(scope="a", kvtName="b"),
+            m.SegmentRanges,
+            "a/b_kvtable/0.#epoch.0",
+        ),
+    ],
+)
+def test_a_token_of_the_controller_is_that_of_the_stream_or_the_table(
+    rpc: str, request_: Any, answer: Any, segment: str
+) -> None:
+    access = Access()
+    answered = answer(delegationToken="secret").SerializeToString()
+    access.learn(Call(1, rpc, request_.SerializeToString()), Call(1, rpc, answered, status="OK"))
+    assert access.fields(ReadTableKeys(1, segment, "", 1, b"")) == {"delegation_token": "secret"}
+    assert access.fields(ReadTableKeys(1, "a/c/0.#epoch.0", "", 1, b"")) == {}
+    assert "secret" not in repr(access)
+    assert "secret" not in repr(Access(authorization="secret", token="secret"))
 
 
 async def test_a_trace_server_and_the_replay_of_its_trace_agree(tmp_path: Path) -> None:

@@ -179,10 +179,10 @@ def _pieces(source: Any) -> Iterable[Piece]:
     from segstore.wire.trace import MAGIC, is_fixture
 
     given = source.read(_MOST_INPUT + 1)
-    if len(given) > _MOST_INPUT:
-        raise click.ClickException(f"{_name(source)}: it has more than {_MOST_INPUT} bytes")
     if given.startswith(MAGIC) or is_fixture(given[:64]):
         raise click.ClickException(f"{_name(source)}: this is a trace, for `segstore trace show --hex`")
+    if len(given) > _MOST_INPUT:
+        raise click.ClickException(f"{_name(source)}: it has more than {_MOST_INPUT} bytes")
     try:
         _, data = recognise(given)
     except Unreadable as error:

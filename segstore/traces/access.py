@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from segstore.server.controller.state import TABLE_SUFFIX
 from segstore.wire.trace import Call, segments_of
 
 _TOKEN: Final = "delegation_token"
@@ -30,9 +31,9 @@ class Access:
 
     tls: ssl.SSLContext | None = None
     trust: bytes | None = None
-    authorization: str = ""
-    token: str | None = None
-    _given: dict[str, str] = field(default_factory=dict)
+    authorization: str = field(default="", repr=False)
+    token: str | None = field(default=None, repr=False)
+    _given: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def over_tls(cls, ca: Path | None, **more: Any) -> Self:
@@ -49,15 +50,17 @@ class Access:
         return (("authorization", self.authorization),) if self.authorization else ()
 
     def learn(self, request: Call, answer: Call) -> None:
-        """Keeps the token in an answer for the streams that its request names."""
+        """Keeps the token in an answer for the streams, or the table, that its request names."""
         token = getattr(answer.content, _OF_ANSWERS, "") if answer.status == "OK" else ""
         if token:
-            self._given.update({"/".join(filter(None, each)): token for each in request.streams})
+            table = getattr(request.content, "kvtName", "")
+            named = ((scope, stream or (table and table + TABLE_SUFFIX)) for scope, stream in request.streams)
+            self._given.update({"/".join(filter(None, each)): token for each in named})
 
     def fields(self, command: Any) -> dict[str, str]:
         """The fields of a request to replace: its token, if there is another one for it."""
         token = self.token
         if token is None and self._given and hasattr(command, _TOKEN):
-            segment = next(iter(segments_of(command)), "")
-            token = self._given.get("/".join(segment.split("/")[:2]))
+            name = "/".join(next(iter(segments_of(command)), "").split("/")[:2])
+            token = self._given.get(name) or self._given.get(name.removesuffix(TABLE_SUFFIX))
         return {} if token is None or not hasattr(command, _TOKEN) else {_TOKEN: token}

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 LONG_POLL_S: Final = 20.0
 """How long a read at the tail waits for data in a segment store (`--long-poll-s`)."""
+_LONGEST_READ_S: Final = 600.0
+"""Maximum wait for the data of a read; the times of a trace may be any."""
 _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 _FRAME_BYTES: Final = 256
 """Estimated overhead of a queued frame, in addition to its bytes."""
@@ -401,7 +403,7 @@ class _Driver:
         if not seen.answers or not isinstance(seen.answers[-1].command, ReadSegment):
             return self.timeout_s
         recorded_s = (record.ts_ns - seen.answers[-1].record.ts_ns) / 1e9
-        return self.timeout_s + max(LONG_POLL_S, recorded_s)
+        return self.timeout_s + min(max(LONG_POLL_S, recorded_s), _LONGEST_READ_S)
 
     async def _unframed(self, record: Record) -> None:
         """Expects bytes that are no complete frame, such as half of one before the store closed."""
@@ -443,9 +445,9 @@ async def drive(
     controller: (host, port) of the controller to which the controller calls of the trace are made; what the recorded
     controller asked its stores is then left out. None to make no calls. access: TLS, credentials and tokens; None if
     none are needed. timeout_s: the maximum wait for a reply, for a read in addition to its wait for data: the long poll
-    of stores, or its time in the trace if that is longer. pace: 1 sends at the times of the trace, 2 twice as fast;
-    None as soon as the earlier replies have come. ignore: fields that may differ. all_differences: continue after the
-    first. Raises OSError if a connection cannot be opened, ValueError for a pace out of range.
+    of stores, or its time in the trace if that is longer, at most 600 s. pace: 1 sends at the times of the trace, 2
+    twice as fast; None as soon as the earlier replies have come. ignore: fields that may differ. all_differences:
+    continue after the first. Raises OSError if a connection cannot be opened, ValueError for a pace out of range.
     """
     check_pace(pace)
     access = access or Access()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _NAMES_SHOWN: Final = 10
+_COMPARED_CHARACTERS: Final = 32
+"""The longest names that are compared: a thousand long ones would take seconds."""
 _DECISION_BYTES: Final = 300
 """Approximate memory of a decision without its segment names."""
 
@@ -108,8 +110,9 @@ class NoSuchRule(KeyError):
 
     def __str__(self) -> str:
         near: Sequence[str] = self.known[:_NAMES_SHOWN]
-        if len(self.known) > _NAMES_SHOWN:
-            near = difflib.get_close_matches(self.name, self.known, _NAMES_SHOWN) or near
+        if len(self.known) > _NAMES_SHOWN and len(self.name) <= _COMPARED_CHARACTERS:
+            short = [each for each in self.known if len(each) <= _COMPARED_CHARACTERS]
+            near = difflib.get_close_matches(self.name, short, _NAMES_SHOWN) or near
         more = f" and {len(self.known) - len(near)} more" if len(self.known) > len(near) else ""
         there = f"there are {', '.join(map(repr, near))}{more}" if self.known else "there are no rules"
         return f"no rule has the name {self.name!r}; {there}"

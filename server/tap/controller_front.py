@@ -221,7 +221,7 @@ class ControllerFront(Handler):
                 if found.nodeURI:
                     message = messages.ServerResponse(nodeURI=[self._own]).SerializeToString()
         except (DecodeError, ValueError) as error:
-            log.warning("the answer to %s cannot be decoded and is forwarded unchanged: %s", method, error)
+            log.warning("the answer to %s is forwarded unchanged: %s", method, error)
         return message
 
 

@@ -81,7 +81,7 @@ class _Validated(Request):
 
 def _validated(expected: TypeAdapter[Any], document: Document | None, body: bytes) -> Any:
     text = body if document is None else json.dumps(document.given)
-    return expected.validate_python(json.loads(text))
+    return expected.validate_python(json.loads(text), from_attributes=True)  # as FastAPI does
 
 
 async def _read(body: bytes) -> Document:

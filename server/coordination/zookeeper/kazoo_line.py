@@ -21,7 +21,7 @@ _SPARE_S = 0.02
 class KazooLine:
     """Replaces a kazoo handler's functions for opening connections and sleeping; used by kazoo's threads.
 
-    `tried` is whether a connection was ever attempted, `failed` the reason of the last failure, if any.
+    `tried` is whether a connection was ever attempted, `failed` the error of the last attempt, None if it succeeded.
     """
 
     def __init__(self, handler: Any) -> None:

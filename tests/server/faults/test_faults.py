@@ -576,6 +576,14 @@ def test_a_rule_that_is_not_there_is_named_with_those_that_are() -> None:
         assert caught.value.known == ("one", "rule 2") == tuple(faults.rules)
 
 
+def test_names_that_take_long_to_compare_are_not_compared() -> None:
+    others = [f"rule {number}" for number in range(12)]
+    assert str(NoSuchRule("clos", (*others, "close"))).endswith("there are 'close' and 12 more")
+    long = "close" * 7
+    assert str(NoSuchRule(long, (*others, f"{long}!"))).endswith("'rule 9' and 3 more")
+    assert str(NoSuchRule("clos", (*others, f"clos{long}"))).endswith("'rule 9' and 3 more")
+
+
 def test_replies_are_decided_about_only_while_a_rule_on_replies_is_enabled() -> None:
     faults = Faults(FakeClock())
     assert not faults.looks_at_replies
