@@ -30,7 +30,6 @@ from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
 _MIB = 1024 * 1024
-_MOST_FILE_BYTES: Final = 8 * _MIB
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -42,16 +41,19 @@ SETTINGS: Final = ConfigDict(
 """The configuration of all models of settings."""
 
 
-def read_text(path: Path) -> str:
-    """The content of a file for people to edit, of at most 8 MiB. Raises OSError, and ValueError for another one."""
+def read_text(path: Path, most_bytes: int = 8 * _MIB, ending: bytes = b"") -> str:
+    """The text of a file of at most `most_bytes`, without bytes of `ending` at its end, which do not count.
+
+    Raises OSError, or ValueError, whose text contains nothing of the file, if it is longer or not UTF-8.
+    """
     with path.open("rb") as file:
-        data = file.read(_MOST_FILE_BYTES + 1)
-    if len(data) > _MOST_FILE_BYTES:
-        raise ValueError(f"{path}: this is too large: a file of settings has at most {_MOST_FILE_BYTES} bytes")
+        data = file.read(most_bytes + len(ending) + 1).rstrip(ending)
+    if len(data) > most_bytes:
+        raise ValueError(f"{path} has more than {most_bytes} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: this is not UTF-8 at byte {error.start}") from error
+        raise ValueError(f"{path} is not UTF-8 at byte {error.start}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -6,9 +6,10 @@ Invariant: no message contains any part of the file's contents.
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Final
+
+from segstore.server.config import read_text
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +22,9 @@ def read_secret(path: Path) -> str:
 
     Raises OSError, or ValueError with a readable text if the file is empty, too long or not UTF-8.
     """
-    with path.open("rb") as file:
-        data = file.read(_MOST_BYTES + len("\r\n") + 1).rstrip(b"\r\n")
-        if os.fstat(file.fileno()).st_mode & _OTHERS_READ:
-            log.warning("other users can read %s: chmod 600 %s", path, path)
-    if not data:
+    if path.stat().st_mode & _OTHERS_READ:
+        log.warning("other users can read %s: chmod 600 %s", path, path)
+    text = read_text(path, _MOST_BYTES, b"\r\n")
+    if not text:
         raise ValueError(f"{path} is empty")
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"{path} has more than {_MOST_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 at byte {error.start}") from None
+    return text

@@ -50,7 +50,7 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("error", "line"),
     [
         ("Answer from Java side is empty", "Answer from Java side is empty"),
         ("\n[SOME_CLASS] It is so.\n\nJVM stacktrace:\nat here", "[SOME_CLASS] It is so."),
@@ -67,8 +67,8 @@ def test_the_session_of_a_command_ends_with_it(monkeypatch: pytest.MonkeyPatch, 
         ("", ""),
     ],
 )
-def test_the_most_informative_line_of_an_error_of_spark_is_reported(said: str, told: str) -> None:
-    assert pipeline_cli._informative_line(said) == told
+def test_the_most_informative_line_of_an_error_of_spark_is_reported(error: str, line: str) -> None:
+    assert pipeline_cli._informative_line(error) == line
 
 
 @pytest.mark.parametrize("arguments", [["report", "-o", "out", "--engine", "spark"], ["replay", "--to", "127.0.0.1:1"]])

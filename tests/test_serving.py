@@ -350,7 +350,7 @@ def test_a_host_that_is_not_ours_is_one_sentence_and_status_1() -> None:
 def test_a_password_file_that_is_not_text_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "users").write_bytes(b"ann:secret\xff:prn::*,READ\n")
     status, complaint = refused("--open-stores", "--password-file", str(tmp_path / "users"))
-    assert (status, complaint) == (2, f"segstore serve: {tmp_path / 'users'}: this is not UTF-8 at byte 10\n")
+    assert (status, complaint) == (2, f"segstore serve: {tmp_path / 'users'} is not UTF-8 at byte 10\n")
 
 
 def test_a_password_file_with_entries_of_another_form_starts_and_names_their_lines(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ class ContainerOwnership:
         return True
 
     async def _look_at_own(self, session: CoordinationSession, container_id: int, version: int) -> bool:
-        """Serves a container whose node is of this session, or gives it up; returns as `_look`."""
+        """Serves a container that this store owns in ZooKeeper, or gives it up; returns as `_look`."""
         path = container_path(container_id)
         self._ours.add(container_id)
         if container_id in self._leaving:

@@ -61,18 +61,30 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("page_size", "this is not TOML: "),
         ("page_size = 5\npage_size = 6", "this is not TOML: "),
         ("x = " + "[" * 100_000, "this is not TOML: "),
-        (b"page_size = 5 # \xff", "this is not UTF-8 at byte 16"),
-        (b"#" * (8 * 1024 * 1024 + 1), "this is too large: a file of settings has at most 8388608 bytes"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence_that_names_it_and_the_field(
-    tmp_path: Path, content: str | bytes, said: str
+    tmp_path: Path, content: str, said: str
 ) -> None:
     path = tmp_path / "controller.toml"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.write_text(content)
     with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")) as refused:
         read_config(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"page_size = 5 # \xff", "is not UTF-8 at byte 16"),
+        (b"#" * (8 * 1024 * 1024 + 1), "has more than 8388608 bytes"),
+    ],
+)
+def test_a_file_that_is_no_text_or_too_long_is_refused_by_name(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(f"{path} {problem}")):
+        read_config(path)
 
 
 def test_whole_minutes_need_no_point(tmp_path: Path) -> None:
