@@ -18,7 +18,6 @@ from segstore.wire.names import MAX_INT32, MAX_INT64
 
 _MAX_TAGS: Final = 127
 _MAX_TAG_CHARACTERS: Final = 255
-"""A retention policy without a maximum."""
 
 
 class ScaleType(IntEnum):

@@ -122,9 +122,10 @@ async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
     controller = cluster.controller
     found = await tail_of(cluster, scope, stream)
     head = {} if found else await controller.head(scope, stream)
-    if not head:
+    between = await controller.segments_between(scope, stream, head, {}) if head else ()
+    if not between:
         return found
-    last, _ = split_segment_id(max(await controller.segments_between(scope, stream, head, {})))
+    last, _ = split_segment_id(max(between))
     names = {each.name: each.segment_id for each in await controller.epoch_segments(scope, stream, last)}
     ends = await resolved(cluster, dict.fromkeys(names, -1))
     return {names[name]: offset for name, offset in ends.items()}
