@@ -138,18 +138,18 @@ def _timed(work: Any, expected: Any) -> float:
 def _matching(spark: SparkSession, folder: Path, frames: int, rounds: int) -> tuple[Figure, Table]:
     import duckdb
 
-    from segstore.pipeline.report.analysis import Analysis, placed
+    from segstore.pipeline.report.analysis import analyse
 
     trace, parquet = folder / "matching.wtrace", str(folder / "matching")
     count = write_trace(trace, frames)
     rows = spark.read.format("segstore.trace").option("columns", ",".join(FRAME_COLUMNS)).load(str(trace))
     # One file, in order: the plain way reads it as it stands.
-    placed(rows).coalesce(1).sortWithinPartitions("block", "record").write.parquet(parquet)
+    rows.where("kind <> 'skipped'").coalesce(1).sortWithinPartitions("block", "record").write.parquet(parquet)
     trace.unlink()
     expected = _plain(parquet)
 
     def by_spark() -> tuple[int, int]:
-        with Analysis(spark.read.parquet(parquet)) as found:
+        with analyse(spark.read.parquet(parquet)) as found:
             (row,) = (
                 found.exchanges.where("paired").selectExpr("count(*) AS pairs", "sum(latency_ns) AS waited").collect()
             )
@@ -180,10 +180,10 @@ def _read_by_spark(spark: SparkSession, trace: str) -> int:
 
 def _analyse_by_spark(spark: SparkSession, trace: str) -> tuple[int, int]:
     """Exchanges and broken rules."""
-    from segstore.pipeline.report.analysis import analyse
+    from segstore.pipeline.report.analysis import analyse_traces
+    from segstore.pipeline.spark_engine import SparkEngine
 
-    rows = spark.read.format("segstore.trace").option("columns", ",".join(FRAME_COLUMNS)).load(trace)
-    with analyse(rows) as found:
+    with analyse_traces(SparkEngine(spark), [trace]) as found:
         return _counted(found.exchanges), _counted(found.violations)
 
 

@@ -47,7 +47,7 @@ _MEMORY: Final = "1GB"
 """DuckDB's limit, in each process."""
 _ROWS_AT_ONCE: Final = 8192
 _PACKED_AT_ONCE: Final = 16
-"""Rows with nothing but bytes, each of which may be many rows of another table."""
+"""Rows whose last column is bytes, each of which may be many rows of another table."""
 
 
 class ProcessDied(RuntimeError):
@@ -93,6 +93,7 @@ class LocalEngine:
         context = multiprocessing.get_context("spawn")
         self._shared: Any = context.RawArray("q", 1 + processes)  # whether to stop, and what each process has taken
         self._processes = processes
+        self._one = threading.Lock()
         self._pool = None
         if processes > 1:
             self._pool = ProcessPoolExecutor(processes, context, _start, (self._shared,))
@@ -195,6 +196,10 @@ class LocalEngine:
 
     def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
         """Does work in each process, the first item of `arguments` in the first. total: what they take together."""
+        with self._one:
+            self._all(work, arguments, total)
+
+    def _all(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
         self._total = max(1, total)
         try:
             if self._pool is None:
@@ -285,8 +290,8 @@ def _read(advance: Advance, pieces: list[Piece], options: TraceOptions, out: Pat
     from segstore.pipeline.trace.batches import arrow_schema, read_rows
 
     counted = options._replace(storage=_Counting(options.storage.options, advance))
-    with ParquetWriter(out, arrow_schema(options.columns), compression="zstd") as into:
-        for batch in read_rows(pieces, counted, options.columns, Chosen(options.conditions)):
+    with ParquetWriter(out, arrow_schema(options.given), compression="zstd") as into:
+        for batch in read_rows(pieces, counted, options.given, Chosen(options.conditions)):
             into.write_batch(batch)
 
 
@@ -302,7 +307,7 @@ def _map(
 
     with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:
         rows = database.sql(sql)
-        at_once = _PACKED_AT_ONCE if rows.types == ["BLOB"] else _ROWS_AT_ONCE
+        at_once = _PACKED_AT_ONCE if rows.types[-1] == "BLOB" else _ROWS_AT_ONCE
         for batch in step(_counted(rows.to_arrow_reader(at_once), advance)):
             into.write_batch(batch)
 

@@ -1,11 +1,12 @@
 """The steps of the trace analysis: one in Python over Arrow, which follows each connection, and what comes after it.
 
-`follow` runs over partitions that have whole connections, sorted by `ORDER`. Its result has the rows of several tables,
+`follow` runs over partitions that have whole connections, sorted by `PLACE`; `follow_packed` is the same for packed
+rows of traces, which engines shuffle and sort as a few long values. The result has the rows of several tables,
 each in a column of its own: the frames themselves, with the life of their connection; exchanges; exchanges that
 a later set-up of their writer may still cover, and those set-ups, which may be on other connections; violations; and
 append blocks with bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are
-packed: a value is a compressed Arrow stream of many rows, so that engines copy and store bytes instead of rows. The
-step `unpacked` makes them rows again.
+packed: a value is a compressed Arrow stream of many rows, so that engines copy and store bytes instead of rows;
+`segstore.pipeline.trace.batches.unpacked` makes them rows again.
 
 Invariant: a task holds one connection at a time, and of it what `segstore.pipeline.report.connection` holds, beside a
 few batches. SQL here reads persisted rows, each table once.
@@ -22,13 +23,9 @@ import pyarrow as pa
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Status
 from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
 from segstore.pipeline.report.exchange import to_row
-from segstore.pipeline.trace.batches import arrow_schema
+from segstore.pipeline.trace.batches import arrow_schema, joined, streamed, unpacked
 from segstore.pipeline.trace.columns import Column, ColumnType, select
 
-ORDER: Final = ("connection", "file", "block", "record")
-"""The order of rows in a partition. The number comes first because Spark compares eight bytes before anything else."""
-
-_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _TABLES: Final = {
     "uncovered": EXCHANGE_COLUMNS,
     "set_up": SetUp._fields,
@@ -63,8 +60,13 @@ FRAMES: Final = arrow_schema(_columns((*FRAME_COLUMNS, "life")))
 VIOLATIONS: Final = arrow_schema(_columns(VIOLATION_COLUMNS))
 
 
+def follow_packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Follows the connections of a partition; batches have `PACKED_COLUMNS`, sorted by `PLACE`."""
+    return follow(joined(unpacked(batches)))
+
+
 def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Follows the connections of a partition; batches have `FRAME_COLUMNS`, sorted by `ORDER`."""
+    """Follows the connections of a partition; batches have `FRAME_COLUMNS`, sorted by `PLACE`."""
     found = Found()
     life, key = Life(0, found), None
     for batch in batches:
@@ -78,7 +80,7 @@ def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 life = Life(life.life + 1, found)
             life.see(row)
             lives.append(life.life)
-        yield _batch("frames", _packed(batch.append_column("life", pa.array(lives, pa.int32()))))
+        yield _batch("frames", pa.array([streamed(batch.append_column("life", pa.array(lives, pa.int32())))]))
         yield from _taken(found)
     yield from _ended(life, found)
     yield from _taken(found, 1)
@@ -93,7 +95,7 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
     """Takes out the tables that have at least `least` rows."""
     if len(found.exchanges) >= least:
         columns = map(pa.array, zip(*found.exchanges, strict=True), EXCHANGES.types)
-        yield _batch("exchanges", _packed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES)))
+        yield _batch("exchanges", pa.array([streamed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES))]))
         found.exchanges.clear()
     rows: list[Any]
     for table, rows in (
@@ -107,20 +109,6 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
             columns = map(pa.array, zip(*rows, strict=True), (field.type for field in fields))
             yield _batch(table, pa.StructArray.from_arrays(list(columns), fields=fields))
             rows.clear()
-
-
-def _packed(batch: pa.RecordBatch) -> pa.Array:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batch.schema, options=_COMPRESSED) as stream:
-        stream.write_batch(batch)
-    return pa.array([bytes(out.getvalue())])
-
-
-def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Unpacks rows: batches have the column `exchanges` or `frames` of the result of `follow`, without nulls."""
-    for batch in batches:
-        for packed in batch.column(0):
-            yield from pa.ipc.open_stream(packed.as_buffer())
 
 
 def _batch(table: str, made: pa.Array) -> pa.RecordBatch:

@@ -40,7 +40,6 @@ _AT_ONCE: Final = 4
 """Maximum number of tables that are made at the same time: tasks of one run while the driver plans another."""
 _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
-_BLOCK: Final = ("file", "block", "record", "command", "frame")
 
 Facts = dict[str, Any]
 """Data of the page, by name."""
@@ -89,26 +88,29 @@ class _Report:
     def write(self, strict: bool, parts: int) -> Facts:
         steps = tuple(STEPS)
         self._progress(steps[0])
-        rows = self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
-        blocks = self._engine.read(self._files, _BLOCK, commands="APPEND_BLOCK")
         facts = {"engine": self._engine.about, "files": len(self._files)}
         with ExitStack() as stack:
             pool = ThreadPoolExecutor(_AT_ONCE)
             stack.callback(pool.shutdown, cancel_futures=True)
+            reading = pool.submit(self._read)
+            found = stack.enter_context(analysis.analyse_traces(self._engine, self._files))
+            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
+            self._progress(steps[1])
+            following = pool.submit(self._engine.kept, found.exchanges, self._out / "exchanges")
+            rows = reading.result()
             read = (
                 pool.submit(self._skipped, rows, strict),
                 pool.submit(self._shown, "traffic", analysis.traffic(rows), "frames DESC, direction, command"),
             )
             planned = pool.submit(self._plan, rows, parts)
-            self._progress(steps[1])
-            found = stack.enter_context(analysis.Analysis(analysis.placed(rows), blocks))
-            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
-            exchanges = self._engine.kept(found.exchanges, self._out / "exchanges")
-            facts |= _joined(*read) | self._analysed(pool, rows, found, exchanges, planned)
+            facts |= _joined(*read) | self._analysed(pool, rows, found, following.result(), planned)
         self._progress(steps[7])
         (self._out / "report.json").write_text(json.dumps(facts, indent=1), "utf-8")
         (self._out / PAGE).write_text(page(facts), "utf-8")
         return facts
+
+    def _read(self) -> Table:
+        return self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
 
     def _analysed(
         self, pool: ThreadPoolExecutor, rows: Table, found: analysis.Analysis, exchanges: Table, planned: Future[Facts]

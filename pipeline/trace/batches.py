@@ -2,18 +2,20 @@
 
 Invariant: a batch equals the rows that `RowMaker` makes of the same records, value by value, in the same order. If C is
 the process's codec, it fills the columns for the records of captures (`segstore.pipeline.trace.filling`); `RowMaker`
-makes the rows that C declines, and all others. Memory is bounded by one block and `ROWS_AT_ONCE` rows.
+makes the rows that C declines, and all others. Memory is bounded by one block and `ROWS_AT_ONCE` rows; packed, by
+`_PACKED_ROWS` rows or `_PACKED_BYTES` and what one more batch has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, select
 from segstore.pipeline.trace.files import Chunk, Located, Piece, Skipped
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen
@@ -25,6 +27,13 @@ from segstore.wire.trace import Columns
 ROWS_AT_ONCE: Final = 65_536
 _JOINED_BYTES: Final = 1 << 20
 """Passing a batch to Java costs about as much as copying this many bytes."""
+
+_PACKED_ROWS: Final = 4 * ROWS_AT_ONCE
+_PACKED_BYTES: Final = 64 << 20
+_STREAM_ROWS: Final = 8192
+"""Maximum number of rows in a value of packed rows, for the memory of the task that unpacks it."""
+_STREAMS_AT_ONCE: Final = 512
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 _TYPES: Final = {
     "boolean": pa.bool_(),
@@ -45,8 +54,12 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 def read_rows(
     pieces: Iterable[Piece], options: TraceOptions, columns: tuple[Column, ...], chosen: Chosen
 ) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """Yields the rows of pieces, as batches or, depending on the options, one by one. Raises BadTrace."""
-    rows = RowMaker(columns, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
+    """Yields the rows of pieces, as batches, packed or, depending on the options, one by one. Raises BadTrace.
+
+    columns: of the result, some or all of `options.given`.
+    """
+    made = options.columns if options.packed else columns
+    rows = RowMaker(made, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
     takes = None if options.fail_fast else chosen.takes_block
     found = (
         each
@@ -56,7 +69,11 @@ def read_rows(
     if not options.vectorised:
         return (row for each in found for row in rows.rows(each))
     maker = BatchMaker(rows)
-    return joined(batch for each in found for batch in maker.batches(each))
+    batches = joined(batch for each in found for batch in maker.batches(each))
+    if not options.packed:
+        return batches
+    names = [column.name for column in columns]
+    return (batch.select(names) for batch in by_connection(batches))
 
 
 class BatchMaker:
@@ -118,3 +135,54 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+# --- packed rows ------------------------------------------------------------------------------------------------------
+
+
+def by_connection(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Packs rows: the result has `PACKED_COLUMNS`, and each of its rows has rows of one connection in their order.
+
+    So engines copy, shuffle and sort a few long values. Rows without a connection, which are those of kind `skipped`,
+    are left out.
+    """
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+        if count >= _PACKED_ROWS or size >= _PACKED_BYTES:
+            yield from _by_connection(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield from _by_connection(held)
+
+
+def _by_connection(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    table = pa.Table.from_batches(batches)
+    known = table.filter(pc.is_valid(table["connection"]))
+    for rows in known.sort_by("connection").combine_chunks().to_batches():  # a stable sort
+        ends = {end for name in PLACE[:2] for end in pc.run_end_encode(rows[name]).run_ends.to_pylist()}
+        cuts = sorted(ends.union(range(0, rows.num_rows, _STREAM_ROWS)))
+        for first in range(0, len(cuts) - 1, _STREAMS_AT_ONCE):
+            some = list(pairwise(cuts[first : first + _STREAMS_AT_ONCE + 1]))
+            streams = [streamed(rows.slice(start, end - start)) for start, end in some]
+            places = rows.select(PLACE).take(pa.array([start for start, _ in some]))
+            columns = [*places.columns, pa.array(streams, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema(PACKED_COLUMNS))
+
+
+def streamed(batch: pa.RecordBatch) -> bytes:
+    """Returns a compressed Arrow stream of a batch."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema, options=_COMPRESSED) as stream:
+        stream.write_batch(batch)
+    return bytes(out.getvalue())
+
+
+def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the batches in the last column of batches, whose values are Arrow streams."""
+    for batch in batches:
+        for packed in batch.columns[-1]:
+            yield from pa.ipc.open_stream(packed.as_buffer())

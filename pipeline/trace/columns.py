@@ -187,6 +187,16 @@ ALL_COLUMNS: Final = _all_columns()
 """All columns by name."""
 
 
+PLACE: Final = ("connection", "file", "block", "record")
+"""The order in which connections are followed. The number comes first because Spark compares eight bytes before
+anything else."""
+PACKED_COLUMNS: Final = (
+    *(ALL_COLUMNS[name] for name in PLACE),
+    Column("rows", "binary", "rows of one connection of one file, the first at this place: an Arrow stream"),
+)
+"""The columns of packed rows: the place of the first of some rows, and all of them."""
+
+
 def _default_columns() -> tuple[str, ...]:
     gathered = {name for column, names in SOURCES.items() for name in names if name != column}
     often = {name for cls in OFTEN for name in field_nodes(cls)} | SOURCES.keys()
@@ -198,13 +208,17 @@ DEFAULT_COLUMNS: Final = _default_columns()
 """The default columns."""
 
 
-def select(names: Iterable[str] | None = None) -> tuple[Column, ...]:
-    """Returns the columns with these names, in order; the default ones for None. Raises ColumnError."""
+def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[Column, ...]:
+    """Returns the columns with these names, in order; the default ones for None. Raises ColumnError.
+
+    packed: of packed rows.
+    """
+    known = {column.name: column for column in PACKED_COLUMNS} if packed else ALL_COLUMNS
     chosen = []
     for name in DEFAULT_COLUMNS if names is None else names:
-        if name not in ALL_COLUMNS:
-            raise ColumnError(f"traces have no column {name!r}; there are {', '.join(ALL_COLUMNS)}", name)
-        chosen.append(ALL_COLUMNS[name])
+        if name not in known:
+            raise ColumnError(f"traces have no column {name!r}; there are {', '.join(known)}", name)
+        chosen.append(known[name])
     if not chosen:
         raise ColumnError("at least one column is needed", "")
     return tuple(chosen)

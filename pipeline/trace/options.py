@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.columns import Column, select
+from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, Column, select
 from segstore.pipeline.trace.files import LOCAL
 from segstore.pipeline.trace.filter import Condition
 from segstore.wire.schema import COMMANDS, Unknown
@@ -20,7 +20,7 @@ LimitUnit = Literal["bytes", "rows", "files"]
 T = TypeVar("T")
 
 _OPTIONS: Final = (
-    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "splitBytes",
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "packed", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
@@ -50,10 +50,10 @@ class TraceOptions(NamedTuple):
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
-    as Arrow batches, or one by one for comparison. split_bytes: approximate bytes of a file per task; None for
-    `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at which streams forget files that do not change.
-    ports: the stores' ports in packet captures; empty for all connections that speak the protocol. conditions: select
-    the records that become rows. storage: opens the paths.
+    as Arrow batches, or one by one for comparison. packed: whether rows are given as `PACKED_COLUMNS`. split_bytes:
+    approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at
+    which streams forget files that do not change. ports: the stores' ports in packet captures; empty for all
+    connections that speak the protocol. conditions: select the records that become rows. storage: opens the paths.
     """
 
     paths: tuple[str, ...]
@@ -61,12 +61,18 @@ class TraceOptions(NamedTuple):
     tokens: bool = False
     fail_fast: bool = False
     vectorised: bool = True
+    packed: bool = False
     split_bytes: int | None = None
     limit: Limit | None = None
     most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
     conditions: tuple[Condition, ...] = ()
     storage: Storage = LOCAL
+
+    @property
+    def given(self) -> tuple[Column, ...]:
+        """The columns of the result."""
+        return PACKED_COLUMNS if self.packed else self.columns
 
 
 def read_options(options: Mapping[str, str]) -> TraceOptions:
@@ -83,6 +89,9 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
     limits = [Limit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
     if len(limits) > 1:
         raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
+    packed, vectorised = read_flag(given, "packed", False), read_flag(given, "vectorised", True)
+    if packed and not (vectorised and names.issuperset(PLACE)):
+        raise OptionError(f"packed rows are vectorised and have the columns {', '.join(PLACE)}", "packed", "true")
     mode = given.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
         raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
@@ -91,7 +100,8 @@ def read_options(options: Mapping[str, str]) -> TraceOptions:
         columns=columns + select(extra) if extra else columns,
         tokens=read_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
-        vectorised=read_flag(given, "vectorised", True),
+        vectorised=vectorised,
+        packed=packed,
         split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
         most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),

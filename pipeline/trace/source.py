@@ -89,26 +89,26 @@ class TraceSource(Shipped, spark.DataSource):
         return "segstore.trace"
 
     def schema(self) -> str:
-        return ddl(self.read_options.columns)
+        return ddl(self.read_options.given)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        return TraceReader(self.read_options, wanted_columns(schema))
+        return TraceReader(self.read_options, wanted_columns(schema, self.read_options))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
         require("readStream")
-        return TraceStreamReader(self.read_options, wanted_columns(schema))
+        return TraceStreamReader(self.read_options, wanted_columns(schema, self.read_options))
 
 
 class FilteringTraceSource(TraceSource):
     """The data source for traces in sessions that push filters down."""
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        return FilteringTraceReader(self.read_options, wanted_columns(schema))
+        return FilteringTraceReader(self.read_options, wanted_columns(schema, self.read_options))
 
 
-def wanted_columns(schema: StructType) -> tuple[Column, ...]:
+def wanted_columns(schema: StructType, options: TraceOptions) -> tuple[Column, ...]:
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
-    columns = select(field.name for field in schema.fields)
+    columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
         if field.dataType != _TYPES[column.type]:
             found = field.dataType.simpleString()

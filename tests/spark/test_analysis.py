@@ -50,11 +50,10 @@ def test_a_missing_column_is_named(spark: SparkSession) -> None:
 
 
 def test_a_trace_is_read_once_and_all_tables_are_made_of_what_is_kept(spark: SparkSession) -> None:
-    from segstore.pipeline.report.analysis import Analysis, analyse, placed
+    from segstore.pipeline.report.analysis import analyse
 
     rows = spark.read.format("segstore.trace").load(str(RECORDED))
     (trace,) = sources(rows)
-    assert sources(placed(rows)) == [trace]
     with analyse(rows) as found:
         kept = sources(found.written)
         assert kept == ["InMemoryRelation"]
@@ -62,8 +61,27 @@ def test_a_trace_is_read_once_and_all_tables_are_made_of_what_is_kept(spark: Spa
             assert set(sources(table)) == set(kept)
         found.close()
         assert sources(found.written.select("*")) == [trace]
-    with Analysis(placed(rows), rows.withColumn("frame", rows.command.cast("binary"))) as found:
-        assert sources(found.violations).count(trace) == 1
+
+
+def test_rows_in_any_order_are_followed_as_the_reference_follows_them(spark: SparkSession, tmp_path: Path) -> None:
+    from segstore.pipeline.report.analysis import analyse
+
+    path = str(write_capture(tmp_path / "planted.wtrace", planted(4)[0], a_block=40))
+    rows = spark.read.format("segstore.trace").option("frame", "true").load(path).repartition(3)
+    plain = reference(path)
+    with analyse(rows) as found:
+        for table, expected in ((found.exchanges, plain.exchanges), (found.violations, plain.violations)):
+            assert sorted(repr(tuple(row)) for row in table.collect()) == sorted(map(repr, expected))
+        assert len(sources(found.violations)) > len(sources(found.exchanges)), "blocks are read for their last bytes"
+        assert found.frames.count() == plain.frames + rows.where("kind NOT IN ('frame', 'skipped')").count()
+
+
+def test_append_blocks_are_read_again_only_if_they_have_bytes_after_their_events(spark: SparkSession) -> None:
+    from segstore.pipeline.report.analysis import analyse_traces
+    from segstore.pipeline.spark_engine import SparkEngine
+
+    with analyse_traces(SparkEngine(spark), [str(RECORDED)]) as found:
+        assert sources(found.violations) == ["InMemoryRelation"]
 
 
 def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: SparkSession, tmp_path: Path) -> None:

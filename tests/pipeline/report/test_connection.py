@@ -6,8 +6,9 @@ Planted faults and recorded traces check the rules.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +16,15 @@ from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS, F
 from segstore.pipeline.report.connection import TAIL_COLUMNS, Found, Life
 from segstore.pipeline.report.exchange import Row
 from segstore.pipeline.report.reference import reference
+from segstore.pipeline.trace.files import find_files, plan
+from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import trace_rows
 from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import write_capture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 pytestmark = pytest.mark.needs("Java 17 or newer")  # where it is, so is what the pipeline needs
 
@@ -44,6 +51,7 @@ def test_batches_cut_anywhere_give_what_the_reference_finds(trace: str, cut: int
 
     from segstore.pipeline.report import analysis_steps as steps
     from segstore.pipeline.trace.batches import arrow_schema
+    from segstore.pipeline.trace.batches import unpacked as rows_of
     from segstore.pipeline.trace.columns import select
 
     table = pa.table(list(zip(*in_order(trace), strict=True)), schema=arrow_schema(select(FRAME_COLUMNS)))
@@ -52,7 +60,7 @@ def test_batches_cut_anywhere_give_what_the_reference_finds(trace: str, cut: int
 
     def unpacked(name: str) -> pa.Table:
         packed = pa.table([found[name].drop_null()], names=[name])
-        return pa.Table.from_batches(steps.unpacked(packed.to_batches()))
+        return pa.Table.from_batches(rows_of(packed.to_batches()))
 
     def rows(name: str) -> list[tuple[Any, ...]]:
         return [tuple(each.values()) for each in found[name].to_pylist() if each is not None]
@@ -73,6 +81,35 @@ def test_batches_cut_anywhere_give_what_the_reference_finds(trace: str, cut: int
     assert {(row[1], row[2]) for row in exchanges} <= {
         (row["connection"], row["life"]) for row in frames.select(["connection", "life"]).to_pylist()
     }
+
+
+@pytest.mark.parametrize(("piece_bytes", "cut"), [(3_000, 1), (20_000, 7), (1 << 30, 1000)])
+def test_packed_rows_are_followed_like_rows(
+    trace: str, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, cut: int
+) -> None:
+    import pyarrow as pa
+
+    from segstore.pipeline.report import analysis_steps as steps
+    from segstore.pipeline.trace import batches
+    from segstore.pipeline.trace.columns import PLACE, select
+
+    for name in ("_PACKED_ROWS", "_STREAM_ROWS", "_STREAMS_AT_ONCE"):
+        monkeypatch.setattr(batches, name, cut)
+    options = read_options({"path": trace, "columns": ",".join(FRAME_COLUMNS), "packed": "true"})
+    packed = pa.Table.from_batches(
+        each
+        for piece in plan(find_files([trace]), piece_bytes)
+        for each in batches.read_rows([piece], options, options.given, Chosen())
+    ).sort_by([(name, "ascending") for name in PLACE])
+    table = pa.table(list(zip(*in_order(trace), strict=True)), schema=batches.arrow_schema(select(FRAME_COLUMNS)))
+
+    def written(found: Iterable[pa.RecordBatch]) -> list[Any]:
+        result = pa.Table.from_batches(found)
+        streams = [pa.table([result[name].drop_null()], names=[name]) for name in ("exchanges", "frames")]
+        rows = [pa.Table.from_batches(batches.unpacked(each.to_batches())).to_pylist() for each in streams]
+        return [*rows, *([each for each in result[name].to_pylist() if each] for name in result.column_names[:4])]
+
+    assert written(steps.follow_packed(packed.to_batches(2))) == written(steps.follow(table.to_batches()))
 
 
 def test_an_exchange_is_added_as_soon_as_nothing_can_change_it(trace: str) -> None:

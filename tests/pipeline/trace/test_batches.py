@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.pipeline.trace import batches, filling, rows
-from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined
-from segstore.pipeline.trace.columns import ALL_COLUMNS, Column, select
+from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
+from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, Column, ColumnError, select
+from segstore.pipeline.trace.files import find_files, plan
 from segstore.pipeline.trace.filter import Chosen, Condition
-from segstore.pipeline.trace.rows import BadTrace, RowMaker
+from segstore.pipeline.trace.options import read_options
+from segstore.pipeline.trace.rows import BadTrace, Row, RowMaker, trace_rows
 from segstore.wire import (
     AppendBlockEnd,
     ConditionalAppend,
@@ -34,7 +37,10 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.schema import Command
+from tests.pipeline.planted import soup
 from tests.pipeline.support import as_dicts, both, plain, vectorised, write_capture, write_fixture
+from tests.pipeline.trace.test_packets import mixed
+from tests.pipeline.trace.test_packets import written as packets_written
 from tests.strategies import with_body
 from tests.wire.codec.speed.test_backend import frames_recorded
 from tests.wire.trace.traces import frame, record
@@ -221,6 +227,45 @@ def test_batches_are_bounded_and_conditions_may_leave_one_empty(
     for chosen in (Chosen((Condition("ts_ns", "=", (4,)),)), Chosen((Condition("ts_ns", "=", (99,)),))):
         assert vectorised([path], select(), chosen=chosen) == plain([path], select(), chosen=chosen)
     both(path, ["file", "block"])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_packed_rows_are_all_rows_of_connections_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
+) -> None:
+    for name in ("_PACKED_ROWS", "_STREAM_ROWS", "_STREAMS_AT_ONCE"):
+        monkeypatch.setattr(batches, name, most)
+    whole = write_capture(tmp_path / "a.wtrace", soup(seed, 400, 9), a_block=30).read_bytes()
+    (tmp_path / "torn.wtrace").write_bytes(whole[:-40] + whole[: len(whole) // 3])
+    packets_written(tmp_path / "b.pcap", mixed(Random(seed)))
+    names = ["file", "connection", "kind", "block", "record", "command", "error"]
+    options = read_options({"path": str(tmp_path), "columns": ",".join(names), "packed": "true"})
+    found = list(read_rows(plan(find_files([str(tmp_path)]), 1000), options, options.given, Chosen()))
+    assert all(batch.num_rows <= most for batch in found)
+    packed = [row for batch in found for row in batch.to_pylist()]
+    rows: dict[tuple[str, int], list[Row]] = {}
+    for each in sorted(packed, key=lambda row: tuple(row[name] for name in PLACE)):
+        inside = pa.ipc.open_stream(each["rows"]).read_all().to_pylist()
+        assert 1 <= len(inside) <= most
+        assert all(inside[0][name] == each[name] for name in PLACE)
+        assert {(row["file"], row["connection"]) for row in inside} == {(each["file"], each["connection"])}
+        rows.setdefault((each["file"], each["connection"]), []).extend(tuple(row.values()) for row in inside)
+    expected: dict[tuple[str, int], list[Row]] = {}
+    for row in trace_rows(str(tmp_path), names):
+        if row[2] != "skipped":
+            expected.setdefault((row[0], row[1]), []).append(row)
+    assert rows == expected
+    assert len({file for file, _ in rows}) == 3
+
+
+def test_packed_rows_have_the_columns_that_are_wanted(tmp_path: Path) -> None:
+    path = write_capture(tmp_path / "a.wtrace", RECORDS)
+    options = read_options({"path": str(path), "columns": ",".join(PLACE), "packed": "true"})
+    (batch,) = read_rows(plan([str(path)]), options, select(["rows", "block"], packed=True), Chosen())
+    assert batch.schema.names == ["rows", "block"]
+    with pytest.raises(ColumnError, match="no column 'size'; there are connection, file, block, record, rows"):
+        select(["size"], packed=True)
 
 
 @given(st.lists(st.integers(1, ROWS_AT_ONCE + 9), max_size=12))

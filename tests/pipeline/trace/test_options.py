@@ -36,6 +36,8 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
         ({"paths": "[1]"}, "JSON list"),
         ({"path": "a", "fields": "yes"}, "fields is true or false"),
         ({"path": "a", "mode": "dropmalformed"}, "permissive or failfast"),
+        ({"path": "a", "packed": "true", "vectorised": "false"}, "packed rows are vectorised"),
+        ({"path": "a", "packed": "true", "columns": "connection,file,block"}, "connection, file, block, record"),
         ({"path": "a", "splitBytes": "0"}, "whole number above 0"),
         ({"path": "a", "maxRowsPerTrigger": "1", "maxFilesPerTrigger": "1"}, "only one of"),
         ({"path": "a", "ports": "99999"}, "from 1 to 65535"),
