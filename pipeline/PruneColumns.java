@@ -89,9 +89,11 @@ public final class PruneColumns extends Rule {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName(FORMAT);
     SupportsRead table = (SupportsRead) source.getTable(schema, new Transform[0], new HashMap());
-    // The source still checks the names of all columns.
     HashMap options = new HashMap(scan.relation().options());
-    options.put("columns", String.join(",", scan.relation().table().schema().fieldNames()));
+    if (!scan.relation().options().getBoolean("packed", false)) { // the columns of packed rows are not in this option
+      // The source still checks the names of all columns.
+      options.put("columns", String.join(",", scan.relation().table().schema().fieldNames()));
+    }
     // Versions of Spark differ in the number of the relation's arguments, but not in the first three.
     Object[] arguments = new Object[scan.productArity()];
     for (int at = 0; at < arguments.length; at++) {

@@ -84,6 +84,14 @@ def test_append_blocks_are_read_again_only_if_they_have_bytes_after_their_events
         assert sources(found.violations) == ["InMemoryRelation"]
 
 
+def test_packed_rows_can_be_queried(spark: SparkSession) -> None:
+    rows = spark.read.format("segstore.trace").option("packed", "true").load(str(RECORDED))
+    assert rows.columns == ["connection", "file", "block", "record", "rows"]
+    first = sorted(rows.collect())
+    assert sorted(rows.select("rows", "connection").collect()) == sorted((row.rows, row.connection) for row in first)
+    assert rows.count() == len(first) > 1
+
+
 def test_appends_have_the_segment_of_their_writer_however_a_trace_is_cut(spark: SparkSession, tmp_path: Path) -> None:
     from segstore.pipeline.report.analysis import with_segments
 
