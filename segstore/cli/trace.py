@@ -18,7 +18,7 @@ import click
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, echo
+from segstore.cli.terminal import EXISTING_FILE, echo, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -416,7 +416,7 @@ def index(captures: tuple[str, ...]) -> int:
         try:
             made, blocks = write_index(each, Storage())
         except (OSError, ValueError, TraceError) as error:
-            said = getattr(error, "strerror", None) or str(error)
+            said = error_text(error) if isinstance(error, OSError) else str(error)
             echo(said if said.startswith(each) else f"{each}: {said}", err=True)
             status = 1
         else:
