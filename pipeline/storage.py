@@ -221,6 +221,8 @@ class Storage:
         try:
             part.write_bytes(data)
             part.replace(path)
+        except OSError as error:  # it names the part, or no file
+            raise OSError(error.errno, error.strerror, path) from error
         finally:
             part.unlink(missing_ok=True)
 

@@ -107,6 +107,15 @@ def test_silent_connections_take_no_descriptor_that_a_durable_store_needs(tmp_pa
         assert store.end() == 0
 
 
+def test_too_few_descriptors_for_any_connection_are_one_sentence_and_status_1() -> None:
+    status, complaint = refusal(["sh", "-c", f"ulimit -n 40; exec {shlex.join(SERVE)}"])
+    assert status == 1
+    assert complaint.strip() == (
+        "segstore: at most 40 connections and files can be open at a time, and at least 64 are needed; "
+        "raise the limit (ulimit -n)"
+    )
+
+
 # --- the announcement -------------------------------------------------------------------------------------------
 
 

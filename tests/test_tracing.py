@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
         recorder.received(1, frame(3, bytes(5 << 20)))
     assert recorder.failure is not None
     assert recorder.failure.errno == errno.ENOSPC
+    assert recorder.failure.filename == str(tmp_path / "a.wtrace")
     assert len(caplog.records) == 1
     assert "has ended" in caplog.text
     recorder.tick()
@@ -242,6 +244,30 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     _, metadata, damages = read(tmp_path / "a.wtrace")
     assert metadata.recorder == "test"
     assert [damage.torn for damage in damages] == [True]
+
+
+@pytest.mark.parametrize("failing", ["write", "replace"])
+def test_an_error_of_writing_a_trace_names_it_and_leaves_no_part(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error names no file, or the unfinished one."""
+    target = tmp_path / "a.jsonl"
+
+    def replace(part: Path, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(part), None, str(path))
+
+    def records() -> Iterator[Record]:
+        yield a_record
+        if failing == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    a_record = Record(1, 1, Direction.REQUEST, RecordKind.OPEN, b"{}")
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_trace(target, records(), Metadata)
+    assert raised.value.filename == str(target)
+    assert raised.value.filename2 is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(tmp_path: Path) -> None:

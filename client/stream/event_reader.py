@@ -23,7 +23,7 @@ import msgspec
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, StreamCut, Successor, checked_cut, name_of
-from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
+from segstore.client.errors import ClientError, Closed, NoSuchStream, RequestRejected, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
@@ -52,8 +52,11 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 
 
 async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-    """Raises CutError for an offset behind the end of its segment: a read there waits for data that it then splits at
-    a place which may not be between events. Segments that do not exist are left to their readers.
+    """Raises CutError for a cut that lies behind the end of a segment, or whose segments leave out keys, overlap,
+    or are not of the stream.
+
+    A read behind the end waits for data that it then splits at a place which may not be between events. Events with
+    keys that are left out are never read. Segments that were truncated are left to their readers.
     """
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
 
@@ -67,6 +70,13 @@ async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int,
     for (name, offset), end in zip(names.items(), ends, strict=True):
         if end is not None and offset > end:
             raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name)
+    refused = f"{str(dict(cut))[:200]} is no cut of {scope}/{stream}"
+    try:
+        valid = not cut or await cluster.controller.is_cut_valid(scope, stream, cut)
+    except RequestRejected as cause:
+        raise CutError(f"{refused}: {cause}", f"{scope}/{stream}") from cause
+    if not valid:
+        raise CutError(f"{refused}: its segments leave out keys from 0.0 to 1.0, or overlap", f"{scope}/{stream}")
 
 
 class _Turn(NamedTuple):
@@ -99,8 +109,8 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     async def open(self) -> None:
         """Finds the start and begins reading.
 
-        Raises NoSuchStream, CutError for a cut behind the end of a segment, and the errors of controller calls and
-        requests.
+        Raises NoSuchStream, CutError for a cut that leaves out keys, overlaps, or is behind the end of a segment, and
+        the errors of controller calls and requests.
         """
         if self._opened or self._closed:
             raise Closed(f"the reader of {self._name} was already opened")

@@ -7,6 +7,7 @@ holds the traces; a folder that cannot be written.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Final
 
 PAGE: Final = "report.html"
+
+_OF_WRITING: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+"""Errors that cannot be of the traces, which are only read."""
 
 
 class ReportError(RuntimeError):
@@ -31,8 +35,8 @@ class ReportError(RuntimeError):
 def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = False) -> Iterator[Path]:
     """Yields an empty folder for the report, which is moved to `folder` if the block succeeds.
 
-    traces: files being read, which must not be replaced. Raises ReportError on entry, or on exit if `folder` has been
-    created meanwhile.
+    traces: files being read, which must not be replaced. Raises ReportError on entry, on exit if `folder` has been
+    created meanwhile, and for an OSError of the block that is one of writing the report.
     """
     with ExitStack() as undone:
         try:
@@ -40,7 +44,12 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
             made = _beside(Path(os.path.realpath(folder)), undone)
         except OSError as error:
             raise _unwritable(folder, error) from error
-        yield made
+        try:
+            yield made
+        except OSError as error:
+            if error.errno in _OF_WRITING or str(error.filename).startswith(f"{made}{os.sep}"):
+                raise _unwritable(folder, error) from error
+            raise
         try:
             _refuse(folder, traces, replace)
             _move(made, Path(os.path.realpath(folder)))
@@ -83,7 +92,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError) -> ReportError:
-    return ReportError(folder, f"cannot be written: {error.strerror or error}")
+    return ReportError(folder, f"cannot be written: {error if error.errno is None else os.strerror(error.errno)}")
 
 
 def _umask() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import logging
@@ -40,6 +41,8 @@ _COLLECT_AFTER = 20_000
 _SWITCH_S = 0.0001
 _DESCRIPTORS = 1 << 20
 _FEW_DESCRIPTORS = 1024
+_LEAST_DESCRIPTORS = 64
+"""With fewer, the store's ports accept no connection, or libraries abort the process."""
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_MACHINE_BYTES = 4 << 30
 """Memory assumed where the system does not report it."""
@@ -265,7 +268,10 @@ async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> No
 
 
 def allow_many_connections() -> None:
-    """Raises the limit of file descriptors to the maximum: the default, often 1,024, limits connections."""
+    """Raises the limit of file descriptors to the maximum: the default, often 1,024, limits connections.
+
+    Raises OSError if that is too low for any connection.
+    """
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -278,6 +284,9 @@ def allow_many_connections() -> None:
             soft = wanted
         except (ValueError, OSError) as error:  # some systems have a lower bound of their own
             log.info("%d connections and files at most: %s", soft, error)
+    if 0 <= soft < _LEAST_DESCRIPTORS:
+        least = f"at least {_LEAST_DESCRIPTORS} are needed; raise the limit (ulimit -n)"
+        raise OSError(errno.EMFILE, f"at most {soft} connections and files can be open at a time, and {least}")
     if 0 <= soft < _FEW_DESCRIPTORS:
         log.warning("at most %d connections and files can be open at a time (ulimit -n)", soft)
 

@@ -18,7 +18,7 @@ import click
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
-from segstore.cli.terminal import EXISTING_FILE, echo
+from segstore.cli.terminal import EXISTING_FILE, echo, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -326,8 +326,6 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
             written = write_page(output, sources, against, advance=advance)
         except TraceError as error:
             raise click.ClickException(str(error)) from error
-        except OSError as error:
-            raise click.ClickException(f"{error.filename or output}: {error.strerror or error}") from error
     for path, damage in written.damages:
         echo(f"{path}: {damage}", err=True)
     echo(f"{output}: {written.size:,} bytes")
@@ -344,8 +342,6 @@ def _write(target: Path, opened: TraceFile, records: Iterable[Record], compress:
         return write_trace(target, records, lambda: opened.metadata, compress=compress)
     except UnknownSuffix as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    except OSError as error:
-        raise click.ClickException(f"{target}: {error.strerror or error}") from error
 
 
 @trace.command(name="filter", short_help="Extract matching records.")
@@ -420,7 +416,7 @@ def index(captures: tuple[str, ...]) -> int:
         try:
             made, blocks = write_index(each, Storage())
         except (OSError, ValueError, TraceError) as error:
-            said = getattr(error, "strerror", None) or str(error)
+            said = error_text(error) if isinstance(error, OSError) else str(error)
             echo(said if said.startswith(each) else f"{each}: {said}", err=True)
             status = 1
         else:

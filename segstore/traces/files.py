@@ -225,21 +225,28 @@ def write_trace(
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file, readable only by its owner, that takes the place of `path` at the end; not if that fails.
 
-    What a link names is replaced, not the link. A device or pipe is written to.
+    What a link names is replaced, not the link. A device or pipe is written to. An OSError in writing names `path`.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as there:
             yield there
         return
-    path = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    real = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
+    part = real.with_name(f".{real.name}.{os.getpid()}.part")
     try:
         with open(part, "xb", opener=_owners) as file:
             yield file
-        part.replace(path)
-    except BaseException:
+        part.replace(real)
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(part)):
+            raise of_file(error, path) from error
         raise
+
+
+def of_file(error: OSError, path: Path | str) -> OSError:
+    """Returns an error of writing that names the file: the system's names none, or its unfinished part."""
+    return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
 
 
 def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata], _: bool) -> Iterator[bytes]:
@@ -373,7 +380,7 @@ class FileRecorder(TraceRecorder):
                 self._write_all(self._file, parts)
         except OSError as error:
             log.error("recording to %s has ended: %s", self.path, error)
-            self.failure = error
+            self.failure = of_file(error, self.path)
             self._end()
 
     def _write_all(self, file: io.FileIO, parts: list[Buffer]) -> None:

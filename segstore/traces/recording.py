@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from segstore.server.recording import TraceRecorder
-from segstore.traces.files import CAPTURE, FileRecorder, TraceFile, check_suffix, write_trace
+from segstore.traces.files import CAPTURE, FileRecorder, TraceFile, check_suffix, of_file, write_trace
 from segstore.wire import MAX_FRAME_BYTES
 from segstore.wire.trace import (
     SECRET_CODES,
@@ -138,7 +138,7 @@ class LineRecorder(TraceRecorder):
             sys.stdout.flush()
         except OSError as error:
             log.error("recording to standard output has ended: %s", error)
-            self.failure = error
+            self.failure = of_file(error, "standard output")
 
     def close(self) -> None:
         """Prints pending records."""

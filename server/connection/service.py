@@ -202,8 +202,8 @@ class StoreService:
         return int(self._clock.now_s() * 1000)
 
     def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
-        """Calls back at a given time of the clock."""
-        return self._clock.call_later(max(0.0, time_s - self._clock.now_s()), callback)
+        """Calls back at a given wall-clock time."""
+        return self._clock.call_later(max(0.0, time_s - self._clock.wall_s()), callback)
 
     def traces(self, session: Asker) -> bool:
         """Whether errors on this connection carry stack traces: always on the admin port, as in the reference."""
@@ -213,7 +213,7 @@ class StoreService:
         """Returns the verified token, or None if tokens are not checked. Raises TokenError."""
         if not self._verifier.enabled:
             return None
-        return self._verifier.verify(segment, token, needed, self._clock.now_s())
+        return self._verifier.verify(segment, token, needed, self._clock.wall_s())
 
     def drop_transient(self, name: str) -> None:
         """Deletes a transient segment whose connection has closed, unless it was merged or deleted before."""

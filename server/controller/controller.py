@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 
+from segstore.server.clock import SteadyTime
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.pace import Pace
@@ -48,22 +49,22 @@ class Controller:
         segments: SegmentAdmin,
         config: ControllerConfig | None = None,
         *,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        now_ms: Callable[[], int] | None = None,
         random: Random | None = None,
         journal: Callable[[op.Operation], None] | None = None,
         state: State | None = None,
         transaction_ids: Iterator[int] | None = None,
         memory: MemoryAccount | None = None,
     ) -> None:
-        """now_ms: returns the time in milliseconds since 1970. random: source of ids. journal: called with every
-        operation before it is applied. state: the initial state, owned by the controller from then on.
-        transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter. memory: account
-        charged with the state's estimated size; None for an account without a limit.
+        """now_ms: returns the time in milliseconds since 1970; None for `SteadyTime`. random: source of ids. journal:
+        called with every operation before it is applied. state: the initial state, owned by the controller from then
+        on. transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter. memory:
+        account charged with the state's estimated size; None for an account without a limit.
         """
         self._core = core = Core(
             segments,
             config or ControllerConfig(),
-            now_ms,
+            now_ms or SteadyTime().now_ms,
             random or SystemRandom(),
             journal,
             state or State(),

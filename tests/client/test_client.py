@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -102,7 +103,9 @@ async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_g
     assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
 
 
-async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that() -> None:
+async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with MockCluster(watched=False) as mock, client(mock) as pravega:
         await stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
@@ -115,6 +118,14 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
         assert missing.value.segment == "a/s/0.#epoch.0"
         await pravega.controller.seal_stream("a", "s")
         await pravega.controller.delete_stream("a", "s")
+        last = {each.segment_id: 0 for each in new}
+        with pytest.raises(NoSuchStream):
+            await pravega.event_reader("a", "s", from_=last).open()
+
+        async def deleted_after_this(scope: str, stream: str, cut: Mapping[int, int]) -> bool:
+            return True
+
+        monkeypatch.setattr(pravega.controller, "is_cut_valid", deleted_after_this)
         async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
             with pytest.raises(
                 NoSuchStream, match=r"^stream a/s is gone: segment a/s/1\.#epoch\.1 does not exist"
@@ -129,12 +140,14 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
     monkeypatch: pytest.MonkeyPatch, pravega: Client
 ) -> None:
     await stream(pravega)
+    new = await pravega.controller.scale("a", "s", [0], [(0.0, 1.0)], wait_ms=60_000)
+    await pravega.controller.truncate_stream("a", "s", {each.segment_id: 0 for each in new})
 
     async def nonsense(scope: str, stream: str) -> None:
         raise ValueError("what is this")
 
     monkeypatch.setattr(pravega.controller, "current_segments", nonsense)
-    async with pravega.event_reader("a", "s", from_={9: 0}) as events:
+    async with pravega.event_reader("a", "s", from_={0: 0}) as events:
         with pytest.raises(ProtocolViolation, match="what is this"):
             async with asyncio.timeout(60):
                 await events.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,6 +189,19 @@ def test_what_has_no_index_is_reported(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "only captures have an index" in result.output
     assert "b.wtrace: No such file" in result.output
+
+
+def test_an_index_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.wtrace").write_bytes(CAPTURE)
+
+    def full(part: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = CliRunner().invoke(main, ["trace", "index", str(tmp_path / "a.wtrace")])
+    assert result.exit_code == 1
+    assert result.output.strip() == f"{tmp_path / 'a.wtrace.index'}: No space left on device"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.wtrace"]
 
 
 def test_a_header_is_found_on_a_store_as_in_a_file(store: Any) -> None:

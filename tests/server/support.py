@@ -41,6 +41,8 @@ class FakeClock:
     def now_s(self) -> float:
         return self._now_s
 
+    wall_s = now_s
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(self._now_s + delay_s, callback)
         self._timers.append(timer)

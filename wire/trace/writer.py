@@ -316,8 +316,8 @@ class TraceWriter:
         self._wait(ts_ns)
 
     def due(self, now_ns: int) -> bool:
-        """Whether the pending data is old enough to be written."""
-        return self._waits and now_ns >= self._due_ns
+        """Whether the pending data is old enough to be written, or newer than now: the clock was set back."""
+        return self._waits and not self._due_ns - self.flush_after_ns <= now_ns < self._due_ns
 
     def take(self) -> bytes:
         """Returns a block of all pending whole frames; b"" if there are none."""

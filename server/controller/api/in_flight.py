@@ -78,7 +78,8 @@ class InFlight(Handler):
             try:
                 return await behaviour(request, context)
             except asyncio.CancelledError:
-                if not self._ending and task not in self._interrupted:
+                error_is_being_sent = context.code()
+                if error_is_being_sent or (not self._ending and task not in self._interrupted):
                     raise
                 task.uncancel()
                 await end_interrupted(context)

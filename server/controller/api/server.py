@@ -12,6 +12,7 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -159,7 +160,7 @@ class ControllerServer:
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
         server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(now_s=lambda: controller.now_ms() / 1000), servers, settled)
+        self = cls(controller, authority or Authority(now_s=time.time), servers, settled)
         self._in_flight = InFlight(server, self.handlers, calls)
         bound = await listen(server, host, port, tls)
         self._endpoint = Endpoint(published_host or host, bound)

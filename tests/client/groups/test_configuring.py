@@ -291,6 +291,39 @@ async def test_an_end_that_a_group_cannot_have_is_refused(
         assert (await shared.config()).generation == 0
 
 
+@pytest.mark.parametrize(
+    ("cut", "why"),
+    [
+        ({0: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
+        ({0: 0, 1: 0, (1 << 32) + 2: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
+        ({1: 0, (1 << 32) + 2: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
+        ({0: 0, 7: 0}, "segment a/s/7.#epoch.0 does not exist"),
+    ],
+)
+async def test_a_cut_that_does_not_cover_each_key_once_is_refused(
+    cut: dict[int, int], why: str, pravega: Client
+) -> None:
+    await fill(pravega, 10, segments=2)
+    await pravega.controller.scale("a", "s", [0], [(0.0, 0.25), (0.25, 0.5)], wait_ms=10_000)
+    refused = pytest.raises(CutError, match=rf"^\{{.*\}} is no cut of a/s: .*{why}")
+    for form in "java", "rust":
+        with refused:
+            await group(pravega, from_={"s": cut}, shared_with=form).open()
+    with refused:
+        await group(pravega, to={"s": cut}).open()
+    with pytest.raises(NoSuchReaderGroup):
+        await group(pravega, streams=()).open()
+    async with group(pravega) as shared:
+        for options in {"from_": {"s": cut}}, {"from_": "head", "to": {"s": cut}}:
+            with refused:
+                await shared.reset(**options)
+        assert (await shared.config()).generation == 0
+    with refused:
+        await pravega.event_reader("a", "s", from_=cut).open()
+    with refused:
+        await pravega.event_ranges("a", "s", from_=cut)
+
+
 async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client) -> None:
     """Its readers would start behind it, and not end."""
     await fill(pravega, 20, segments=1)

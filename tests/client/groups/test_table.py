@@ -129,6 +129,6 @@ async def test_a_group_over_more_segments_than_one_update_takes_is_refused(prave
     await pravega.controller.create_stream("a", "s", segments=254)
     with pytest.raises(EntryRefused):
         await group(pravega).open()
-    almost = {"s": dict.fromkeys(range(253), 0)}
-    async with group(pravega, from_=almost) as shared:
-        assert await shared.cuts() == {"a/s": almost["s"]}
+    await pravega.controller.create_stream("a", "almost", segments=253)
+    async with group(pravega, streams=["almost"]) as shared:
+        assert await shared.cuts() == {"a/almost": dict.fromkeys(range(253), 0)}

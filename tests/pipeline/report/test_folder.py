@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_report_is_in_its_place_only_when_it_is_whole(tmp_path: Path) -> None:
 def test_one_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         fail_in(tmp_path / "a" / "b" / "report")
+    assert below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "said"),
+    [(errno.ENOSPC, None, "No space left on device"), (errno.EIO, "part-0.parquet", "Input/output error")],
+)
+def test_an_error_of_writing_names_the_folder_and_leaves_nothing(
+    number: int, name: str | None, said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report"
+    with pytest.raises(ReportError) as refused, report_folder(folder) as made:
+        raise OSError(number, "of a library's own", name and str(made / name))
+    assert str(refused.value) == f"{folder}: cannot be written: {said}"
+    assert below(tmp_path) == []
+
+
+def test_an_error_of_a_trace_that_is_read_is_left_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"a\.wtrace"), report_folder(tmp_path / "report"):
+        raise OSError(errno.EIO, "Input/output error", str(tmp_path / "a.wtrace"))
     assert below(tmp_path) == []
 
 

@@ -204,6 +204,7 @@ def test_a_block_is_due_when_it_is_full_and_when_it_is_old() -> None:
     assert not writer.due(10**9)
     assert not writer.add(2000, 1, REQUEST, frame(100))
     assert (writer.due(2049), writer.due(2050)) == (False, True)
+    assert writer.due(1999), "the clock was set back"
     assert writer.add(2050, 1, REQUEST, frame(100))
 
 
