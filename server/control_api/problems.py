@@ -45,7 +45,7 @@ class Problem(BaseModel):
 
     status: int = Field(description="The HTTP status.")
     title: str = Field(description="The name of the status.")
-    detail: str = Field(description="What is wrong, in one sentence.")
+    detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
 
 
