@@ -208,14 +208,18 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
             with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
                 client.sendall(encode(HELLO) + encode(set_up()))
                 assert heard.read() == encode(HELLO)
+            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO) + encode(create("scope/stream/1")))
+                assert heard.read() == encode(HELLO)
             listed = run("ctl", "--url", url, "problems")
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 1
         finally:
             process.kill()
     assert listed.output.splitlines() == [
-        "number  connection  request       expected  detail",
-        "1       1           SETUP_APPEND            connection 1: SETUP_APPEND is not in the trace",
+        "1: connection 1: SETUP_APPEND is not in the trace",
+        "2: connection 2: CREATE_SEGMENT is not in the trace",
+        f"  near: request 2 of the trace (connection 1): segment is 'scope/stream/1' and not '{SEGMENT}'",
     ]
 
 
