@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
+_MOST_PROBLEMS: Final = 20
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -265,8 +266,8 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
-    """Stops servers, the newest first; returns a line for each of their fault rules that never matched."""
-    unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
+    """Stops servers, the newest first; returns texts about the first of each one's rules that never matched."""
+    unmatched = [text for each in running if each.watched for text in each.faults.unmatched_report()]
     with ExitStack() as stack:
         for each in running:
             stack.callback(each.stop)
@@ -523,12 +524,15 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
             running.when_failed(stack.enter_context(_ending(request.node)))
         return running
 
+    from segstore.wire.printable import first_of
+
     with ExitStack() as stack:
         yield start
     said: list[str] = []
     for path, running, check, complete in made:
         running.stop()
-        problems = [str(problem) for problem in running.problems if check or problem.refusal]
+        found = [problem for problem in running.problems if check or problem.refusal]
+        problems = list(first_of(map(str, found), len(found), _MOST_PROBLEMS, "problems"))
         if running.failure and running.failure not in problems:
             problems.append(running.failure)
         said += [f"{path.name}: {problem}" for problem in problems]

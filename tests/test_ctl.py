@@ -165,7 +165,7 @@ def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -
         assert (missed.exit_code, sentence.startswith("segstore: 0 "), len(lines)) == (1, True, 1)
         assert re.fullmatch(near, lines[0])
     assert run("wait", "--timeout-s", "0.01", "type = READ_SEGMENT").exit_code == 1
-    assert run("keep").output == "last: 2\n"
+    assert re.fullmatch(r"last: \d+\n", run("keep").output)
     assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 

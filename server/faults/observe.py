@@ -350,7 +350,8 @@ class Observer(Observed):
     ) -> list[Seen]:
         """Returns the last `limit` requests that match, newest first.
 
-        Raises FilterError; ValueError for a type that no request has. after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        Raises FilterError; ValueError for a type that no request has.
         """
         parsed = _parsed(match)
         holds = _of_requests(match if parsed is None else parsed)
