@@ -116,7 +116,10 @@ def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: Runni
     assert run("record", "list").output.splitlines()[1].startswith("mine  false ")
     assert run("record", "delete", "mine").exit_code == 0
     missing = run("record", "download", "mine", str(tmp_path / "new.wtrace"))
-    assert (missing.exit_code, missing.output) == (1, "segstore: there is no recording 'mine'\n")
+    assert (missing.exit_code, missing.output) == (
+        1,
+        "segstore: there is no recording 'mine'; there are no recordings\n",
+    )
     assert not (tmp_path / "new.wtrace").exists()
 
 
