@@ -13,6 +13,7 @@ the client's own and --full-trace is not given. A recording of a failed test nev
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
 _MOST_PROBLEMS: Final = 20
+_MOST_LOOKED_AT: Final = 1_000
+"""Files of a folder, for the name nearest to that of a missing trace."""
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -472,7 +475,9 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
         if Path(folder, failed).is_file():
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
-    pytest.fail(f"{said}; the setting segstore_traces names folders", pytrace=False)
+    names = {each.stem for folder in folders for each in islice(Path(folder).glob("*.*"), _MOST_LOOKED_AT)}
+    near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
+    pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 
 
 def _address(uri: str) -> tuple[str, int]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Self, TypedDict, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -31,6 +31,8 @@ from pydantic_core import ErrorDetails
 from segstore.server.net import TlsFiles
 from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
+
+M = TypeVar("M", bound=BaseModel)
 
 _MIB = 1024 * 1024
 _NAMES_SHOWN: Final = 10
@@ -74,6 +76,30 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """An error text for an unknown name, with the closest known name, or all of them."""
     near = difflib.get_close_matches(name, known := list(known), 1)
     return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
+
+
+def check_choice(option: str, given: object, known: Collection[str]) -> None:
+    """Raises ValueError for a value of an option that is not one of the known ones."""
+    if given not in known:
+        near = difflib.get_close_matches(str(given), known, 1)
+        hint = f" ({near[0]}?)" if near else ""
+        raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}{hint}")
+
+
+def settings_of(model: type[M], given: Mapping[str, Any], also: Collection[str] = ()) -> M:
+    """Settings from keyword arguments. also: other arguments of the caller, for suggestions.
+
+    Raises ValueError, whose text is a sentence.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = first_error(error)
+        path = ".".join(map(str, first["loc"]))
+        if first["type"] != "extra_forbidden":
+            raise ValueError(f"{path}: {message_of(first)}" if path else message_of(first)) from None
+        known = keys_at(model, first["loc"][:-1]) + [each for each in also if len(first["loc"]) == 1]
+        raise ValueError(f"{path}: {unknown_name('option', str(first['loc'][-1]), known)}") from None
 
 
 def names_there(name: str, known: Collection[str], what: str) -> str:

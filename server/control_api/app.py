@@ -97,7 +97,12 @@ def _refuse(kind: Kind) -> params.Depends:
 
 
 def _check_query(request: Request) -> None:
-    """Refuses parameters that an operation does not have, and would not see."""
+    """Refuses parameters that an operation does not have, and would not see.
+
+    The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
+    """
+    if not request.url.path.startswith("/v1/"):
+        return
     known = [each.alias for each in request.scope["route"].dependant.query_params]
     unknown = next((each for each in request.query_params if each not in known), None)
     if unknown is not None:

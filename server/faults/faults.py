@@ -178,7 +178,7 @@ class Faults(Decider):
     # --- holds ------------------------------------------------------------------------------------------------------
 
     def held(self, name: str) -> int:
-        """Returns the number of requests and replies that a rule holds now."""
+        """Returns the number of requests and replies that a rule holds now; 0 if it was removed."""
         return len(self._held.get(name, ()))
 
     def release(self, name: str) -> int:

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
 
+from segstore.server.config import check_choice
 from segstore.server.faults.near import check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
@@ -44,6 +45,13 @@ class Stage(Enum):
 
 
 StageName = Literal["received", "applied", "refused", "replied"]
+
+
+def stage_of(given: StageName | Stage) -> Stage:
+    """The stage with a name. Raises ValueError."""
+    if not isinstance(given, Stage):
+        check_choice("stage", given, get_args(StageName))
+    return Stage(given)
 
 
 class Seen(msgspec.Struct, weakref=True, eq=False):
@@ -224,7 +232,7 @@ class Observed:
 
         Raises FilterError; ValueError for a type that no request has.
         """
-        holds, wanted = _of_requests(match), Stage(stage)
+        holds, wanted = _of_requests(match), stage_of(stage)
         return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
 
     def mark(self) -> int:
@@ -248,7 +256,7 @@ class Observed:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        matches, wanted = _of_requests(match), Stage(stage)
+        matches, wanted = _of_requests(match), stage_of(stage)
 
         def holds(seen: Any) -> bool:
             return seen.number > since and matches(seen)
@@ -332,7 +340,7 @@ class Observer(Observed):
 
         One line each, with the parts that do not hold. Raises FilterError; ValueError for a type that no request has.
         """
-        holds, wanted = _of_requests(match), Stage(stage)
+        holds, wanted = _of_requests(match), stage_of(stage)
         others = (
             each for each in self.newest_first() if not (each.number > since and each.reached(wanted) and holds(each))
         )
