@@ -404,7 +404,7 @@ def test_view_names_what_is_wrong(trace: Path, tmp_path: Path) -> None:
     assert not page.exists()
     assert "compares one trace" in run("view", trace, trace, "--against", trace, "-o", page, status=2).stderr
     missing = tmp_path / "no" / "page.html"
-    assert "No such file or directory" in run("view", trace, "-o", missing, status=1).stderr
+    assert run("view", trace, "-o", missing, status=1).stderr == f"segstore: {missing}: No such file or directory\n"
 
 
 def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:

@@ -237,8 +237,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with open(part, "xb", opener=_owners) as file:
             yield file
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) == str(part):
+            error.filename = str(path)
         raise
 
 
