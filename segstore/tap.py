@@ -110,7 +110,7 @@ class Tap(TapServer):
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         addresses = dict(where for where, _ in given)
         options = {**addresses, "tls": any(tls for _, tls in given), **settings}
-        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__), faults=made)
+        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=made)
         self._record = record
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})

@@ -250,7 +250,7 @@ class MockCluster(Cluster):
             store=settings_of(
                 StoreSettings,
                 {"port": 0, "containers": max(4, stores), **store},
-                ("stores", *MockCluster.__init__.__kwdefaults__),
+                ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
             ),
             stores=stores,
             controller_port=0,

@@ -222,7 +222,7 @@ class MockSegmentStore(WithFaults, WithSnapshots):
         super().__init__(Faults.of_mock(clock, faults, watched=watched))
         self._traffic = None if http_port is None else Traffic()
         self.server = SegmentStoreServer(
-            settings_of(StoreSettings, {"port": 0, **settings}, MockSegmentStore.__init__.__kwdefaults__),
+            settings_of(StoreSettings, {"port": 0, **settings}, MockSegmentStore.__init__.__kwdefaults__ or ()),
             clock=clock,
             faults=self.rules,
             recorder=self._traffic,
