@@ -98,9 +98,12 @@ class Client(ClosedAfter):
         self._telemetry = telemetry_of()
         context, roots = None, None
         if self._tls:
-            roots = None if settings.tls_ca_file is None else settings.tls_ca_file.read_bytes()
+            authorities = None
+            if settings.tls_ca_file is not None:
+                roots = settings.tls_ca_file.read_bytes()  # once; an empty text would stand for the system's
+                authorities = roots.decode("ascii", "ignore") or "\n"
             try:
-                context = ssl.create_default_context(cafile=settings.tls_ca_file)
+                context = ssl.create_default_context(cadata=authorities)
             except ssl.SSLError as cause:
                 raise OSError(errno.EINVAL, "it contains no PEM certificate", str(settings.tls_ca_file)) from cause
         self._pool = ConnectionPool(settings, tls=context, random=self._random)

@@ -7,6 +7,7 @@ SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4. A `Backoff` is given as JSON.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -156,6 +157,20 @@ class ClientSettings(BaseModel):
         if self.username is not None and self.bearer_token is not None:
             raise ValueError("a bearer token excludes username and password")
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, given: Any) -> Any:
+        others = (each.validation_alias for each in cls.model_fields.values())
+        known = {
+            *cls.model_fields,
+            *(name for each in others if isinstance(each, AliasChoices) for name in each.choices),
+        }
+        unknown = [str(each) for each in given if each not in known] if isinstance(given, dict) else []
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], cls.model_fields, 1)
+            raise ValueError(f"there is no client setting {unknown[0]!r}" + (f" ({near[0]}?)" if near else ""))
+        return given
 
     @field_validator("control_api")
     @classmethod

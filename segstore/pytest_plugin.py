@@ -13,6 +13,7 @@ the client's own and --full-trace is not given. A recording of a failed test nev
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
+_MOST_PROBLEMS: Final = 20
+_MOST_LOOKED_AT: Final = 1_000
+"""Files of a folder, for the name nearest to that of a missing trace."""
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -265,8 +269,8 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
 
 def _stop(running: Sequence[testing.Running]) -> list[str]:
-    """Stops servers, the newest first; returns a line for each of their fault rules that never matched."""
-    unmatched = [line for each in running if each.watched for line in each.faults.unmatched()]
+    """Stops servers, the newest first; returns texts about the first of each one's rules that never matched."""
+    unmatched = [text for each in running if each.watched for text in each.faults.unmatched_report()]
     with ExitStack() as stack:
         for each in running:
             stack.callback(each.stop)
@@ -471,7 +475,9 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
         if Path(folder, failed).is_file():
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
-    pytest.fail(f"{said}; the setting segstore_traces names folders", pytrace=False)
+    names = {each.stem for folder in folders for each in islice(Path(folder).glob("*.*"), _MOST_LOOKED_AT)}
+    near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
+    pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 
 
 def _address(uri: str) -> tuple[str, int]:
@@ -523,12 +529,15 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
             running.when_failed(stack.enter_context(_ending(request.node)))
         return running
 
+    from segstore.wire.printable import first_of
+
     with ExitStack() as stack:
         yield start
     said: list[str] = []
     for path, running, check, complete in made:
         running.stop()
-        problems = [str(problem) for problem in running.problems if check or problem.refusal]
+        found = [problem for problem in running.problems if check or problem.refusal]
+        problems = list(first_of(map(str, found), len(found), _MOST_PROBLEMS, "problems"))
         if running.failure and running.failure not in problems:
             problems.append(running.failure)
         said += [f"{path.name}: {problem}" for problem in problems]

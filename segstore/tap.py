@@ -31,6 +31,7 @@ from segstore.cli.serving import (
 from segstore.cli.terminal import echo, log_to_stderr
 from segstore.client.client import parse_uri
 from segstore.server.clock import Clock, LoopClock
+from segstore.server.config import settings_of
 from segstore.server.faults import Faults, FaultSettings, Observer, read_faults
 from segstore.server.net import address_text
 from segstore.server.tap import TapServer, TapSettings
@@ -108,7 +109,8 @@ class Tap(TapServer):
         if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
         addresses = dict(where for where, _ in given)
-        super().__init__(TapSettings(**addresses, tls=any(tls for _, tls in given), **settings), faults=made)
+        options = {**addresses, "tls": any(tls for _, tls in given), **settings}
+        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=made)
         self._record = record
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypedDict
+from types import UnionType
+from typing import Annotated, Any, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    Tag,
     ValidationError,
     model_validator,
 )
@@ -29,7 +32,11 @@ from segstore.server.net import TlsFiles
 from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 
+M = TypeVar("M", bound=BaseModel)
+
 _MIB = 1024 * 1024
+_NAMES_SHOWN: Final = 10
+_COMPARED_CHARACTERS: Final = 32
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -71,9 +78,81 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     return f"there is no such {kind}" + (f" ({near[0]}?)" if near else f"; there are {', '.join(known)}")
 
 
+def check_choice(option: str, given: object, known: Collection[str]) -> None:
+    """Raises ValueError for a value of an option that is not one of the known ones."""
+    if given not in known:
+        near = difflib.get_close_matches(str(given), known, 1)
+        hint = f" ({near[0]}?)" if near else ""
+        raise ValueError(f"{option} is one of {', '.join(known)}, not {given!r}{hint}")
+
+
+def settings_of(model: type[M], given: Mapping[str, Any], also: Collection[str] = ()) -> M:
+    """Settings from keyword arguments. also: other arguments of the caller, for suggestions.
+
+    Raises ValueError, whose text is a sentence.
+    """
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = first_error(error)
+        path = ".".join(map(str, first["loc"]))
+        if first["type"] != "extra_forbidden":
+            raise ValueError(f"{path}: {message_of(first)}" if path else message_of(first)) from None
+        known = keys_at(model, first["loc"][:-1]) + [each for each in also if len(first["loc"]) == 1]
+        raise ValueError(f"{path}: {unknown_name('option', str(first['loc'][-1]), known)}") from None
+
+
+def names_there(name: str, known: Collection[str], what: str) -> str:
+    """The names that there are instead of an unknown one, for an error text: all, or the closest of many."""
+    near = list(islice(known, _NAMES_SHOWN))
+    if len(known) > _NAMES_SHOWN and len(name) <= _COMPARED_CHARACTERS:
+        short = [each for each in known if len(each) <= _COMPARED_CHARACTERS]
+        near = difflib.get_close_matches(name, short, _NAMES_SHOWN) or near
+    more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
+    return f"there are {', '.join(map(repr, near))}{more}" if known else f"there are no {what}"
+
+
+def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:
+    """The keys that an object within a model's input has. location: that of the object in an error of pydantic."""
+    kinds: list[Any] = [model]
+    for part in location:
+        kinds = [inner for kind in kinds for inner in _kinds_at(kind, part)]
+    return [key for kind in kinds for each in _alternatives(kind) for key in getattr(each[0], "model_fields", ())]
+
+
+def _alternatives(kind: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The types of a union, or the type itself, each with its annotations."""
+    if get_origin(kind) is Annotated:
+        return [(each, (*more, *kind.__metadata__)) for each, more in _alternatives(kind.__origin__)]
+    if get_origin(kind) in (Union, UnionType):
+        return [found for each in get_args(kind) for found in _alternatives(each)]
+    return [(kind, ())]
+
+
+def _kinds_at(kind: Any, part: int | str) -> Iterator[Any]:
+    for each, marks in _alternatives(kind):
+        fields = getattr(each, "model_fields", {})
+        if isinstance(part, int) and get_origin(each) in (list, tuple):
+            yield get_args(each)[0]
+        elif part in fields:
+            yield fields[part].annotation
+        elif any(isinstance(tag, Tag) and tag.tag == part for tag in marks):
+            yield each
+
+
+def message_of(error: ErrorDetails) -> str:
+    """What is wrong, without the library's own terms."""
+    said = error["msg"].removeprefix("Value error, ")
+    return "an object is needed" if said.startswith("Input should be a valid dictionary") else said
+
+
 def first_error(error: ValidationError) -> ErrorDetails:
     """The first error of a validation. An unknown field comes first: it may be the misspelt name of a missing one."""
-    found = error.errors(include_url=False)
+    return foremost(error.errors(include_url=False))
+
+
+def foremost(found: Sequence[ErrorDetails]) -> ErrorDetails:
+    """As `first_error`, of errors."""
     return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
 
 

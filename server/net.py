@@ -87,6 +87,21 @@ def listening_on(host: str, port: int, use: str = "", option: str = "") -> Itera
         raise CannotListen(f"cannot listen on {whose}: {error.strerror or error}", host, port, error.errno) from error
 
 
+def trusting(authorities: Path | None) -> tuple[ssl.SSLContext, bytes]:
+    """For connecting to peers: the TLS context, and what it trusts (PEM) for gRPC, b"" for the system's authorities.
+
+    authorities: their file (PEM), which is read once; None for the system's. Raises OSError.
+    """
+    if authorities is None:
+        return ssl.create_default_context(), b""
+    trusted = authorities.read_bytes()
+    try:  # an empty text would stand for the system's authorities
+        context = ssl.create_default_context(cadata=trusted.decode("ascii", "ignore") or "\n")
+    except ssl.SSLError as cause:
+        raise OSError(errno.EINVAL, "it contains no certificate in PEM", str(authorities)) from cause
+    return context, trusted
+
+
 class TlsFiles(NamedTuple):
     """A certificate with its chain, and its key, both PEM."""
 

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
+from segstore.server.config import names_there
 from segstore.wire.trace import HEADER_BYTES, Columns, read_header
 
 if TYPE_CHECKING:
@@ -33,14 +34,15 @@ class RecordingRefused(Exception):
 
 
 class NoSuchRecording(KeyError):
-    """No recording has that name. Attributes: name."""
+    """No recording has that name. Attributes: name, known (the names of those that there are)."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
         self.name = name
+        self.known = known
 
     def __str__(self) -> str:
-        return f"there is no recording {self.name[:200]!r}"
+        return f"there is no recording {self.name[:200]!r}; {names_there(self.name, self.known, 'recordings')}"
 
 
 class KeptRecording:
@@ -120,7 +122,7 @@ class Recordings:
         self._traffic.flush()
         found = self._all.get(name)
         if found is None:
-            raise NoSuchRecording(name)
+            raise NoSuchRecording(name, tuple(self._all))
         return found
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
@@ -156,5 +158,5 @@ class Recordings:
     def delete(self, name: str) -> None:
         """Removes a recording, running or not. Raises NoSuchRecording."""
         if name not in self._all:
-            raise NoSuchRecording(name)
+            raise NoSuchRecording(name, tuple(self._all))
         self._deleted.add(self._all.pop(name))

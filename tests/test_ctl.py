@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 from segstore.cli import main
 from segstore.testing import RunningServer, ServerThread
 from segstore.traces import TraceFile
-from segstore.wire import Hello, encode
+from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
 from segstore.wire.trace import RecordKind
 
 Run = Callable[..., Result]
@@ -115,7 +116,10 @@ def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: Runni
     assert run("record", "list").output.splitlines()[1].startswith("mine  false ")
     assert run("record", "delete", "mine").exit_code == 0
     missing = run("record", "download", "mine", str(tmp_path / "new.wtrace"))
-    assert (missing.exit_code, missing.output) == (1, "segstore: there is no recording 'mine'\n")
+    assert (missing.exit_code, missing.output) == (
+        1,
+        "segstore: there is no recording 'mine'; there are no recordings\n",
+    )
     assert not (tmp_path / "new.wtrace").exists()
 
 
@@ -143,13 +147,28 @@ def test_data_is_snapshotted_restored_and_reset(run: Run, server: RunningServer)
     assert len(json.loads(run("--json", "containers").output)["containers"]) == 4
 
 
-def test_requests_are_waited_for_and_verified(run: Run) -> None:
+def create_segment(server: RunningServer, name: str) -> None:
+    with socket.create_connection(server.address, 20) as client, client.makefile("rb") as heard:
+        client.sendall(encode(Hello(17, 5)) + encode(CreateSegment(1, name, 0, 0, "", 0)))
+        expected = encode(SegmentCreated(1, name))
+        assert heard.read(len(encode(Hello(17, 5))) + len(expected)).endswith(expected)
+
+
+def test_requests_are_waited_for_and_verified(run: Run, server: RunningServer) -> None:
     assert run("verify", "--exactly", "0").output == "count: 0\n"
     failed = run("verify", "type = READ_SEGMENT", "--at-least", "1")
     assert failed.exit_code == 1
     assert failed.output.startswith("segstore: 0 requests with type = READ_SEGMENT were received, not at least 1")
-    assert run("wait", "--timeout-s", "0.01").exit_code == 1
-    assert run("keep").output == "last: 0\n"
+    create_segment(server, "scope/stream/0")
+    near = r"  near: request \d+: CREATE_SEGMENT of scope/stream/0 on connection \d+: .*: not segment = scope/bill/0"
+    for command in ("verify", "wait"):
+        bound = ("--at-least", "1") if command == "verify" else ("--timeout-s", "0.01")
+        missed = run(command, "type = CREATE_SEGMENT and segment = scope/bill/0", *bound)
+        sentence, *lines = missed.output.splitlines()
+        assert (missed.exit_code, sentence.startswith("segstore: 0 "), len(lines)) == (1, True, 1)
+        assert re.fullmatch(near, lines[0])
+    assert run("wait", "--timeout-s", "0.01", "type = READ_SEGMENT").exit_code == 1
+    assert re.fullmatch(r"last: \d+\n", run("keep").output)
     assert run("keep", "--end").output == "segstore: this server keeps requests from its start to its end\n"
     assert run("requests", "type =").output.startswith("segstore: query.match: ")
 

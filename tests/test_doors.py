@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -15,7 +16,7 @@ from segstore.client.tables.table import IterationOptions, KeyValueTable
 from segstore.explore import ExploreOptions, explore
 from segstore.server import MockSegmentStore, StoreOptions, StoreSettings
 from segstore.server.cluster import MockCluster
-from segstore.server.faults import Faults, Rule, RuleOptions
+from segstore.server.faults import Faults, Observer, Rule, RuleOptions
 from segstore.server.replay import TraceOptions, TraceServer
 from segstore.server.tap import TapSettings
 from segstore.tap import Tap, TapOptions, TapPorts, run_tap
@@ -124,3 +125,26 @@ def test_the_factories_of_the_plugin_are_as_their_types_say() -> None:
     }
     starting = [f"Iterator[testing.{name}]" for name in ("StartServer", "StartTap", "StartTrace")]
     assert list(hints.values()) == [*starting, "testing.Explore"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: MockCluster(store=3), "store: there is no such option (stores?)"),  # type: ignore[call-arg]  # wrong
+        (lambda: MockCluster(stores="3"), "stores is a number, not '3'"),  # type: ignore[arg-type]  # wrong
+        (lambda: MockSegmentStore(contaners=3), "contaners: there is no such option (containers?)"),  # type: ignore[call-arg]  # wrong
+        (lambda: Tap("tcp://h:1", recrd="a"), "recrd: there is no such option (record?)"),  # type: ignore[call-arg]  # wrong
+        (lambda: TraceServer([], mode="mtach"), "mode is one of strict, match, not 'mtach' (match?)"),  # type: ignore[arg-type]  # wrong
+        (
+            lambda: TraceServer([], missing="eror"),  # type: ignore[arg-type]  # wrong
+            "missing is one of error, close, pass, fail, not 'eror' (error?)",
+        ),
+        (
+            lambda: Observer().requests(stage="aplied"),  # type: ignore[arg-type]  # wrong
+            "stage is one of received, applied, refused, replied, not 'aplied' (applied?)",
+        ),
+    ],
+)
+def test_a_mistyped_option_is_refused_in_one_sentence(made: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        made()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -373,6 +374,24 @@ def test_unmatched_rules_fail_the_test_or_are_ignored_if_so_set(
     result = suite.runpytest_inprocess("-q", "-o", f"segstore_unmatched_faults={said}")
     passed(result, 1, **outcomes)
     assert ("has matched nothing" in result.stdout.str()) == (said == "error")
+
+
+@pytest.mark.parametrize(("said", "outcomes"), [("error", {"errors": 1}), ("warn", {"warnings": 6})])
+def test_the_report_about_many_unmatched_rules_is_bounded(
+    suite: pytest.Pytester, said: str, outcomes: dict[str, int]
+) -> None:
+    suite.makepyfile("""
+        def test_it(segstore_faults):
+            for number in range(990):
+                segstore_faults.add("type = MERGE_SEGMENTS", do="close", name=f"rule of {number}")
+    """)
+    options = ("-q", "-W", "always", "-p", "no:logging", "-o", f"segstore_unmatched_faults={said}")
+    result = suite.runpytest_inprocess(*options)
+    passed(result, 1, **outcomes)
+    assert re.findall("fault '(rule of [0-9]+)' has matched nothing", result.stdout.str()) == [
+        f"rule of {number}" for number in range(5)
+    ]
+    result.stdout.fnmatch_lines(["*and 985 more fault rules have matched nothing or never fired"])
 
 
 def test_rules_of_a_test_that_failed_are_not_complained_of(suite: pytest.Pytester) -> None:

@@ -119,6 +119,9 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
         def test_differs(segstore_trace):
             talk(segstore_trace("test_writes"), *OTHER)
 
+        def test_differs_often(segstore_trace):
+            talk(segstore_trace("test_writes"), OTHER[0], *[OTHER[1]] * 25)
+
         def test_is_not_complete(segstore_trace):
             talk(segstore_trace("test_writes", complete=True), *BEGIN)
 
@@ -133,15 +136,20 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
 
         def test_is_not_there(segstore_trace):
             segstore_trace("nowhere")
+
+        def test_is_misspelt(segstore_trace):
+            segstore_trace("test_write")
     """
     )
     result = suite.runpytest_inprocess("-q", "test_replays.py")
-    result.assert_outcomes(passed=4, errors=2, failed=1)
+    result.assert_outcomes(passed=5, errors=3, failed=2)
     result.stdout.fnmatch_lines(
         [
             "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment is*",
+            "test_writes.jsonl: and 5 more problems",
             "test_writes.jsonl: 1 × APPEND_BLOCK_END was not requested",
             f"there is no trace 'nowhere' in {suite.path}; *",
+            f"there is no trace 'test_write' in {suite.path} (test_writes?); *",
         ]
     )
 

@@ -109,6 +109,21 @@ def test_calls_are_made_to_a_controller_or_their_number_and_the_option_are_print
     assert "SCOPE_EXISTS came instead of OK" in found.stdout
 
 
+def test_credentials_that_leave_the_machine_in_clear_are_warned_of(
+    trace: Path, served: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    to = ("replay", trace, "--to", served[0], "--to-controller")
+    assert run(*to, "controller.invalid:1").exit_code == 0
+    monkeypatch.setenv("SEGSTORE_CLIENT_USERNAME", "ann")
+    monkeypatch.setenv("SEGSTORE_CLIENT_PASSWORD", "secret")
+    run(*to, served[1])
+    assert caplog.messages == []
+    run(*to, "controller.invalid:1")
+    assert caplog.messages == [
+        "credentials are sent to controller controller.invalid:1 unencrypted; tls:// encrypts them"
+    ]
+
+
 def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Path) -> None:
     lines = [
         '{"at_ns": 9, "conn": 0, "dir": "request", "rpc": "createScope", "call": 1, "fields": {"scope": "a"}}',
@@ -208,15 +223,39 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
             with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
                 client.sendall(encode(HELLO) + encode(set_up()))
                 assert heard.read() == encode(HELLO)
+            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO) + encode(create("scope/stream/1")))
+                assert heard.read() == encode(HELLO)
             listed = run("ctl", "--url", url, "problems")
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 1
         finally:
             process.kill()
     assert listed.output.splitlines() == [
-        "number  connection  request       expected  detail",
-        "1       1           SETUP_APPEND            connection 1: SETUP_APPEND is not in the trace",
+        "1: connection 1: SETUP_APPEND is not in the trace",
+        "2: connection 2: CREATE_SEGMENT is not in the trace",
+        f"  near: request 2 of the trace (connection 1): segment is 'scope/stream/1' and not '{SEGMENT}'",
     ]
+
+
+def test_the_problems_that_a_replay_prints_are_bounded(trace: Path) -> None:
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0", "--missing", "error"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            host, _, port = process.stdout.readline().removeprefix("segstore replays: ").strip().partition(":")
+            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+                client.sendall(encode(HELLO) + encode(set_up()) * 105)
+                client.shutdown(socket.SHUT_WR)
+                assert heard.read()
+            process.send_signal(signal.SIGTERM)
+            printed, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    *problems, last = printed.splitlines()
+    assert sum("SETUP_APPEND" in line for line in problems) == 100
+    assert last == "further problems are only counted, and listed with --http-port"
+    assert "and 5 more problems" in errors.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +336,7 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
 def test_a_file_without_certificates_is_named(trace: Path) -> None:
     result = run("replay", trace, "--to", "tls://127.0.0.1:1", "--ca", trace)
     assert result.exit_code == 1
-    assert result.output == f"segstore: {trace}: it holds no certificate in PEM\n"
+    assert result.output == f"segstore: {trace}: it contains no certificate in PEM\n"
 
 
 def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: Path, store: str) -> None:

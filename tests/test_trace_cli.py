@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import re
 import struct
 import subprocess
 import zlib
@@ -205,11 +207,16 @@ def test_filter_keeps_the_replies_to_matches_on_request(tmp_path: Path) -> None:
         assert [each["fields"]["request_id"] for each in kept] == [1] * count
 
 
-def test_diff_of_two_runs_ignores_ids_and_what_it_is_told_to(tmp_path: Path) -> None:
+def two_runs(tmp_path: Path) -> tuple[Path, Path]:
+    """Traces whose ids differ, and an offset."""
     for name, writer, offset in (("a", 1, 5), ("b", 2, 6)):
         requests = [SetupAppend(writer, UUID(int=writer), "s/t/0", ""), ReadSegment("s/t/0", offset, 9, "", 1)]
         (tmp_path / f"{name}.wtrace").write_bytes(capture([record(each) for each in requests]))
-    traces = tmp_path / "a.wtrace", tmp_path / "b.wtrace"
+    return tmp_path / "a.wtrace", tmp_path / "b.wtrace"
+
+
+def test_diff_of_two_runs_ignores_ids_and_what_it_is_told_to(tmp_path: Path) -> None:
+    traces = two_runs(tmp_path)
     assert "  offset: 5 in A, 6 in B" in run("diff", *traces, status=1).stdout.splitlines()
     assert run("diff", *traces, "--ignore", "offset").stdout == ""
     assert "writer_id" in run("diff", *traces, "--exact", status=1).stdout
@@ -230,6 +237,28 @@ async def _a_program(uri: str) -> None:
         async with pravega.event_reader("shop", "orders", from_="head") as events:
             found = [(await anext(events)).data for _ in range(7)]
     assert b"the last" in found
+
+
+def test_a_page_of_two_runs_shows_the_differences_that_diff_prints(tmp_path: Path) -> None:
+    paths, page = two_runs(tmp_path), tmp_path / "page.html"
+
+    def fields(*options: str) -> set[str]:
+        run("view", paths[0], "--against", paths[1], "-o", page, *options)
+        found = re.search('id="differences">([^<]*)<', page.read_text("utf-8"))
+        assert found is not None
+        differences = json.loads(zlib.decompress(base64.b64decode(found[1]), -zlib.MAX_WBITS))
+        return {field["field"] for each in differences for field in each["fields"]}
+
+    assert fields() == {"offset"}
+    assert fields("--ignore", "offset") == set()
+    assert "writer_id" in fields("--exact")
+    for options, said in (
+        (("--exact",), "--exact goes with --against"),
+        (("--ignore", "data"), "--ignore goes with --against"),
+        (("--against", str(paths[1]), "--exact", "--ignore", "data"), "either --exact or --ignore"),
+        (("--against", str(paths[1]), "--ignore", "segmnet"), "no command or call has a field 'segmnet' (segment?)"),
+    ):
+        assert said in run("view", paths[0], "-o", page, *options, status=2).stderr
 
 
 def test_diff_finds_no_difference_between_two_runs_of_one_program(tmp_path: Path) -> None:
@@ -375,7 +404,7 @@ def test_view_names_what_is_wrong(trace: Path, tmp_path: Path) -> None:
     assert not page.exists()
     assert "compares one trace" in run("view", trace, trace, "--against", trace, "-o", page, status=2).stderr
     missing = tmp_path / "no" / "page.html"
-    assert "No such file or directory" in run("view", trace, "-o", missing, status=1).stderr
+    assert run("view", trace, "-o", missing, status=1).stderr == f"segstore: {missing}: No such file or directory\n"
 
 
 def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:

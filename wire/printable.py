@@ -8,6 +8,8 @@ keeps its meaning.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 
 def printable(text: str, longest: int | None = None) -> str:
@@ -16,6 +18,13 @@ def printable(text: str, longest: int | None = None) -> str:
         tail = longest // 3
         text = f"{text[: longest - tail]}… {text[len(text) - tail :]} ({len(text)} characters)"
     return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def first_of(texts: Iterable[str], total: int, most: int, what: str) -> Iterator[str]:
+    """The first `most` of `total` texts, then the number of the others: `and 985 more fault rules`."""
+    yield from islice(texts, most)
+    if total > most:
+        yield f"and {total - most:,} more {what}"
 
 
 def _shown(character: str) -> str:

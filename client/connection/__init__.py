@@ -1,6 +1,6 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
-from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of
+from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
 from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, resolve_stored
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
@@ -38,4 +38,5 @@ __all__ = [
     "expiry_of",
     "learn",
     "resolve_stored",
+    "warn_if_unencrypted",
 ]

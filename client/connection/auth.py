@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
 from segstore.client.errors import ClientError, Retriable, TokenRefused
+from segstore.wire.endpoint import Endpoint
+
+log = logging.getLogger(__name__)
 
 TokenSource = Callable[[], Awaitable[str]]
 """Fetches a fresh token on each call."""
@@ -123,3 +128,18 @@ class Bearer:
     def refused(self, authorization: str) -> bool:
         self._cache.expired(authorization.removeprefix("Bearer "))
         return True
+
+
+def warn_if_unencrypted(controllers: Iterable[Endpoint]) -> None:
+    """Logs a warning if credentials for controllers leave this machine; to be called for connections without TLS."""
+    elsewhere = next((each for each in controllers if not _is_loopback(each.host)), None)
+    if elsewhere is not None:
+        said = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
+        log.warning(said, elsewhere, extra={"endpoint": str(elsewhere)})
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -11,7 +11,6 @@ at another node if its method is repeatable; otherwise it fails with OutcomeUnkn
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection import Basic, Bearer, Credentials, Endpoint, NodeState, NodeStates
+from segstore.client.connection import Basic, Bearer, Credentials, Endpoint, NodeState, NodeStates, warn_if_unencrypted
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -100,10 +99,8 @@ class ControllerChannels:
         self._telemetry = telemetry
         self._tls = grpc.ssl_channel_credentials(tls_roots) if tls else None
         self._credentials = credentials or _of(settings)
-        elsewhere = [each for each in endpoints if not _is_loopback(each.host)]
-        if self._credentials is not None and elsewhere and not tls:
-            said = "credentials are sent to controller %s unencrypted; tls:// encrypts them"
-            log.warning(said, elsewhere[0], extra={"endpoint": str(elsewhere[0])})
+        if self._credentials is not None and not tls:
+            warn_if_unencrypted(endpoints)
         self._loop = asyncio.get_running_loop()
         self._random = random or Random()
         self.states: NodeStates[Endpoint] = NodeStates(
@@ -387,13 +384,6 @@ def _of(settings: ClientSettings) -> Credentials | None:
         return token.get_secret_value()
 
     return Bearer(the_same)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _stream_of(request: Message) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from segstore.cli.terminal import cell_text, echo, error_text, print_table
+from segstore.cli.terminal import Refusal, cell_text, echo, error_text, print_table
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -83,7 +83,7 @@ class Api:
             if answer.status >= 300:
                 found = self._json(refusal, f"{method} /v1/{path}")
                 detail = found.get("detail") if isinstance(found, dict) else None
-                raise click.ClickException(str(detail or f"{self._url} answered {answer.status} {answer.reason}"))
+                raise Refusal(str(detail or f"{self._url} answered {answer.status} {answer.reason}"))
             yield answer
         finally:
             connection.close()
@@ -100,11 +100,20 @@ class Api:
             echo(json.dumps(found))
         elif rows:
             print_table(columns, found[rows])
-            if found.get("next") is not None:
-                echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
+            _name_next(found)
         else:
             for name, value in (found or {}).items():
                 echo(f"{name}: {cell_text(value)}")
+
+    def show_texts(self, found: Any, rows: str, text: Callable[[Any], str]) -> None:
+        """Prints an answer: as JSON, or the lines of the text of each entry of the list `rows`."""
+        if self.as_json:
+            echo(json.dumps(found))
+            return
+        for each in found[rows]:
+            for line in text(each).splitlines():
+                echo(line)
+        _name_next(found)
 
     def show_parts(self, found: Any, tables: Mapping[str, Sequence[str]]) -> None:
         """Prints an answer: as JSON, or a line for each key, and below a table of each list in `tables`."""
@@ -116,6 +125,12 @@ class Api:
             if found[name]:
                 echo("")
                 print_table(columns, found[name])
+
+
+def _name_next(found: Any) -> None:
+    """Prints how to get the next page, if there is one."""
+    if found.get("next") is not None:
+        echo(f"segstore: there are more: --after {cell_text(found['next'])}", err=True)
 
 
 def quoted(name: str) -> str:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, Renamed, check_texts, echo, echo_raw, error_text, log_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from segstore.wire.inspect import Form, Piece
 
@@ -99,6 +99,9 @@ class _OneSentence(click.Group):
                 sys.exit(2)
             name = error.ctx.command_path if error.ctx else "segstore"
             _fail(f"{name}: {' '.join(error.format_message().split())}", 2)
+        except Refusal as error:
+            sentence, *details = error.format_message().splitlines()
+            _fail(f"segstore: {sentence}", error.exit_code, details)
         except click.ClickException as error:
             _fail(f"segstore: {error.format_message()}", error.exit_code)
         except click.Abort:
@@ -119,8 +122,10 @@ def _flush_or_drop() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(sentence: str, status: int) -> NoReturn:
+def _fail(sentence: str, status: int, details: Sequence[str] = ()) -> NoReturn:
     echo(" ".join(sentence.splitlines()), err=True, fg="red")
+    for line in details:
+        echo(f"  {line.strip()}", err=True)
     sys.exit(status)
 
 

@@ -15,7 +15,7 @@ import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
-from segstore.cli.terminal import EXISTING_FILE, Finite, echo
+from segstore.cli.terminal import EXISTING_FILE, Finite
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -130,12 +130,7 @@ def decisions(api: Api, **given: Any) -> None:
 def unmatched(api: Api) -> None:
     """Show the rules that never matched or never fired; the exit status is 1 if there are any."""
     found = api.ask("GET", "unmatched")
-    if api.as_json:
-        api.show(found)
-    else:
-        for text in found["unmatched"]:
-            for line in text.splitlines():
-                echo(line)
+    api.show_texts(found, "unmatched", str)
     if found["unmatched"]:
         raise SystemExit(1)
 
@@ -352,7 +347,7 @@ def verify(api: Api, match: str, **given: Any) -> None:
 @pass_api
 def problems(api: Api, **given: Any) -> None:
     """List the requests that the trace of a replay does not answer, oldest first."""
-    api.show(api.ask("GET", "problems", **given), ("number", "connection", "request", "expected", "detail"), "problems")
+    api.show_texts(api.ask("GET", "problems", **given), "problems", lambda each: f"{each['number']}: {each['detail']}")
 
 
 for _each in CONTENTS:

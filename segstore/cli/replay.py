@@ -33,6 +33,9 @@ _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upst
 _OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
 _OF_DRIVING: Final = ("to_controller", "ca", "token_file", "all_differences", "timeout_s", "ignore")
 
+_MOST_TOLD: Final = 100
+"""Problems that a replay prints, with the nearest requests; a client that retries has any number of them."""
+
 _TRACE = click.argument("trace", type=EXISTING_FILE)
 
 
@@ -241,8 +244,8 @@ def replay(trace: Path, target: tuple[tuple[str, int], bool] | None, **options: 
     """Answer clients from a trace or, with --to, send its requests to a store and compare the replies. With
     --to-controller, its controller calls are made, too.
 
-    As a server, it prints a line when it is listening and one for each request that the trace cannot answer. At the end
-    it lists the requests that no client has sent.
+    As a server, it prints a line when it is listening and one for each of the first 100 requests that the trace cannot
+    answer. At the end it lists the requests that no client has sent.
     """
     import asyncio
 
@@ -333,10 +336,18 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     stop = stopped_by_signal()
     with_controller = options["controller_port"] is not None
 
+    told = 0
+
     def tell(problem: Problem) -> None:
+        nonlocal told
+        told += 1
+        if told > _MOST_TOLD:
+            return
         try:
             for line in str(problem).splitlines():
                 echo(line)  # which flushes
+            if told == _MOST_TOLD:
+                echo("further problems are only counted, and listed with --http-port")
         except BrokenPipeError:  # the reader of the output has gone
             stop.set()
 
@@ -358,6 +369,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         echo(said)
         sys.stdout.flush()
         await stop.wait()
+    if told > _MOST_TOLD:
+        echo(f"and {told - _MOST_TOLD:,} more problems", err=True)
     for name, count in server.unused().items():
         echo(f"{count} × {name} of the trace was not requested", err=True)
     for line in server.missed():

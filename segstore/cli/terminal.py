@@ -103,6 +103,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> No
         echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+class Refusal(click.ClickException):
+    """A server's refusal: a sentence, and below it lines of details, such as near misses."""
+
+
 class Renamed(click.Option):
     """An option whose names after the first are earlier ones, which work and are not shown."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from segstore.cli.pipeline import report
 from segstore.cli.replay import ignore_option
@@ -235,11 +236,16 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     return _status(opened)
 
 
+_exact_option = click.option(
+    "--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order; ignore no field."
+)
+
+
 @trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=EXISTING_FILE)
 @click.argument("right", metavar="B", type=EXISTING_FILE)
 @ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
-@click.option("--exact", is_flag=True, help="Compare ids and KeepAlives too, and connections in order.")
+@_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
     """Compare two traces, such as two runs of one program.
@@ -251,12 +257,23 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
     """
     from segstore.wire.trace import Translation, differences
 
+    _check_comparison(exact)
     with _reading(left) as (one, mine), _reading(right) as (other, its):
         found = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
     for each in found:
         for number, line in enumerate(_difference(each, show_tokens)):
             echo(line, fg=None if number else "yellow")
     return 1 if found else _status(one, other)
+
+
+def _check_comparison(exact: bool, *, compares: bool = True) -> None:
+    """Refuses --ignore beside --exact, and both if nothing is compared."""
+    context = click.get_current_context()
+    ignores = context.get_parameter_source("ignore") is ParameterSource.COMMANDLINE
+    if not compares and (ignores or exact):
+        raise click.UsageError(f"--{'exact' if exact else 'ignore'} goes with --against", context)
+    if ignores and exact:
+        raise click.UsageError("either --exact or --ignore: --exact compares all fields", context)
 
 
 def _difference(found: Difference, show_tokens: bool) -> Iterator[str]:
@@ -304,8 +321,10 @@ def _brief(value: Any) -> str:
 @trace.command(short_help="Write an HTML page.")
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=EXISTING_FILE)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
-@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one.")
-def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
+@click.option("--against", metavar="B", type=EXISTING_FILE, help="Compare the trace with another one, as diff does.")
+@ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@_exact_option
+def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
     """Write a page that shows traces in a browser: one self-contained HTML file.
 
     It has a timeline of connections, the records, their bytes and payloads, filters, and the state of segments, writers
@@ -316,6 +335,7 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
 
     if against is not None and len(sources) > 1:
         raise click.UsageError("--against compares one trace with another", click.get_current_context())
+    _check_comparison(exact, compares=against is not None)
     size = sum(each.stat().st_size for each in sources)
     with contextlib.ExitStack() as stack:
         advance = None
@@ -323,7 +343,7 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None) -> int:
             bar: Any = click.progressbar(length=2 * size, label="reading", file=sys.stderr)
             advance = stack.enter_context(bar).update
         try:
-            written = write_page(output, sources, against, advance=advance)
+            written = write_page(output, sources, against, ignore=ignore, exact=exact, advance=advance)
         except TraceError as error:
             raise click.ClickException(str(error)) from error
     for path, damage in written.damages:

@@ -29,13 +29,17 @@ def report_of(server: WithFaults, connections: Iterable[str]) -> str:
 def report_of_trace(server: TraceServer) -> str:
     """The report about a trace that answers clients."""
     requests = [str(each) for each in server.recent]
-    problems = list(map(str, server.problems))
-    left_out = list(map(str, server.left_out_calls))
+    problems = list(map(str, server.problems[-_MOST_LINES:]))
+    left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
     return _text(
         [
             _part("requests", requests, server.requests),
-            *([_part("records of controller calls left out", left_out)] if left_out else ()),
-            _part("problems", problems),
+            *(
+                [_part("records of controller calls left out", left_out, len(server.left_out_calls))]
+                if left_out
+                else ()
+            ),
+            _part("problems", problems, len(server.problems)),
             _part("open connections", [f"connection {number}" for number in server.open_connections]),
         ]
     )
@@ -47,8 +51,8 @@ def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:
         requests = [line_of(each) for each in islice(observer.newest_first(), _MOST_LINES)]
         yield _part("requests", requests[::-1], observer.mark())
     if faults is not None and (tallies := faults.tallies()):
-        counts = [f"{each.name}: matched {each.matched}, fired {each.fired}" for each in tallies]
-        yield _part("fault rules", counts)
+        counts = [f"{each.name}: matched {each.matched}, fired {each.fired}" for each in tallies[-_MOST_LINES:]]
+        yield _part("fault rules", counts, len(tallies))
         yield _part("decisions", [str(each) for each in faults.decisions[-_MOST_LINES:]], len(faults.decisions))
 
 

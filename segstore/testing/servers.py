@@ -503,6 +503,11 @@ class RunningFaults:
         lines: list[str] = self._do("unmatched")
         return lines
 
+    def unmatched_report(self) -> list[str]:
+        """As `unmatched`, of the first rules only; the last line has the number of the others."""
+        lines: list[str] = self._do("unmatched_report")
+        return lines
+
 
 class RunningToxics:
     """The `Toxics` of a running server: the same calls, executed where it runs."""

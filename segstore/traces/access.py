@@ -7,13 +7,14 @@ given for all.
 
 from __future__ import annotations
 
-import errno
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
 from segstore.server.controller.state import TABLE_SUFFIX
+from segstore.server.net import trusting
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, segments_of
 
 _TOKEN: Final = "delegation_token"
@@ -38,16 +39,19 @@ class Access:
     @classmethod
     def over_tls(cls, ca: Path | None, **more: Any) -> Self:
         """With TLS. ca: file of trusted authorities (PEM); None for the system's. Raises OSError."""
-        try:
-            context = ssl.create_default_context(cafile=ca)
-        except ssl.SSLError as cause:
-            raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(ca)) from cause
-        return cls(context, b"" if ca is None else ca.read_bytes(), **more)
+        return cls(*trusting(ca), **more)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """That of a controller call."""
         return (("authorization", self.authorization),) if self.authorization else ()
+
+    def warn(self, controller: Endpoint) -> None:
+        """Logs a warning if credentials are sent to a controller elsewhere without TLS, as the client does."""
+        if self.authorization and self.tls is None:
+            from segstore.client.connection import warn_if_unencrypted  # loads the client
+
+            warn_if_unencrypted([controller])
 
     def learn(self, request: Call, answer: Call) -> None:
         """Keeps the token in an answer for the streams, or the table, that its request names."""

@@ -89,8 +89,8 @@ class TraceFile:
     damages (unreadable parts so far). Raises OSError.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = path = Path(path)
         self.metadata = Metadata()
         self.damages: list[Damage] = []
         self._file: BinaryIO = path.open("rb")

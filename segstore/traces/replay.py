@@ -455,8 +455,9 @@ async def drive(
     if controller is not None:
         from segstore.traces.calls import TracedCalls
 
-        records = list(records)
-        calls = TracedCalls(records, Endpoint(*controller), Endpoint(host, port), translation, access, timeout_s)
+        records, where = list(records), Endpoint(*controller)
+        access.warn(where)
+        calls = TracedCalls(records, where, Endpoint(host, port), translation, access, timeout_s)
     driver = _Driver((host, port), access, translation, calls, timeout_s, pace, ignore, compare, all_differences)
     await driver.run(records)
     left_out = () if calls is None else calls.left_out

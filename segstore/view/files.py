@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from segstore.traces import TraceFile, replacing
 from segstore.view.pack import Sections, pack
 from segstore.view.page import html
-from segstore.wire.trace import CONTROLLER, TraceError, Translation, differences
+from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, TraceError, Translation, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,11 +40,18 @@ class Written(NamedTuple):
 
 
 def write_page(
-    target: Path, sources: Sequence[Path], against: Path | None = None, *, advance: Callable[[int], None] | None = None
+    target: Path,
+    sources: Sequence[Path],
+    against: Path | None = None,
+    *,
+    ignore: frozenset[str] = VARYING_FIELDS,
+    exact: bool = False,
+    advance: Callable[[int], None] | None = None,
 ) -> Written:
     """Writes the page of traces, replacing an existing file.
 
-    against: a trace that the only source is compared with, as two runs of one program. advance: called with the number
+    against: a trace that the only source is compared with, as two runs of one program. ignore: fields that may differ.
+    exact: whether ids and KeepAlives are compared too, and no field is ignored. advance: called with the number
     of bytes of a trace that were read, which is twice.
 
     Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
@@ -58,7 +65,7 @@ def write_page(
             raise UnreadableTrace(each, cause) from cause
         packed.append(sections)
         damages += ((each, damage) for damage in found)
-    compared = None if against is None else _compared(sources[0], against)
+    compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))
     size = 0
     with replacing(target) as file:
         for text in html(packed, compared):
@@ -81,9 +88,9 @@ def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections
         return pack(read, opened.damages, most, describe), opened.damages
 
 
-def _compared(left: Path, right: Path) -> list[dict[str, Any]]:
+def _compared(left: Path, right: Path, translation: Translation | None) -> list[dict[str, Any]]:
     with TraceFile(left) as one, TraceFile(right) as other:
-        found = differences(one.records(), other.records(), translation=Translation())
+        found = differences(one.records(), other.records(), translation=translation)
         return [_difference(each) for each in itertools.islice(found, MOST_DIFFERENCES)]
 
 

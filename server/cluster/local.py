@@ -15,7 +15,7 @@ from segstore.server.clock import Clock, LoopClock
 from segstore.server.cluster.members import Members
 from segstore.server.cluster.node import ClusterNode, controller_state
 from segstore.server.cluster.settings import ClusterSettings
-from segstore.server.config import StoreOptions, StoreSettings
+from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, Calls, ControllerServer, Executor
 from segstore.server.controller.state import State
@@ -244,8 +244,14 @@ class MockCluster(Cluster):
         configuration: Coordinator | None = None,
         **store: Unpack[StoreOptions],
     ) -> None:
+        if not isinstance(stores, int):
+            raise ValueError(f"stores is a number, not {stores!r}")
         settings = ClusterSettings(
-            store=StoreSettings.model_validate({"port": 0, "containers": max(4, stores), **store}),
+            store=settings_of(
+                StoreSettings,
+                {"port": 0, "containers": max(4, stores), **store},
+                ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
+            ),
             stores=stores,
             controller_port=0,
             controller=controller or ControllerConfig(),

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import Depends, FastAPI, params
+from fastapi import Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
 
+from segstore.server.config import unknown_name
 from segstore.server.control_api import contents, page, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install
+from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, Problem, install, place
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -95,6 +96,21 @@ def _refuse(kind: Kind) -> params.Depends:
     return found
 
 
+def _check_query(request: Request) -> None:
+    """Refuses parameters that an operation does not have, and would not see.
+
+    The page keeps parameters of its own in its address, and scrapers of `/metrics` may send some.
+    """
+    if not request.url.path.startswith("/v1/"):
+        return
+    known = [each.alias for each in request.scope["route"].dependant.query_params]
+    unknown = next((each for each in request.query_params if each not in known), None)
+    if unknown is not None:
+        where = place(("query", unknown))
+        said = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
+        raise ApiProblem(422, f"{where}: {said}", where)
+
+
 def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
     """Creates the application, without the guard in front of it. guarded: whether the guard requires a token."""
     app = FastAPI(
@@ -111,7 +127,9 @@ def make_app(controlled: Controlled, *, guarded: bool = False) -> FastAPI:
         is_here = controlled.kind in kinds
         refused = [] if is_here else [_refuse(controlled.kind)]
         for each in modules:
-            app.include_router(each.router(controlled), dependencies=refused, include_in_schema=is_here)
+            app.include_router(
+                each.router(controlled), dependencies=[*refused, Depends(_check_query)], include_in_schema=is_here
+            )
     install(app)
     described = app.openapi
 
@@ -175,7 +193,7 @@ def _refusals(operation: dict[str, Any]) -> list[str]:
     has_body = "requestBody" in operation
     absent = set() if "path" in places else {"404"}
     if not has_body:
-        absent |= {"408", "413", "415"} if places else {"408", "413", "415", "422"}
+        absent |= {"408", "413", "415"}
     if operation["tags"] == ["server"]:  # they have no state
         absent |= {"409", "503"}
     return [each for each in _REFUSALS if each not in absent]

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from segstore.server.faults import check_types
 from segstore.wire import AppendBlock, AppendBlockEnd
 from segstore.wire.trace import MOST_TERMS, Direction, Exchange, Exchanges, RecordKind, parse_filter
 
@@ -178,9 +179,11 @@ class Latest:
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
 
-        Raises FilterError.
+        Raises FilterError; ValueError for a type that no request has.
         """
         holds = parse_filter(match) if match.strip() else None
+        if holds is not None:
+            check_types(holds)
         async with self._looking:
             last = self.traffic.flush()
             decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from segstore.server.config import foremost, keys_at, message_of, unknown_name
 from segstore.server.controller import (
     ControllerError,
     InvalidArgument,
@@ -45,7 +46,7 @@ class Problem(BaseModel):
 
     status: int = Field(description="The HTTP status.")
     title: str = Field(description="The name of the status.")
-    detail: str = Field(description="What is wrong, in one sentence.")
+    detail: str = Field(description="What is wrong, in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
 
 
@@ -94,11 +95,13 @@ def place(location: Sequence[int | str]) -> str:
     return path
 
 
-def sentence(error: Any) -> str:
-    """Returns the sentence for a pydantic error."""
+def sentence(error: Any, body: Any) -> str:
+    """Returns the sentence for a pydantic error. body: the type of the body, whose location begins with a "body"."""
     if error["type"] == "extra_forbidden":
-        return "there is no such key"
-    return str(error["msg"]).removeprefix("Value error, ")
+        _, *path, key = error["loc"]
+        known = keys_at(body, path)
+        return unknown_name("key", str(key), known) if known else "there is no such key"
+    return message_of(error)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -128,14 +131,14 @@ async def _unavailable(_: Request, error: Exception) -> Response:
     return answer(503, str(error), "path")
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    first = foremost(error.errors())
     if first["type"] == "json_invalid":
         at = first["loc"][-1]
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
-    where = place(first["loc"])
-    return answer(422, f"{where}: {sentence(first)}", where)
+    where, field = place(first["loc"]), request.scope["route"].body_field
+    return answer(422, f"{where}: {sentence(first, field and field.field_info.annotation)}", where)
 
 
 async def _http(request: Request, error: Exception) -> Response:

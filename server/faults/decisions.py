@@ -11,7 +11,6 @@ again.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections import Counter, deque
 from sys import getsizeof
@@ -19,19 +18,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from segstore.server.config import names_there
 from segstore.server.faults.rules import Action, Delay, Hold, Rule, check_size
 from segstore.wire import AppendBlockEnd
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from segstore.server.faults.observe import Seen
 
 _LOG_BYTES: Final = 64 * 1024 * 1024
-_NAMES_SHOWN: Final = 10
-_COMPARED_CHARACTERS: Final = 32
 """The longest names that are compared: a thousand long ones would take seconds."""
 _DECISION_BYTES: Final = 300
 """Approximate memory of a decision without its segment names."""
@@ -109,13 +107,7 @@ class NoSuchRule(KeyError):
         self.known = known
 
     def __str__(self) -> str:
-        near: Sequence[str] = self.known[:_NAMES_SHOWN]
-        if len(self.known) > _NAMES_SHOWN and len(self.name) <= _COMPARED_CHARACTERS:
-            short = [each for each in self.known if len(each) <= _COMPARED_CHARACTERS]
-            near = difflib.get_close_matches(self.name, short, _NAMES_SHOWN) or near
-        more = f" and {len(self.known) - len(near)} more" if len(self.known) > len(near) else ""
-        there = f"there are {', '.join(map(repr, near))}{more}" if self.known else "there are no rules"
-        return f"no rule has the name {self.name!r}; {there}"
+        return f"no rule has the name {self.name!r}; {names_there(self.name, self.known, 'rules')}"
 
 
 class _Rule:

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
@@ -30,11 +30,15 @@ from segstore.server.faults.near import near_misses
 from segstore.server.faults.observe import Observed, Observer
 from segstore.server.faults.rules import Action, FaultSettings, Rule, RuleOptions
 from segstore.server.toxics import Toxics
+from segstore.wire.printable import first_of, printable
 
 if TYPE_CHECKING:
     from segstore.server.clock import Clock, TimerHandle
 
 log = logging.getLogger(__name__)
+
+_MOST_REPORTED: Final = 5
+_LONGEST: Final = 1_000
 
 F = TypeVar("F", bound=Function)
 
@@ -174,7 +178,7 @@ class Faults(Decider):
     # --- holds ------------------------------------------------------------------------------------------------------
 
     def held(self, name: str) -> int:
-        """Returns the number of requests and replies that a rule holds now."""
+        """Returns the number of requests and replies that a rule holds now; 0 if it was removed."""
         return len(self._held.get(name, ()))
 
     def release(self, name: str) -> int:
@@ -247,6 +251,12 @@ class Faults(Decider):
             if each.matched and not each.fired:
                 yield f"fault {each.name!r} has matched, but never fired: {_described(each.rule)}"
 
+    def unmatched_report(self) -> list[str]:
+        """As `unmatched`, of the first rules only; the last text has the number of the others."""
+        total = sum(not each.fired for each in self.tallies())
+        what = "fault rules have matched nothing or never fired"
+        return list(first_of(self.each_unmatched(), total, _MOST_REPORTED, what))
+
     def _near(self, rule: Rule) -> list[str]:
         """The requests that come nearest to a rule that matched none. Replies are not recorded."""
         if self.observer is None or rule.on == "reply":
@@ -254,12 +264,13 @@ class Faults(Decider):
         return list(near_misses(self.observer.newest_first(), rule.filter, store=rule.store))
 
     async def aclose(self) -> None:
-        """The server has stopped: cancels functions, and logs a warning for each rule that never fired.
+        """The server has stopped: cancels functions, and logs warnings about the first rules that never fired.
 
         Raises FaultFunctionError if a function has failed, once for an error.
         """
-        for line in self.unmatched():
-            log.warning(line)
+        for text in self.unmatched_report():
+            for line in text.splitlines():
+                log.warning("%s", line)
         await self.functions.aclose()
 
     # --- for connections --------------------------------------------------------------------------------------------
@@ -314,6 +325,5 @@ class WithFaults(Observed):
 
 def _described(rule: Rule) -> str:
     """Returns the rule's non-default fields, for messages."""
-    return ", ".join(
-        f"{name} {value!r}" for name, value in rule.model_dump(exclude_defaults=True).items() if name != "do"
-    )
+    fields = rule.model_dump(exclude_defaults=True).items()
+    return printable(", ".join(f"{name} {value!r}" for name, value in fields if name != "do"), _LONGEST)

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from segstore.server.config import first_error, unknown_name
-from segstore.server.faults import rules as fault_rules
+from segstore.server.config import first_error, keys_at, message_of, unknown_name
 from segstore.server.faults.rules import FaultSettings
-from segstore.server.toxics import TOXIC_MODELS
 from segstore.wire.printable import printable
 
 _LONGEST: Final = 600
@@ -182,16 +180,9 @@ def rule_problem(error: ValidationError) -> str:
 
 def _reason(found: Any) -> str:
     """Describes an error in one sentence; for an unknown key, names the known ones."""
-    message = str(found["msg"]).removeprefix("Value error, ")
     if found["type"] != "extra_forbidden":
-        return message.replace("a valid tuple", "a list").replace("Tuple should", "The list should")
-    model: type[BaseModel] = FaultSettings
-    for part in found["loc"][:-1]:
-        if part == "rules":
-            model = fault_rules.Rule
-        elif isinstance(part, str) and part.startswith("<"):
-            model = TOXIC_MODELS.get(part) or getattr(fault_rules, part[1:-1])
-    return unknown_name("key", str(found["loc"][-1]), model.model_fields)
+        return message_of(found).replace("a valid tuple", "a list").replace("Tuple should", "The list should")
+    return unknown_name("key", str(found["loc"][-1]), keys_at(FaultSettings, found["loc"][:-1]))
 
 
 _Path = tuple["_Path", str] | None

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
 
+from segstore.server.config import check_choice
 from segstore.server.faults.near import check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
@@ -44,6 +45,13 @@ class Stage(Enum):
 
 
 StageName = Literal["received", "applied", "refused", "replied"]
+
+
+def stage_of(given: StageName | Stage) -> Stage:
+    """The stage with a name. Raises ValueError."""
+    if not isinstance(given, Stage):
+        check_choice("stage", given, get_args(StageName))
+    return Stage(given)
 
 
 class Seen(msgspec.Struct, weakref=True, eq=False):
@@ -168,11 +176,10 @@ class NotSeen(TimeoutError):
     """`wait_for` timed out. Attributes: filter, stage, count, found, timeout_s, near (requests that come near)."""
 
     def __init__(
-        self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: Seen | None, near: Sequence[str]
+        self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: str, near: Sequence[str]
     ) -> None:
         what = f"requests with {text}" if text else "requests"
-        seen = f"; the last request was {last.type_name} on connection {last.connection}" if last else "; none came"
-        said = f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s{seen}"
+        said = f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s; {last}"
         super().__init__("\n  ".join([said, *near]))
         self.filter = text
         self.stage = stage
@@ -225,7 +232,7 @@ class Observed:
 
         Raises FilterError; ValueError for a type that no request has.
         """
-        holds, wanted = _of_requests(match), Stage(stage)
+        holds, wanted = _of_requests(match), stage_of(stage)
         return [each for each in self._log._seen if each.reached(wanted) and holds(each)]
 
     def mark(self) -> int:
@@ -249,7 +256,7 @@ class Observed:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        matches, wanted = _of_requests(match), Stage(stage)
+        matches, wanted = _of_requests(match), stage_of(stage)
 
         def holds(seen: Any) -> bool:
             return seen.number > since and matches(seen)
@@ -263,12 +270,8 @@ class Observed:
             async with asyncio.timeout(timeout_s):
                 return await waiter.done
         except TimeoutError as error:
-            last = log._seen[-1] if log._seen else None
-            text = match if isinstance(match, str) else match.text
-            others = (each for each in log.newest_first() if not (holds(each) and each.reached(wanted)))
-            late = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
-            near = near_misses(others, _parsed(match), missing=late)
-            raise NotSeen(text, wanted, count, waiter.found, timeout_s, last, tuple(near)) from error
+            text, near = match if isinstance(match, str) else match.text, log.near(match, wanted, since)
+            raise NotSeen(text, wanted, count, waiter.found, timeout_s, log.last_request(), near) from error
         finally:
             log._waiters.remove(waiter)
 
@@ -324,6 +327,26 @@ class Observer(Observed):
         """Iterates over the requests; to be used up before another comes."""
         return reversed(self._seen)
 
+    def last_request(self) -> str:
+        """The last request, for a message about others."""
+        if not self._seen:
+            return "none came"
+        last = self._seen[-1]
+        place = "to the controller" if last.call is not None else f"on connection {last.connection}"
+        return f"the last request was {last.type_name} {place}"
+
+    def near(self, match: str | Filter, stage: StageName | Stage, since: int = 0) -> tuple[str, ...]:
+        """The requests nearest to those that match, have reached a stage and have a number greater than `since`.
+
+        One line each, with the parts that do not hold. Raises FilterError; ValueError for a type that no request has.
+        """
+        holds, wanted = _of_requests(match), stage_of(stage)
+        others = (
+            each for each in self.newest_first() if not (each.number > since and each.reached(wanted) and holds(each))
+        )
+        missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
+        return tuple(near_misses(others, _parsed(match), missing=missing))
+
     def _notify(self, seen: Seen, stage: Stage) -> None:
         """Notifies waiters that a request has reached a stage."""
         for waiter in self._waiters:
@@ -333,12 +356,13 @@ class Observer(Observed):
     async def latest(
         self, match: str | Filter = "", *, limit: int, after: int = 0, look_at: int = 10_000
     ) -> list[Seen]:
-        """Returns the last `limit` requests that match, newest first. Raises FilterError.
+        """Returns the last `limit` requests that match, newest first.
 
         after: only requests with a greater number. look_at: maximum number of requests to examine, one slice per tick.
+        Raises FilterError; ValueError for a type that no request has.
         """
         parsed = _parsed(match)
-        holds = _predicate(parsed)
+        holds = _of_requests(match if parsed is None else parsed)
         slice_length = max(1, MOST_TERMS // (1 if parsed is None else parsed.terms))
         found: list[Seen] = []
         async with self._looking:  # one slice per tick, however many callers there are

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 from uuid import UUID
@@ -57,6 +57,12 @@ STATUSES: Final = (
 
 At = Literal["before", "after"]
 What = Literal["request", "reply"]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """The known name that is closest to an unknown one, for a message."""
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    return f" ({near[0]}?)" if near else ""
 
 
 class _Action(BaseModel):
@@ -213,8 +219,7 @@ class Status(_Action):
     def _known(cls, given: str) -> str:
         name = given.upper()
         if name not in STATUSES:
-            near = difflib.get_close_matches(name, STATUSES, 1)
-            raise ValueError(f"{given!r} is not a status" + (f" ({near[0]}?)" if near else ""))
+            raise ValueError(f"{given!r} is not a status{_near(name, STATUSES)}")
         return name
 
 
@@ -232,6 +237,16 @@ class Answer(_Action):
     def _check_fields(self) -> Answer:
         from segstore.wire.controller_api import METHODS  # imports protobuf, which only these rules need
 
+        answers = [method.response.DESCRIPTOR for method in METHODS.values()]
+        for name, value in self.answer.items():
+            known = {field for each in answers for field in each.fields_by_name}
+            if name not in known:
+                raise ValueError(f"no answer has a field {name!r}{_near(name, known)}")
+            answers = [each for each in answers if name in each.fields_by_name]
+            kinds = [each.fields_by_name[name].enum_type for each in answers]
+            words = {word for kind in kinds if kind is not None for word in kind.values_by_name}
+            if words and isinstance(value, str) and value not in words:
+                raise ValueError(f"{value!r} is no {name} of an answer{_near(value.upper(), words)}")
         problem = ""
         for rpc in METHODS:
             try:
@@ -304,6 +319,10 @@ def reply_class(name: str) -> type[Command]:
 def _from_word(given: Any) -> Any:
     if callable(given) and not isinstance(given, type):
         return Call(call=given)
+    if isinstance(given, dict) and _tag(given) is None:
+        for key in given:
+            if near := difflib.get_close_matches(str(key), _KEYS, 1):
+                raise ValueError(f"{key!r} is no action ({near[0]}?)")
     if not isinstance(given, str):
         return given
     words = " ".join(given.split()).casefold()
@@ -404,7 +423,8 @@ class Rule(BaseModel):
         about_calls = self.filter is not None and self.filter.about_calls
         for each in self.do:
             if about_calls and not isinstance(each, _OF_CALLS):
-                raise ValueError(f"{each.word!r} is not for controller calls, which `match` names")
+                others = "status, answer, delay_ms, hold, drop or ok"
+                raise ValueError(f"{each.word!r} is not for controller calls, which `match` names: use {others}")
             if not about_calls and isinstance(each, Status | Answer):
                 raise ValueError(
                     f"{each.word!r} is for controller calls: name some in `match`, such as rpc = createStream"

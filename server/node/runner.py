@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from segstore.server.accepting import Listening
 from segstore.server.clock import Clock, LoopClock
-from segstore.server.config import StoreOptions, StoreSettings
+from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.descriptors import shares
 from segstore.server.durable import Durability
@@ -222,7 +222,7 @@ class MockSegmentStore(WithFaults, WithSnapshots):
         super().__init__(Faults.of_mock(clock, faults, watched=watched))
         self._traffic = None if http_port is None else Traffic()
         self.server = SegmentStoreServer(
-            StoreSettings.model_validate({"port": 0, **settings}),
+            settings_of(StoreSettings, {"port": 0, **settings}, MockSegmentStore.__init__.__kwdefaults__ or ()),
             clock=clock,
             faults=self.rules,
             recorder=self._traffic,

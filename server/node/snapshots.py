@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from segstore.server.config import names_there
 from segstore.server.durable import Image, copy_of, restore
 from segstore.server.store import Container, MemoryAccount
 
@@ -44,7 +45,7 @@ class NoSuchSnapshot(LookupError):
     """Attributes: name, names (those that exist)."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
-        there = f"there are {', '.join(map(repr, names[:10]))}" if names else "there are none"
+        there = names_there(name, names, "snapshots")
         super().__init__(f"there is no snapshot {name[:_LONGEST_NAME]!r}; {there}")
         self.name = name
         self.names = names

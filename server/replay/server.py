@@ -27,12 +27,13 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast, get_args
 from uuid import UUID
 
 import msgspec
 
 from segstore.server.accepting import stop_accepting
+from segstore.server.config import check_choice
 from segstore.server.fair_queue import FairQueue
 from segstore.server.net import listening_on
 from segstore.server.replay.matching import Mode, Replay
@@ -154,6 +155,8 @@ class TraceServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
+        check_choice("mode", mode, get_args(Mode))
+        check_choice("missing", missing, get_args(Missing))
         if (missing == "pass") != (upstream is not None):
             raise ValueError("upstream goes with missing='pass'")
         if upstream_controller is not None and missing != "pass":

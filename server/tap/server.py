@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from segstore.server.accepting import stop_accepting
 from segstore.server.fair_queue import FairQueue
 from segstore.server.faults import Faults, WithFaults
-from segstore.server.net import TlsFiles, listening_on, public_host
+from segstore.server.net import TlsFiles, listening_on, public_host, trusting
 from segstore.server.recording import together
 from segstore.server.tap.link import Door, Link
 from segstore.server.tap.probe import Probed, probe_store
@@ -141,6 +141,7 @@ class TapServer(WithFaults):
         self.queue = FairQueue()
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
+        self._trusted: bytes | None = None
         self.sockets: dict[frozenset[object], tuple[Door, Side]] = {}
         self.held_bytes = 0
         self._doors: dict[Endpoint, Door] = {}
@@ -206,10 +207,7 @@ class TapServer(WithFaults):
     def _read_certificates(self) -> None:
         settings = self.settings
         if settings.tls:
-            try:
-                self.upstream_context = ssl.create_default_context(cafile=settings.ca)
-            except ssl.SSLError as cause:
-                raise OSError(errno.EINVAL, "it holds no certificate in PEM", str(settings.ca)) from cause
+            self.upstream_context, self._trusted = trusting(settings.ca)
         if (own := TlsFiles.of(settings.tls_cert, settings.tls_key)) is not None:
             self._own_context = own.server_context(settings.host, settings.port)
 
@@ -226,7 +224,7 @@ class TapServer(WithFaults):
             through=self.through,
             published_host=settings.public_host,
             tls=TlsFiles.of(settings.tls_cert, settings.tls_key),
-            trust=None if not settings.tls else b"" if settings.ca is None else settings.ca.read_bytes(),
+            trust=self._trusted,
             calls=Calls(lambda: self.recorder, lambda: self.rules),
         )
 

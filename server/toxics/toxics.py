@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Unpack
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
+from segstore.server.config import names_there
 from segstore.server.toxics.models import MOST_TOXICS, Toxic, ToxicOptions, toxic_problem
 from segstore.server.toxics.relay import Relay
 from segstore.server.toxics.stages import stage_of
@@ -40,8 +41,7 @@ class NoSuchToxic(KeyError):
         self.known = known
 
     def __str__(self) -> str:
-        there = f"there are {', '.join(map(repr, self.known))}" if self.known else "there are no toxics"
-        return f"no toxic has the name {self.name!r}; {there}"
+        return f"no toxic has the name {self.name!r}; {names_there(self.name, self.known, 'toxics')}"
 
 
 class ToxicTally(msgspec.Struct, frozen=True):

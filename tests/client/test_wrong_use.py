@@ -15,7 +15,7 @@ from segstore.client.stream import Revision
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from tests.client.support import settings
-from tests.server.certificates import write_certificate
+from tests.server.certificates import CERTIFICATE, read_once, write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -114,11 +114,19 @@ async def test_what_is_no_controller_is_said_to_be_none(store: MockSegmentStore)
 
 
 async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -> None:
-    missing, other = tmp_path / "missing.pem", tmp_path / "other.pem"
+    missing, other, empty = (tmp_path / f"{name}.pem" for name in ("missing", "other", "empty"))
     other.write_text("not PEM")
-    for file, says in ((missing, "No such file"), (other, "it contains no PEM certificate")):
+    empty.touch()
+    wrong = "it contains no PEM certificate"
+    for file, says in ((missing, "No such file"), (other, wrong), (empty, wrong)):
         with pytest.raises(OSError, match=f"{says}.*{file.name}"):
             connect("tls://localhost:1", settings(tls_ca_file=file)).open()
+
+
+async def test_a_file_of_authorities_is_read_once(tmp_path: Path) -> None:
+    with read_once(tmp_path, CERTIFICATE.encode()) as file:
+        async with connect("tls://localhost:1", settings(tls_ca_file=file)) as client:
+            assert client.pool
 
 
 @pytest.mark.slow

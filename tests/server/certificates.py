@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CERTIFICATE = """\
@@ -34,6 +38,19 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     certificate.write_text(CERTIFICATE)
     key.write_text(KEY)
     return certificate, key
+
+
+@contextmanager
+def read_once(folder: Path, data: bytes) -> Iterator[Path]:
+    """A file that can be read once, as that of a shell's `<(…)`; a second read waits for data that never come."""
+    path = folder / "once"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(data,))
+    writer.start()
+    try:
+        yield path
+    finally:
+        writer.join()
 
 
 def trusting() -> ssl.SSLContext:

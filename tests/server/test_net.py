@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
-from segstore.server.net import AddressInUse, CannotListen, address_text, listening_on, public_host
+from segstore.server.net import AddressInUse, CannotListen, address_text, listening_on, public_host, trusting
 from segstore.wire.endpoint import Endpoint
+from tests.server.certificates import CERTIFICATE, read_once
 
 
 def test_no_endpoint_has_no_text() -> None:
@@ -28,6 +30,15 @@ def test_no_endpoint_has_no_text() -> None:
 )
 def test_clients_are_sent_to_a_name_that_they_can_connect_to(host: str, tls: bool, public: str) -> None:
     assert public_host(host, tls=tls) == public
+
+
+def test_authorities_are_read_once_and_are_the_only_ones_trusted(tmp_path: Path) -> None:
+    text = f"# Főtanúsítvány\n{CERTIFICATE}".encode()
+    with read_once(tmp_path, text) as file:
+        context, trusted = trusting(file)
+    assert trusted == text
+    assert [each["subject"] for each in context.get_ca_certs()] == [((("commonName", "localhost"),),)]
+    assert trusting(None)[1] == b""
 
 
 def test_a_taken_port_is_named_with_its_use_and_option() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.wire.printable import printable
+from segstore.wire.printable import first_of, printable
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,11 @@ from segstore.wire.printable import printable
 )
 def test_what_does_not_print_is_written_out(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_of_many_texts_the_first_are_shown_and_the_others_counted() -> None:
+    assert list(first_of(iter("abc"), 3, 3, "letters")) == ["a", "b", "c"]
+    assert list(first_of(map(str, range(2_000)), 2_000, 2, "rules")) == ["0", "1", "and 1,998 more rules"]
 
 
 @given(st.text(st.characters(exclude_categories=())))

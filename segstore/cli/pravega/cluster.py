@@ -51,8 +51,6 @@ class Cluster(NamedTuple):
             first = error.errors(include_url=False, include_input=False)[0]
             name = ".".join(map(str, first["loc"]))
             said = first["msg"].removeprefix("Value error, ")
-            if first["type"] == "extra_forbidden":
-                said = "unknown setting"
             raise click.UsageError(f"client setting {name}: {said}" if name else said) from error
 
 

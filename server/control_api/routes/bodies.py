@@ -19,6 +19,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
+from segstore.server.config import first_error
 from segstore.server.control_api.guard import YAML_TYPES, media_type
 from segstore.server.control_api.problems import ApiProblem, place, sentence
 from segstore.server.faults import Document, FaultFileError, parse_document
@@ -56,7 +57,7 @@ class LongBodyRoute(APIRoute):
                 try:
                     given = await asyncio.to_thread(_validated, expected, document, body)
                 except ValidationError as error:
-                    raise _problem(document, error) from error
+                    raise _problem(document, error, kind_of_body) from error
                 except (ValueError, RecursionError):
                     return await handle(request)  # which reports what is no JSON
             return await handle(_Validated(request, given))
@@ -96,12 +97,12 @@ async def _read(body: bytes) -> Document:
         raise ApiProblem(400, f"{_at(error.line, error.column)}{where}: {error.reason}", where) from error
 
 
-def _problem(document: Document | None, error: ValidationError) -> ApiProblem:
-    first = error.errors(include_url=False)[0]
+def _problem(document: Document | None, error: ValidationError, kind_of_body: Any) -> ApiProblem:
+    first = first_error(error)
     where = place(("body", *first["loc"]))
     found = None if document is None else document.place(first["loc"])
     at = "" if found is None else _at(found.line, found.column)
-    return ApiProblem(422, f"{at}{where}: {sentence(first)}", where)
+    return ApiProblem(422, f"{at}{where}: {sentence({**first, 'loc': ('body', *first['loc'])}, kind_of_body)}", where)
 
 
 def _at(line: int | None, column: int | None) -> str:

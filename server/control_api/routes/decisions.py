@@ -10,9 +10,9 @@ from fastapi import APIRouter, Query
 
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import DecisionInfo, Decisions, RoundTripTime, Unmatched
-from segstore.server.control_api.problems import shown
+from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes.faults import faults_of
-from segstore.server.faults import Decision
+from segstore.server.faults import Decision, NoSuchRule
 
 
 def router(controlled: Controlled) -> APIRouter:
@@ -25,6 +25,8 @@ def router(controlled: Controlled) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
     ) -> Decisions:
         faults = faults_of(controlled)
+        if rule is not None and rule not in faults.rules and all(each.rule != rule for each in faults.decisions):
+            raise ApiProblem(422, str(NoSuchRule(rule[:200], tuple(faults.rules))), "query.rule")
         forgotten, decisions = faults.forgotten_decisions, faults.decisions
         found = (
             _info(number, each)

@@ -1,11 +1,15 @@
 """Routes that list, add and remove fault rules while the server runs.
 
 Rules have the format of fault files, in JSON or YAML. A whole fault file replaces all rules and toxics atomically.
+Its rules are checked, and all rules are encoded, in a thread, while others are served.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,7 +19,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.bodies import LongBodyRoute
-from segstore.server.faults import Faults, FaultSettings, NoSuchRule, Rule
+from segstore.server.faults import Faults, FaultSettings, NoSuchRule, Rule, Tally
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
@@ -43,24 +47,34 @@ def _faults_with(controlled: Controlled, name: str) -> Faults:
     return there
 
 
-def _rules(there: Faults) -> list[FaultRule]:
-    return [FaultRule(**msgspec.structs.asdict(each), held=there.held(each.name)) for each in there.tallies()]
+def _info(tally: Tally, held: int) -> FaultRule:
+    return FaultRule(**msgspec.structs.asdict(tally), held=held)
 
 
 def _rule(there: Faults, name: str) -> FaultRule:
-    return next(each for each in _rules(there) if each.name == name)
+    return next(_info(each, there.held(name)) for each in there.tallies() if each.name == name)
 
 
-def _state(there: Faults) -> FaultRules:
+async def _state(there: Faults) -> Response:
+    """All rules and their counts, as they are now."""
     given = there.round_trip_ms
-    round_trip_ms = given if isinstance(given, int | float) else dict(given)
-    return FaultRules(seed=there.seed, round_trip_ms=round_trip_ms, rules=_rules(there))
+    state = FaultRules(
+        seed=there.seed, round_trip_ms=given if isinstance(given, int | float) else dict(given), rules=[]
+    )
+    counts = [(each, there.held(each.name)) for each in there.tallies()]
+    return Response(await asyncio.to_thread(_encoded, state, counts), media_type="application/json")
+
+
+def _encoded(state: FaultRules, counts: Sequence[tuple[Tally, int]]) -> str:
+    """Encodes rule by rule: pydantic lets no other thread run while it encodes a model."""
+    rules = [_info(tally, held).model_dump(mode="json") for tally, held in counts]
+    return json.dumps({**state.model_dump(mode="json"), "rules": rules}, separators=(",", ":"))
 
 
 def _all_rules(made: APIRouter, controlled: Controlled) -> None:
-    @made.get("", summary="Rules and their counts")
-    async def list_faults() -> FaultRules:
-        return _state(faults_of(controlled))
+    @made.get("", summary="Rules and their counts", response_model=FaultRules)
+    async def list_faults() -> Response:
+        return await _state(faults_of(controlled))
 
     @made.post("", summary="Append a rule", status_code=201)
     async def add_fault(rule: Rule) -> Added:
@@ -73,19 +87,14 @@ def _all_rules(made: APIRouter, controlled: Controlled) -> None:
         except ValueError as error:
             raise ApiProblem(409, str(error), "body") from error
 
-    @made.put("", summary="Replace all rules and toxics with a fault file")
-    async def replace_faults(settings: FaultSettings) -> FaultRules:
+    @made.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
+    async def replace_faults(settings: FaultSettings) -> Response:
         there = faults_of(controlled)
-        for index, each in enumerate(settings.rules):
-            _can_be_shown(each, f"body.rules[{index}]")
-            if _MADE_UP.fullmatch(each.name):
-                raise ApiProblem(
-                    422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name"
-                )
+        await asyncio.to_thread(_check_rules, settings.rules)
         there.clear()
         there.toxics.clear()
         there.load(settings)
-        return _state(there)
+        return await _state(there)
 
     @made.delete("", summary="Remove all rules", status_code=204)
     async def clear_faults() -> Response:
@@ -128,6 +137,14 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
     @made.post("/{name:path}/release", summary="Release what a rule holds now")
     async def release_fault(name: _Name) -> Released:
         return Released(released=_faults_with(controlled, name).release(name))
+
+
+def _check_rules(rules: Sequence[Rule]) -> None:
+    """Refuses rules of a fault file that cannot be encoded, or have a name that is made up for others."""
+    for index, each in enumerate(rules):
+        _can_be_shown(each, f"body.rules[{index}]")
+        if _MADE_UP.fullmatch(each.name):
+            raise ApiProblem(422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
 
 
 def _can_be_shown(rule: Rule, where: str) -> None:

@@ -50,7 +50,7 @@ def router(controlled: Controlled) -> APIRouter:
         found = kept()
         try:
             requests = await found.find(match, limit=limit, after=after)
-        except FilterError as error:
+        except (FilterError, ValueError) as error:
             raise ApiProblem(422, f"query.match: {error}", "query.match") from error
         traffic = found.traffic
         numbers = _numbers(controlled)

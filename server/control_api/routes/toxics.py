@@ -42,7 +42,7 @@ def router(controlled: Controlled) -> APIRouter:
         try:
             faults_of(controlled).toxics.clear(name)
         except NoSuchToxic as error:
-            raise ApiProblem(404, f"there is no toxic {name[:200]!r}", "path.name") from error
+            raise ApiProblem(404, str(NoSuchToxic(name[:200], error.known)), "path.name") from error
         return Response(status_code=204)
 
     return made

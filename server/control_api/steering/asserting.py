@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Response
@@ -19,12 +18,12 @@ from fastapi import APIRouter, Path, Query, Response
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.steering.models import Held, Kept, Matched, Verified
-from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Stage, StageName
+from segstore.server.faults import Faults, NoSuchRule, NotSeen, Observer, Seen, Stage, StageName, line_of
 from segstore.wire.trace import FilterError
 
 _MOST_WAITS: Final = 64
 _MOST_KEPT: Final = 1_000_000
-_SHOWN: Final = 5
+_SHOWN: Final = 3
 _Match = Annotated[str, Query(max_length=1_000, description='A filter: `type = APPEND_BLOCK_END and segment ~ "s/*"`.')]
 _Stage = Annotated[StageName, Query(description="The stage that the requests must have reached.")]
 _Since = Annotated[int, Query(ge=0, description="Only requests with a greater number count.")]
@@ -115,12 +114,10 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
                 found = await _observer(controlled).wait_for(
                     match, count=count, stage=stage, timeout_s=timeout_s, since=since
                 )
-            except FilterError as error:
+            except (FilterError, ValueError) as error:
                 raise _bad_filter(error) from error
-            except ValueError as error:  # a type that no request has
-                raise ApiProblem(422, f"query.match: {error}", "query.match") from error
             except NotSeen as error:
-                raise ApiProblem(409, shown(f"{error}{_latest(_observer(controlled))}"), "query.match") from error
+                raise ApiProblem(409, shown(str(error)), "query.match") from error
         return Matched(number=found.number, type=found.type_name, segments=[shown(each) for each in found.segments])
 
     @made.get("/requests/verify", tags=["requests"], summary="Verify the number of requests")
@@ -137,13 +134,15 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         if not expected:
             raise ApiProblem(422, "query: one of exactly, at_least and at_most is needed", "query")
         observer = _observer(controlled)
-        count = await _count(observer, match, stage, since)
+        found = await _found(observer, match, stage, since)
+        count = len(found)
         low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
         if count < low or any(count > each for each in high):
             what = f"requests with {match}" if match else "requests"
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
-            said = f"{count} {what} were {stage}, not {' and '.join(expected)}{known}"
-            raise ApiProblem(409, shown(said + _latest(observer)), "query")
+            said = f"{count} {what} were {stage}, not {' and '.join(expected)}{known}; {observer.last_request()}"
+            examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
+            raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
         return Verified(count=count)
 
     @made.post("/faults/{name:path}/wait", tags=["faults"], summary="Wait until a rule holds requests or replies")
@@ -163,23 +162,19 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         return Held(held=there.held(name))
 
 
-async def _count(observer: Observer, match: str, stage: StageName, since: int) -> int:
-    """Returns the number of requests that match and have reached the stage. Raises ApiProblem for a bad filter."""
+async def _found(observer: Observer, match: str, stage: StageName, since: int) -> list[Seen]:
+    """Returns the requests that match and have reached the stage, newest first. Raises ApiProblem for a bad filter."""
     try:
         found = await observer.latest(match, limit=_MOST_KEPT, after=since, look_at=_MOST_KEPT)
-    except FilterError as error:
+    except (FilterError, ValueError) as error:
         raise _bad_filter(error) from error
-    return sum(each.reached(Stage(stage)) for each in found)
+    return [each for each in found if each.reached(Stage(stage))]
 
 
-def _bad_filter(error: FilterError) -> ApiProblem:
+def _bad_filter(error: FilterError | ValueError) -> ApiProblem:
+    """A filter that cannot be read, or a type that no request has."""
     return ApiProblem(422, f"query.match: {error}", "query.match")
 
 
-def _latest(observer: Observer) -> str:
-    """The last requests and controller calls, newest first, for a message."""
-    latest = islice(observer.newest_first(), _SHOWN)
-    some = [f"{each.number} {each.type_name} {' '.join(each.segments)[:100]}" for each in latest]
-    if not some:
-        return "; no requests came"
-    return f"; the latest requests: {', '.join(each.strip() for each in some)}"
+def _matching(seen: Seen) -> str:
+    return f"matched: {line_of(seen)}"

@@ -165,7 +165,7 @@ async def test_a_container_without_an_owner_is_named() -> None:
 
 async def test_names_counts_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as (mock, connect):
-        with pytest.raises(NoSuchSnapshot, match="there are none"):
+        with pytest.raises(NoSuchSnapshot, match="there are no snapshots"):
             await mock.restore("base")
         with pytest.raises(SnapshotRefused, match="1 to 100 characters"):
             await mock.snapshot("n" * 101)

@@ -523,8 +523,11 @@ async def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
     empty.write_text("")
     with pytest.raises(CannotListen, match="cannot be used"):
         await tap_before("127.0.0.1", 1, tls_cert=empty, tls_key=empty).start()
-    with pytest.raises(OSError, match="no certificate in PEM"):
-        await tap_before("127.0.0.1", 1, tls=True, ca=empty).start()
+    other = tmp_path / "other.pem"
+    other.write_text("é")
+    for file in (empty, other):
+        with pytest.raises(OSError, match="no certificate in PEM"):
+            await tap_before("127.0.0.1", 1, tls=True, ca=file).start()
 
 
 async def test_each_store_has_a_port_of_its_own_that_stays() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
+from segstore.server.control_api.models import FaultRule
 from segstore.server.control_api.routes import bodies
-from segstore.server.faults import Document, parse_document
+from segstore.server.faults import Document, Rule, parse_document
 from tests.server.control_api.support import asking, done, refusal
 from tests.server.support import until
 
@@ -170,6 +172,32 @@ async def test_others_are_served_while_a_long_body_is_validated(monkeypatch: pyt
         assert (answer.status_code, answer.json()["seed"], mock.faults.rules) == (200, 7, ["rule 1"])
 
 
+async def test_the_rules_of_a_file_are_checked_and_encoded_while_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encodes, goes_on = [threading.Event(), threading.Event()], threading.Event()
+
+    def slowly(event: threading.Event, dump: Callable[..., Any]) -> Callable[..., Any]:
+        def dumped(*given: Any, **options: Any) -> Any:
+            event.set()
+            goes_on.wait(20)
+            return dump(*given, **options)
+
+        return dumped
+
+    monkeypatch.setattr(Rule, "model_dump_json", slowly(encodes[0], Rule.model_dump_json))
+    monkeypatch.setattr(FaultRule, "model_dump", slowly(encodes[1], FaultRule.model_dump))
+    async with asking() as (_, http):
+        for event in encodes:
+            goes_on.clear()
+            asked = asyncio.create_task(put(http, FILE) if event is encodes[0] else http.get("/v1/faults"))
+            await until(event.is_set)
+            assert (await http.get("/v1/health")).status_code == 200
+            assert not asked.done()
+            goes_on.set()
+            assert [each["name"] for each in (await asked).json()["rules"]] == ["reads"]
+
+
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
@@ -178,8 +206,8 @@ async def test_others_are_served_while_a_long_body_is_validated(monkeypatch: pyt
             422,
             "body.rules[0].match: column 8: expected a command (HELLO?)",
         ),
-        (long_json("null"), 422, "body.rules[0]: Input should be a valid dictionary"),
-        ("null" + " " * 5000, 422, "body: Input should be a valid dictionary"),
+        (long_json("null"), 422, "body.rules[0]: an object is needed"),
+        ("null" + " " * 5000, 422, "body: an object is needed"),
         (long_json('{"do": "WrongHots"}'), 422, "body.rules[0].do[0]: 'WrongHots' is not a reply (WrongHost?)"),
         ("{}}" + " " * 5000, 400, "this is not JSON: Extra data at character "),
         (long_json("[" * 100_000), 400, "body: it is nested too deeply"),

@@ -56,6 +56,8 @@ async def test_rules_without_effect_are_listed_with_the_nearest_requests() -> No
         mock.faults.add(f'type = CREATE_SEGMENT and segment = "{SEGMENT}2"', do="WrongHost", name="never")
         mock.faults.add("type = CREATE_SEGMENT", nth=2, do="WrongHost", name="idle")
         await peer.ask(create())
+        status, said, where = refusal(await http.get("/v1/decisions", params={"rule": "nevr"}))
+        assert (status, said.partition(";")[0], where) == (422, "no rule has the name 'nevr'", "query.rule")
         never, idle = (await done(http, "GET", "/v1/unmatched"))["unmatched"]
         assert never.splitlines()[0].startswith("fault 'never' has matched nothing: ")
         assert "near: request 2: CREATE_SEGMENT" in never

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 from segstore.server.faults import Faults, Seen
@@ -34,12 +35,14 @@ async def test_a_wait_is_answered_when_the_third_append_is_applied() -> None:
 
 async def test_a_type_that_no_request_has_is_refused_with_its_name() -> None:
     async with asking() as (_, http):
-        status, said, _ = refusal(await http.get("/v1/requests/wait", params={"match": "type = EVENT"}))
-        assert status == 422
-        assert "no request has this type" in said
+        for path in ("wait", "verify?exactly=0"):
+            url = httpx.URL(f"/v1/requests/{path}").copy_merge_params({"match": "type = EVENT"})
+            status, said, where = refusal(await http.get(url))
+            assert (status, where) == (422, "query.match")
+            assert "no request has this type" in said
 
 
-async def test_the_number_of_requests_is_verified_and_the_latest_are_told() -> None:
+async def test_the_number_of_requests_is_verified() -> None:
     async with asking() as (mock, http), peer_of(mock) as peer:
         await peer.ask(create(), set_up(), append(0), append(1))
         for bounds in ({"exactly": 2}, {"at_least": 1}, {"at_most": 2}, {"at_least": 1, "at_most": 3}):
@@ -51,11 +54,35 @@ async def test_the_number_of_requests_is_verified_and_the_latest_are_told() -> N
         ):
             answer = refusal(await http.get("/v1/requests/verify", params={"match": APPENDS, **wrong}))
             assert answer[0] == 409
-            assert answer[1].startswith(f"2 requests with {APPENDS} were received, not {said}; the latest requests: ")
-            assert "SETUP_APPEND scope/stream/0.#epoch.0" in answer[1]
+            last = "the last request was APPEND_BLOCK_END on connection 1"
+            assert answer[1].startswith(f"2 requests with {APPENDS} were received, not {said}; {last}")
+            matched = [line.partition(" on ")[0] for line in answer[1].splitlines()[1:]]
+            assert matched == (
+                []
+                if "at_least" in wrong
+                else [
+                    "  matched: request 5: APPEND_BLOCK_END of scope/stream/0.#epoch.0 event 1",
+                    "  matched: request 4: APPEND_BLOCK_END of scope/stream/0.#epoch.0 event 0",
+                ]
+            )
         assert await done(http, "GET", "/v1/requests/verify", match=APPENDS, stage="refused", exactly=0) == {"count": 0}
         await done(http, "DELETE", "/v1/requests")
         assert await done(http, "GET", "/v1/requests/verify", exactly=0) == {"count": 0}
+
+
+async def test_a_verification_that_fails_names_the_nearest_requests_as_a_wait_does() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        await peer.ask(create(), set_up(), append(0))
+        match = f'{APPENDS} and segment ~ "shop/*"'
+        said = refusal(await http.get("/v1/requests/verify", params={"match": match, "at_least": 1}))[1]
+        waited = refusal(await http.get("/v1/requests/wait", params={"match": match, "timeout_s": 0.01}))[1]
+        (near,) = said.splitlines()[1:]
+        assert near.startswith("  near: request 4: APPEND_BLOCK_END of scope/stream/0.#epoch.0 event 0 on connection 1")
+        assert near.endswith(': not segment ~ "shop/*"')
+        assert waited.splitlines()[1:] == [near]
+        refused = {"match": APPENDS, "stage": "refused", "exactly": 1}
+        said = refusal(await http.get("/v1/requests/verify", params=refused))[1]
+        assert said.splitlines()[1].endswith(": not refused")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +160,8 @@ async def test_controller_calls_are_among_the_latest_requests() -> None:
         mock.observer.add(seen)
         said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
         assert said == (
-            "1 requests with rpc = createScope were received, not exactly 2; the latest requests: 1 createScope"
+            "1 requests with rpc = createScope were received, not exactly 2; "
+            "the last request was createScope to the controller"
         )
 
 
