@@ -182,7 +182,7 @@ def test_many_small_runs_of_records_take_no_more_memory_than_was_set() -> None:
     frames = (encode(KeepAlive()) + encode(set_up())) * 50  # those with tokens end a run
     tracemalloc.start()
     try:
-        for _ in range(250):
+        for _ in range(1_000):
             kept.received(number, frames)
         kept.flush()
         assert tracemalloc.get_traced_memory()[0] < 6 * MIB

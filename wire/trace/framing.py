@@ -32,6 +32,8 @@ In pieces, which lie one behind the other in a buffer, it is the position where 
 frames of the stream were completed at this time.
 """
 numbers_at = _NUMBERS.unpack_from
+size_of_frame = struct.Struct("=i").pack
+"""Returns the size of a frame as `whole_frames` does: int32 of this machine."""
 
 
 def marked(codes: Collection[int]) -> bytes:
