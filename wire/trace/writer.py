@@ -66,6 +66,7 @@ _RUN_BYTES: Final = 400
 """What the objects of a run of rows, or of a piece of data, take."""
 _MOST_OVERHEAD: Final = 4
 """A block is due when its rows take this many times its intended size, as those of many tiny records do."""
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _FIRST_NS: Final = -(1 << 63)
 _LAST_NS: Final = (1 << 63) - 1
 _read_header = struct.Struct(">ii").unpack_from
@@ -81,7 +82,7 @@ def make_mark(own: bytes) -> bytes:
 
 def event_data(**facts: Any) -> bytes:
     """Returns the data of an OPEN or CLOSE record: a JSON object in canonical form."""
-    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    return _json(facts).encode()
 
 
 class RecordWriter:
@@ -234,6 +235,7 @@ class TraceWriter:
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
         self._records.columns = columns
+        self._start_bytes = len(self._records.start())
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)
@@ -270,10 +272,10 @@ class TraceWriter:
 
         Returns b"" if `offset` is the start of a page.
         """
-        size, least = -offset % page, len(self.start())
-        while 0 < size < least:
+        size = -offset % page
+        while 0 < size < self._start_bytes:
             size += page
-        return metadata_block(self._records.mark, self.metadata, size) if size else b""
+        return metadata_block(self.mark, self.metadata, size) if size else b""
 
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
@@ -283,17 +285,20 @@ class TraceWriter:
         size, start = len(data), self._used
         stream, waiting = connection << 1 | direction, self._waiting
         self._size += size
+        if not self._waits:
+            self._wait(ts_ns)
         if size < SMALL_BYTES and start + size <= self._memory_bytes:
             if not waiting:
                 self._waiting_from = start
             self._used = add_piece(self._view, start, data, waiting, ts_ns, stream)
+            if len(waiting) < _MOST_PIECES * NUMBERS_BYTES:
+                return self._size >= self.block_bytes or ts_ns >= self._due_ns
+            self._drain()
         else:  # its headers are in the processor's cache now
             self._drain()
-            self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
-        if len(waiting) >= _MOST_PIECES * NUMBERS_BYTES:
-            self._drain()
-        if not self._waits:
-            self._wait(ts_ns)
+            at = self._take_other(ts_ns, stream, data, 0, size) if stream in self._held else 0
+            if at < size:
+                self._frame_pieces(data, at, numbers(ts_ns, stream, size))
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
