@@ -93,7 +93,7 @@ def frames_into(columns: bytearray | memoryview, records: int, row: int, start: 
 
 @or_in_c()
 def copy_into(memory: memoryview, at: int, data: Buffer) -> None:
-    """Copies bytes that are not read soon into memory, to position `at`. C writes them past the processor's cache."""
+    """Copies bytes into memory, to position `at`. C writes many of them past the processor's cache."""
     memory[at : at + len(data)] = data
 
 
