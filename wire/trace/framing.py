@@ -32,6 +32,8 @@ In pieces, which lie one behind the other in a buffer, it is the position where 
 frames of the stream were completed at this time.
 """
 numbers_at = _NUMBERS.unpack_from
+size_of_frame = struct.Struct("=i").pack
+"""Returns the size of a frame as `whole_frames` does: int32 of this machine."""
 
 
 def marked(codes: Collection[int]) -> bytes:
@@ -91,7 +93,7 @@ def frames_into(columns: bytearray | memoryview, records: int, row: int, start: 
 
 @or_in_c()
 def copy_into(memory: memoryview, at: int, data: Buffer) -> None:
-    """Copies bytes that are not read soon into memory, to position `at`. C writes them past the processor's cache."""
+    """Copies bytes into memory, to position `at`. C writes many of them past the processor's cache."""
     memory[at : at + len(data)] = data
 
 

@@ -30,7 +30,16 @@ from segstore.wire.trace.blocks import (
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
-from segstore.wire.trace.framing import NUMBERS_BYTES, add_piece, copy_into, marked, numbers, numbers_at, whole_frames
+from segstore.wire.trace.framing import (
+    NUMBERS_BYTES,
+    add_piece,
+    copy_into,
+    marked,
+    numbers,
+    numbers_at,
+    size_of_frame,
+    whole_frames,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,6 +66,9 @@ _RUN_BYTES: Final = 400
 """What the objects of a run of rows, or of a piece of data, take."""
 _MOST_OVERHEAD: Final = 4
 """A block is due when its rows take this many times its intended size, as those of many tiny records do."""
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_FIRST_NS: Final = -(1 << 63)
+_LAST_NS: Final = (1 << 63) - 1
 _read_header = struct.Struct(">ii").unpack_from
 _read_length = struct.Struct(">i").unpack_from
 
@@ -70,7 +82,7 @@ def make_mark(own: bytes) -> bytes:
 
 def event_data(**facts: Any) -> bytes:
     """Returns the data of an OPEN or CLOSE record: a JSON object in canonical form."""
-    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    return _json(facts).encode()
 
 
 class RecordWriter:
@@ -90,21 +102,30 @@ class RecordWriter:
         self._rows: list[Rows | Frames] = []
         self._clear_columns()
         self._data: list[Buffer] = []
+        self._runs, self._sizes = bytearray(), bytearray()
+        """Those of the frames behind `_rows`, whose data begins at `_frames_start`, if the last records are frames."""
+        self._frames_start = 0
         self._size = self._overhead = 0
-        self._first_ns = self._last_ns = 0
+        self._first_ns, self._last_ns = _LAST_NS, _FIRST_NS
         self._sample = False
 
     def _clear_columns(self) -> None:
-        """The columns have the records behind `_rows`, which came one by one."""
+        """The columns have the records behind `_rows`, if the last ones are others than frames."""
         self._ts, self._connections, self._ends = array("q"), array("q"), array("q")
         self._directions, self._kinds = bytearray(), bytearray()
 
-    def _end_columns(self) -> None:
-        if self._ts:
+    def _end_rows(self) -> None:
+        """Adds the records behind `_rows` to them."""
+        if self._runs:
+            self._rows.append(Frames(self._frames_start, bytes(self._runs), bytes(self._sizes)))
+            self._runs, self._sizes = bytearray(), bytearray()
+        elif self._ts:
             numbers = self._ts.tobytes(), self._connections.tobytes(), self._ends.tobytes()
             self._rows.append(Rows(*numbers, bytes(self._directions), bytes(self._kinds)))
-            self._overhead += _RUN_BYTES
             self._clear_columns()
+        else:
+            return
+        self._overhead += _RUN_BYTES
 
     def start(self) -> bytes:
         """The metadata block."""
@@ -125,6 +146,8 @@ class RecordWriter:
 
     def _put_columns(self, ts_ns: int, connection: int, direction: int, kind: int, size: int) -> None:
         """Takes a record without its data."""
+        if self._runs:
+            self._end_rows()
         self._time(ts_ns, ts_ns)
         self._ts.append(ts_ns)
         self._connections.append(connection)
@@ -135,23 +158,26 @@ class RecordWriter:
         self._ends.append(self._size)
 
     def _time(self, first_ns: int, last_ns: int) -> None:
-        """Updates the earliest and latest time; must be called before the records are added."""
-        if not (self._ts or self._rows):
-            self._first_ns, self._last_ns = first_ns, last_ns
-        else:
-            self._first_ns, self._last_ns = min(first_ns, self._first_ns), max(last_ns, self._last_ns)
+        """Updates the earliest and latest time."""
+        if first_ns < self._first_ns:
+            self._first_ns = first_ns
+        if last_ns > self._last_ns:
+            self._last_ns = last_ns
 
     def _put_frames(self, first_ns: int, last_ns: int, size: int, runs: bytes, sizes: bytes) -> None:
         """Takes frames without their data, whose size is given."""
         self._time(first_ns, last_ns)
-        self._end_columns()
-        self._rows.append(Frames(self._size, runs, sizes))
+        if not self._runs:
+            self._end_rows()
+            self._frames_start = self._size
+        self._runs += runs
+        self._sizes += sizes
         self._size += size
-        self._overhead += _RUN_BYTES
+        self._overhead += len(runs) + len(sizes)
 
     def _pending(self) -> Pending | None:
         """Removes and returns the pending records; None if there are none."""
-        self._end_columns()
+        self._end_rows()
         if not self._rows:
             return None
         pending = Pending(self._rows, self._data, self._first_ns, self._last_ns, self._sample)
@@ -209,6 +235,7 @@ class TraceWriter:
         self.flush_after_ns = flush_after_ns
         self._records = RecordWriter(mark, metadata, compress=compress)
         self._records.columns = columns
+        self._start_bytes = len(self._records.start())
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)
@@ -245,10 +272,10 @@ class TraceWriter:
 
         Returns b"" if `offset` is the start of a page.
         """
-        size, least = -offset % page, len(self.start())
-        while 0 < size < least:
+        size = -offset % page
+        while 0 < size < self._start_bytes:
             size += page
-        return metadata_block(self._records.mark, self.metadata, size) if size else b""
+        return metadata_block(self.mark, self.metadata, size) if size else b""
 
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
@@ -258,17 +285,20 @@ class TraceWriter:
         size, start = len(data), self._used
         stream, waiting = connection << 1 | direction, self._waiting
         self._size += size
+        if not self._waits:
+            self._wait(ts_ns)
         if size < SMALL_BYTES and start + size <= self._memory_bytes:
             if not waiting:
                 self._waiting_from = start
             self._used = add_piece(self._view, start, data, waiting, ts_ns, stream)
+            if len(waiting) < _MOST_PIECES * NUMBERS_BYTES:
+                return self._size >= self.block_bytes or ts_ns >= self._due_ns
+            self._drain()
         else:  # its headers are in the processor's cache now
             self._drain()
-            self._frame_pieces(data, 0, numbers(ts_ns, stream, size))
-        if len(waiting) >= _MOST_PIECES * NUMBERS_BYTES:
-            self._drain()
-        if not self._waits:
-            self._wait(ts_ns)
+            at = self._take_other(ts_ns, stream, data, 0, size) if stream in self._held else 0
+            if at < size:
+                self._frame_pieces(data, at, numbers(ts_ns, stream, size))
         return ts_ns >= self._due_ns or self._is_full()
 
     def _is_full(self) -> bool:
@@ -441,7 +471,12 @@ class TraceWriter:
             return
         if is_secret and self._redact is not None:
             self._view[start:stop] = self._redact(bytes(source[start:stop]), True)
-        self._records._put_columns(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, stop - start)
+        self._put_frame(ts_ns, stream, source, start, stop)
+
+    def _put_frame(self, ts_ns: int, stream: int, source: Buffer, start: int, stop: int) -> None:
+        """Adds a frame."""
+        size = stop - start
+        self._records._put_frames(ts_ns, ts_ns, size, numbers(ts_ns, stream, 1), size_of_frame(size))
         self._keep(source, start, stop)
 
     def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, stop: int) -> int:
@@ -482,7 +517,7 @@ class TraceWriter:
     def _frame(self, ts_ns: int, stream: int, frame: Buffer) -> None:
         if self._redact is not None and _read_header(frame)[0] in self._redact_codes:
             frame = self._redact(bytes(frame), True)
-        self._put(ts_ns, stream >> 1, stream & 1, RecordKind.FRAME, frame)
+        self._put_frame(ts_ns, stream, frame, 0, len(frame))
 
     def _bytes(self, ts_ns: int, stream: int, data: Buffer) -> None:
         if len(data):

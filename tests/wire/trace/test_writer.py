@@ -245,6 +245,19 @@ def test_room_is_left_for_the_start_of_a_frame_that_came_in_small_pieces() -> No
     assert all(getattr(each, "obj", None) is memory for each in pending.data)
 
 
+def test_frames_are_one_run_wherever_pieces_cut_them_and_other_records_end_it() -> None:
+    writer, data = a_writer(), frame(100, bytes(900)) * 50
+    for at in range(0, len(data), 5_000):
+        writer.add(at, 1, REQUEST, data[at : at + 5_000])
+        writer.add(at, 1, REPLY, frame(9))
+    writer.opened(60_000, 2)
+    writer.add(60_001, 2, REQUEST, data)
+    pending = writer.take_pending()
+    assert pending is not None
+    assert [each.records for each in pending.rows] == [50 + -(-len(data) // 5_000), 1, 50]
+    assert (pending.first_ts_ns, pending.last_ts_ns) == (0, 60_001)
+
+
 def test_half_a_frame_makes_no_block() -> None:
     writer = a_writer()
     writer.add(1, 1, REQUEST, frame(9, b"x")[:-1])

@@ -16,6 +16,7 @@
 #define LINE_BYTES 64 /* what a processor reads and writes at once */
 #define AHEAD 4
 #define FEW 1024
+#define SMALL_BYTES 4096 /* SMALL_BYTES of segstore.wire.trace.writer */
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
 
 /* Three numbers of pieces and of runs. They are copied, because they may lie anywhere. */
@@ -252,13 +253,14 @@ frames_into(PyObject *const *args)
 
 /* --- copies ------------------------------------------------------------------------------------------------------ */
 
-/* Copies bytes that are not read soon, to memory that does not overlap: past the cache, where others are of more use. */
+/* Copies bytes to memory that does not overlap. Many are not read soon: they go past the cache, where others are of more
+   use. Few may be a small piece, whose frames are found later. */
 static void
-copy_past_cache(char *to, const char *from, Py_ssize_t size)
+copy_bytes(char *to, const char *from, Py_ssize_t size)
 {
 #ifdef __SSE2__
     Py_ssize_t first = (Py_ssize_t)(-(uintptr_t)to % LINE_BYTES);
-    if (size >= first + LINE_BYTES) {
+    if (size >= SMALL_BYTES) {
         memcpy(to, from, first);
         for (to += first, from += first, size -= first; size >= LINE_BYTES;
              to += LINE_BYTES, from += LINE_BYTES, size -= LINE_BYTES) {
@@ -284,7 +286,7 @@ copy_to(PyObject *owner, int64_t at, const Py_buffer *data)
     int fits = data->len <= memory.len && at <= memory.len - data->len &&
                (from + data->len <= start || start + memory.len <= from);
     if (fits)
-        copy_past_cache((char *)memory.buf + at, from, data->len);
+        copy_bytes((char *)memory.buf + at, from, data->len);
     PyBuffer_Release(&memory);
     return fits ? 0 : -1;
 }

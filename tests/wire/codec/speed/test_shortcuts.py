@@ -295,7 +295,7 @@ def test_memory_of_other_elements_than_bytes_is_refused() -> None:
             assert outcome(call, *arguments)[0] is ValueError
 
 
-@given(st.integers(0, 200), st.sampled_from((0, 1, 63, 64, 65, 200, 5000)), st.integers(0, 70), KINDS)
+@given(st.integers(0, 200), st.sampled_from((0, 1, 63, 64, 200, 4095, 4096, 5000)), st.integers(0, 70), KINDS)
 def test_bytes_are_copied_to_any_place(at: int, size: int, room: int, kind: Callable[[bytes], Any]) -> None:
     data = bytes(each % 251 for each in range(size))
     for name, more in (("copy_into", ()), ("add_piece", (bytearray(), 5, 6))):
