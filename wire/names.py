@@ -103,7 +103,7 @@ def writer_id(writer: str, segment: str) -> UUID:
 
 def index_name(segment: str) -> str:
     """Builds the name of the index segment of `segment`. Raises `ValueError` if that is an index itself."""
-    if is_index(segment):
+    if segment.endswith(_INDEX):
         raise ValueError(f"{segment[-80:]!r} is already an index segment")
     return segment + _INDEX
 

@@ -132,12 +132,12 @@ class InFlight:
         """Whether the oldest append in flight was sent only once."""
         return self.oldest is not None and self.oldest.first > self._sent_before
 
-    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> Append:
-        """Moves the next append from the queue to the appends in flight. Takes at least one item, whatever its size.
+    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
+        """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
 
-        Raises IndexError if nothing is queued.
+        Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
         """
-        items, events, size = take_items(self.queued, most_events, most_bytes, self.overhead)
+        items, pieces, events, size = take_items(self.queued, most_events, most_bytes, self.overhead)
         if self._later is not None:
             self._refill(self._later)
         first = self._last_taken + 1
@@ -147,16 +147,13 @@ class InFlight:
             self.oldest = append
         else:
             self._behind.append(append)
-        return append
+        return append, pieces
 
     def _refill(self, later: deque[Pending]) -> None:
         if len(self.queued) < _SHORT // 2:
             self.queued += [later.popleft() for _ in range(min(_SHORT // 2, len(later)))]
             if not later:
                 self._later = None
-
-    def _drop_oldest(self) -> None:
-        self.oldest = self._behind.popleft() if self._behind else None
 
     def carried(self) -> Pending:
         """Removes the first item never sent, which was stored by other means and takes no event number.
@@ -174,7 +171,7 @@ class InFlight:
         """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
         append = self.oldest
         if append is not None and append.last == number and previous < append.first:  # nearly every ack
-            self._drop_oldest()
+            self.oldest = self._behind.popleft() if self._behind else None
             self.last_stored = number
             self.held_bytes -= append.size
             self.settled += len(append.items)
@@ -201,7 +198,7 @@ class InFlight:
         stored: list[Pending] = []
         size = 0
         while (append := self.oldest) is not None and append.last <= number:
-            self._drop_oldest()
+            self.oldest = self._behind.popleft() if self._behind else None
             stored += append.items
             size += append.size
         if append is not None:
@@ -234,8 +231,8 @@ class InFlight:
 @or_in_c(Pending, slots=("data", "events"))
 def take_items(
     queue: list[Pending], most_events: int, most_bytes: int, overhead: int
-) -> tuple[list[Pending], int, int]:
-    """Removes the first item and those behind it that fit; returns them, their events, and their bytes.
+) -> tuple[list[Pending], list[Buffer], int, int]:
+    """Removes the first item and those behind it that fit; returns them, their data, their events, and their bytes.
 
     overhead: bytes of each item beside its data.
     """
@@ -247,7 +244,7 @@ def take_items(
         count += 1
     items = queue[:count]
     del queue[:count]
-    return items, events, size
+    return items, [item.data for item in items], events, size
 
 
 @or_in_c(Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",))

@@ -265,8 +265,11 @@ class Appends:
         self._request_id = request_id
         self._frame_events = frame_events
 
-    def send(self, append: Append) -> None:
-        """Queues an append, to be written at the end of the turn. Raises Closed, FrameTooLarge."""
+    def send(self, append: Append, pieces: list[Buffer]) -> None:
+        """Queues an append with the data of its items, to be written at the end of the turn.
+
+        Raises Closed, FrameTooLarge.
+        """
         flow, outbox, size, last = self._flow, self.outbox, append.size, append.last
         if flow.closed:
             raise Closed(f"flow {flow.flow_id} to {flow.endpoint} is closed", endpoint=flow.endpoint)
@@ -277,7 +280,6 @@ class Appends:
                 actual=size,
             )
         count = last - append.first + 1
-        pieces = [item.data for item in append.items]
         if outbox._blocks:
             if self._frame_events:
                 pieces = framed(pieces)

@@ -78,7 +78,6 @@ class WriterMachine:
         "_events",
         "_flow",
         "_frame_events",
-        "_is_retrying",
         "_largest",
         "_loop",
         "_most_held",
@@ -138,8 +137,6 @@ class WriterMachine:
         self._error: ClientError | None = None
         self._waits: AppendWaits | None = None
         """Exists only while there are waiters, so that writing without waiting costs nothing."""
-        self._is_retrying = True
-        """Whether set-up attempts may have failed since the last event was stored."""
         self._sizing: BlockSizeTracker | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
@@ -205,8 +202,8 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            append = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
-            appends.send(append)
+            append, pieces = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
+            appends.send(append, pieces)
             left -= append.size
             if self._ack_timer is None:
                 self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
@@ -239,7 +236,7 @@ class WriterMachine:
     def _send_again(self, append: Append) -> None:
         assert self._appends is not None
         append.sent_s = self._loop.time()
-        self._appends.send(append)
+        self._appends.send(append, [item.data for item in append.items])
         self._appends.outbox.schedule()
         if self._ack_timer is None:
             self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
@@ -341,9 +338,7 @@ class WriterMachine:
             self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
-        if self._is_retrying:  # failures are counted from the last progress
-            self._is_retrying = False
-            self._setup.failures = 0
+        self._setup.failures = 0  # they are counted from the last progress
         resolve_stored(items, self._callback_failed)
         if self._waits is not None:
             self._settle()
@@ -369,7 +364,6 @@ class WriterMachine:
         """See `SetUpOwner`."""
         if self.state in _ENDED:
             return False
-        self._is_retrying = True
         self._flow = flow
         flow.turn = self._take_turn
         outbox, request_id = flow.connection.outbox, self._setup.request_id

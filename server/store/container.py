@@ -319,7 +319,7 @@ class Container(ContainerState):
             if len(rows) > 1:  # an append may decide about the next one: table entries, core attributes
                 for done, row in enumerate(rows):
                     try:
-                        self.append(name, writer, (row,), last_event_number, now_ms)
+                        self.append(name, writer, [row], last_event_number, now_ms)
                     except StoreError as error:
                         error.stored_appends, error.run_offset = done, start
                         raise
@@ -457,19 +457,6 @@ class Container(ContainerState):
                 written += 1
         return written
 
-    def append_index_entry(self, name: str, length: int, event_count: int, now_ms: int) -> None:
-        """Write one entry, unless this index is missing, sealed, not made for entries, or knows of as many events."""
-        index = self.segments.get(name)
-        if index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
-            return
-        known = index.event_count
-        if known is None or event_count > known:
-            entry = pack_entry(length, event_count, now_ms)
-            if self._journal is None:  # where appends are rare, each of them brings an entry
-                self._apply_index_entry(index, entry, event_count, now_ms)
-            else:
-                self._commit(op.IndexAppended(name, entry, event_count, now_ms))
-
     # Inside
 
     def _create(
@@ -574,7 +561,16 @@ class Container(ContainerState):
         segment.index_due_ms = now_ms + INDEX_DELAY_MS
 
     def _write_index_entry(self, segment: Segment) -> None:
+        """Write one entry, unless the index is missing, sealed, not made for entries, or knows of as many events."""
         name = index_name(segment.name)
         home = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-        if home is not None:
-            home.append_index_entry(name, segment.length, segment.event_count or 0, segment.index_due_ms)
+        index = None if home is None else home.segments.get(name)
+        if home is None or index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
+            return
+        known, events, now_ms = index.event_count, segment.event_count or 0, segment.index_due_ms
+        if known is None or events > known:
+            entry = pack_entry(segment.length, events, now_ms)
+            if home._journal is None:  # where appends are rare, each of them brings an entry
+                home._apply_index_entry(index, entry, events, now_ms)
+            else:
+                home._commit(op.IndexAppended(name, entry, events, now_ms))

@@ -24,8 +24,8 @@ INDEX_DELAY_MS: Final = 10
 """An entry is written this long after the first append that is not indexed; it covers all appends until then."""
 
 
-def pack_entry(length: int, event_count: int, now_ms: int) -> bytes:
-    return _ENTRY.pack(length, event_count, now_ms)
+pack_entry: Final = _ENTRY.pack
+"""Returns the bytes of an entry: (length, event count, time)."""
 
 
 def unpack_entry(data: bytes) -> tuple[int, int, int]:

@@ -172,23 +172,23 @@ class Segment(SegmentData):
         writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
         writes and recovery all end here.
         """
-        number, events, data, _ = rows[-1]
-        if len(rows) == 1:
-            self.write(data, decided=decided)
-        else:
-            end, events = copy_rows(self._tail, self._tail_used, rows)
-            if end < 0:
-                for row in rows:
-                    self.append(writer, (row,), now_ms, decided)
-                return
+        end, events = copy_rows(self._tail, self._tail_used, rows)
+        if end >= 0:
             self.length += end - self._tail_used
             self._tail_used = end
+        elif len(rows) == 1:
+            _, events, data, _ = rows[0]
+            self.write(data, decided=decided)
+        else:
+            for row in rows:
+                self.append(writer, [row], now_ms, decided)
+            return
         self.last_modified_ms = now_ms
         if writer:
             attributes = self.attributes
             if writer not in attributes:  # it was set up for an earlier segment of this name
                 self.charge(ATTRIBUTE_BYTES)
-            attributes[writer] = number
+            attributes[writer] = rows[-1][0]
             self.event_count = (self.event_count or 0) + events
 
     def watch(self, readers: TailReaders | None) -> None:

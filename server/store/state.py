@@ -182,8 +182,8 @@ class ContainerState:
         if writer_id is not None and has_field(writer_id):
             segment.gate |= Gate.CORE_WRITER.value
         start, writer = segment.length, b"" if writer_id is None else writer_id.bytes
-        row = operation.event_number, operation.events, operation.data, 0
-        segment.append(writer, (row,), operation.now_ms, True)
+        rows = [(operation.event_number, operation.events, operation.data, 0)]
+        segment.append(writer, rows, operation.now_ms, True)
         if segment.gate:
             self._pass_gate(segment, start, writer)
 

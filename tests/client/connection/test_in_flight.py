@@ -28,7 +28,7 @@ def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.Abstrac
     events = InFlight()
     for size in (50, 3, 3, 3, 3):
         events.add(item(loop, b"x" * size))
-    first, second, third = events.take(2, 10), events.take(2, 10), events.take(9, 10)
+    (first, _), (second, _), (third, _) = events.take(2, 10), events.take(2, 10), events.take(9, 10)
     assert [(each.first, each.last, each.size) for each in (first, second, third)] == [(1, 1, 50), (2, 3, 6), (4, 5, 6)]
     assert not events.queued
     assert events.held_bytes == 62
@@ -47,10 +47,10 @@ def test_many_items_are_taken_in_order(loop: asyncio.AbstractEventLoop, most: in
     events, waiting = InFlight(), [item(loop, b"%d" % number) for number in range(40_000)]
     for each in waiting:
         events.add(each)
-    found = [events.carried(), *events.take(most, 1 << 30).items]
+    found = [events.carried(), *events.take(most, 1 << 30)[0].items]
     assert events.unsettled == 39_999
     while events.queued:
-        found += events.take(most, 1 << 30).items
+        found += events.take(most, 1 << 30)[0].items
         if len(found) == 20_000:
             waiting.append(item(loop, b"late"))
             events.add(waiting[-1])
@@ -103,7 +103,7 @@ def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.Ab
     events = InFlight()
     for count in (1, 2, 3):
         events.add(item(loop, b"abc", count))
-    append = events.take(100, 100)
+    append, _ = events.take(100, 100)
     stored, size = events.set_up(4)
     assert [each.events for each in stored] == [1, 2], "the event of which only part is covered stays whole"
     assert size == 6

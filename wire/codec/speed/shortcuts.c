@@ -146,10 +146,11 @@ size_of(PyObject *data)
     return size;
 }
 
-/* The items that are taken are added to `items`; 0, or -1 if it is declined. Changes nothing else. */
+/* The items that are taken are added to `items`, their data to `pieces`; 0, or -1 if it is declined. Changes nothing
+   else. */
 static int
 look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items,
-     int64_t *events, int64_t *size)
+     PyObject *pieces, int64_t *events, int64_t *size)
 {
     Py_ssize_t i = 0;
     *events = *size = 0;
@@ -163,7 +164,7 @@ look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_by
         bytes += overhead;
         if (i > 0 && bytes > most_bytes - *size)
             break;
-        if (PyList_Append(items, item) < 0)
+        if (PyList_Append(items, item) < 0 || PyList_Append(pieces, slot(item, self->slots[0])) < 0)
             return -1;
         *events += count;
         *size += bytes;
@@ -181,16 +182,20 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (!PyList_CheckExact(queue) || !number_in(args[1], INT64_MIN, INT64_MAX, &most_events) ||
         !number_in(args[2], 0, INT32_MAX, &most_bytes) || !number_in(args[3], 0, INT32_MAX, &overhead))
         return NULL;
-    PyObject *taken = PyTuple_New(3), *items = taken == NULL ? NULL : PyList_New(0);
+    PyObject *items = PyList_New(0), *pieces = items == NULL ? NULL : PyList_New(0);
+    PyObject *taken = pieces == NULL ? NULL : PyTuple_New(4);
     int status = -1;
-    if (items != NULL) {
-        PyTuple_SET_ITEM(taken, 0, items);
-        status = look(self, queue, most_events, most_bytes, overhead, items, &events, &size);
+    if (taken != NULL) {
+        PyTuple_SET_ITEM(taken, 0, Py_NewRef(items));
+        PyTuple_SET_ITEM(taken, 1, Py_NewRef(pieces));
+        status = look(self, queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
     }
+    Py_XDECREF(items);
+    Py_XDECREF(pieces);
     if (status == 0) {
-        PyTuple_SET_ITEM(taken, 1, PyLong_FromLongLong(events));
-        PyTuple_SET_ITEM(taken, 2, PyLong_FromLongLong(size));
-        if (PyTuple_GET_ITEM(taken, 1) == NULL || PyTuple_GET_ITEM(taken, 2) == NULL)
+        PyTuple_SET_ITEM(taken, 2, PyLong_FromLongLong(events));
+        PyTuple_SET_ITEM(taken, 3, PyLong_FromLongLong(size));
+        if (PyTuple_GET_ITEM(taken, 2) == NULL || PyTuple_GET_ITEM(taken, 3) == NULL)
             status = -1;
     }
     if (status < 0 || PyList_SetSlice(queue, 0, PyList_GET_SIZE(items), NULL) < 0)
