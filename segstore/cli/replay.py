@@ -33,7 +33,7 @@ _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upst
 _OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
 _OF_DRIVING: Final = ("to_controller", "ca", "token_file", "all_differences", "timeout_s", "ignore")
 
-_MOST_TOLD: Final = 100
+_MOST_PRINTED: Final = 100
 """Problems that a replay prints, with the nearest requests; a client that retries has any number of them."""
 
 _TRACE = click.argument("trace", type=EXISTING_FILE)
@@ -336,17 +336,17 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     stop = stopped_by_signal()
     with_controller = options["controller_port"] is not None
 
-    told = 0
+    printed = 0
 
     def tell(problem: Problem) -> None:
-        nonlocal told
-        told += 1
-        if told > _MOST_TOLD:
+        nonlocal printed
+        printed += 1
+        if printed > _MOST_PRINTED:
             return
         try:
             for line in str(problem).splitlines():
                 echo(line)  # which flushes
-            if told == _MOST_TOLD:
+            if printed == _MOST_PRINTED:
                 echo("further problems are only counted, and listed with --http-port")
         except BrokenPipeError:  # the reader of the output has gone
             stop.set()
@@ -369,8 +369,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         echo(said)
         sys.stdout.flush()
         await stop.wait()
-    if told > _MOST_TOLD:
-        echo(f"and {told - _MOST_TOLD:,} more problems", err=True)
+    if printed > _MOST_PRINTED:
+        echo(f"and {printed - _MOST_PRINTED:,} more problems", err=True)
     for name, count in server.unused().items():
         echo(f"{count} × {name} of the trace was not requested", err=True)
     for line in server.missed():

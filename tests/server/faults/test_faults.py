@@ -673,30 +673,6 @@ def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_neares
     assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
 
 
-async def test_the_report_about_rules_that_never_fired_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    faults = Faults(FakeClock(), observer=Observer())
-    faults.add("type = HELLO", do="close", nth=2, name="idle")
-    for number in range(990):
-        faults.add(f"type = HELLO and connection = {number + 2}", do="close", name=f"rule of {number}")
-    assert faults.observer is not None
-    faults.observer.add(seen := request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0))
-    faults.decide(seen)
-    assert len(faults.unmatched()) == 991
-    *first, others = faults.unmatched_report()
-    assert [each.partition(" has matched nothing")[0] for each in first] == [f"fault 'rule of {n}'" for n in range(5)]
-    assert others == "and 986 more fault rules have matched nothing or never fired"
-    await faults.aclose()
-    assert caplog.messages == [line for text in (*first, others) for line in text.splitlines()]
-    assert sum(line.startswith("  near: request 1: HELLO") for line in caplog.messages) == 5
-
-
-def test_the_conditions_of_a_rule_are_shortened() -> None:
-    faults = Faults(FakeClock())
-    faults.add("type = HELLO", do="close", nth=list(range(1, 1001)))
-    (said,) = faults.unmatched()
-    assert len(said) < 1_200
-
-
 @pytest.mark.parametrize(
     ("match", "on", "said"),
     [

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server.faults import Observer, Seen
+from segstore.server.faults import Faults, Observer, Seen
 from segstore.server.faults.near import MOST_LOOKED_AT, line_of, near_misses
 from segstore.server.faults.observe import NotSeen, request_seen
-from segstore.wire import ReadSegment
+from segstore.wire import Hello, ReadSegment
 from segstore.wire.blocks import Append
 from segstore.wire.trace import parse_filter
+from tests.server.support import FakeClock
 
 
 def read(number: int, segment: str = "shop/orders/0", connection: int = 1, store: int = 0) -> Seen:
@@ -71,3 +72,27 @@ async def test_a_wait_for_a_type_that_no_request_has_is_refused_at_once() -> Non
         await observer.wait_for("type = EVENT")
     with pytest.raises(ValueError, match="type = DATA_APPENDED: it is a reply"):
         observer.requests("type = DATA_APPENDED")
+
+
+async def test_the_report_about_rules_that_never_fired_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    faults = Faults(FakeClock(), observer=Observer())
+    faults.add("type = HELLO", do="close", nth=2, name="idle")
+    for number in range(990):
+        faults.add(f"type = HELLO and connection = {number + 2}", do="close", name=f"rule of {number}")
+    assert faults.observer is not None
+    faults.observer.add(seen := request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0))
+    faults.decide(seen)
+    assert len(faults.unmatched()) == 991
+    *first, others = faults.unmatched_report()
+    assert [each.partition(" has matched nothing")[0] for each in first] == [f"fault 'rule of {n}'" for n in range(5)]
+    assert others == "and 986 more fault rules have matched nothing or never fired"
+    await faults.aclose()
+    assert caplog.messages == [line for text in (*first, others) for line in text.splitlines()]
+    assert sum(line.startswith("  near: request 1: HELLO") for line in caplog.messages) == 5
+
+
+def test_the_conditions_of_a_rule_are_shortened() -> None:
+    faults = Faults(FakeClock())
+    faults.add("type = HELLO", do="close", nth=list(range(1, 1001)))
+    (said,) = faults.unmatched()
+    assert len(said) < 1_200
