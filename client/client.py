@@ -105,7 +105,9 @@ class Client(ClosedAfter):
             try:
                 context = ssl.create_default_context(cadata=authorities)
             except ssl.SSLError as cause:
-                raise OSError(errno.EINVAL, "it contains no PEM certificate", str(settings.tls_ca_file)) from cause
+                raise OSError(
+                    errno.EINVAL, "it contains no valid certificate in PEM", str(settings.tls_ca_file)
+                ) from cause
         self._pool = ConnectionPool(settings, tls=context, random=self._random)
         self._channels = ControllerChannels(
             self._endpoints,

@@ -169,7 +169,7 @@ class ClientSettings(BaseModel):
         unknown = [str(each) for each in given if each not in known] if isinstance(given, dict) else []
         if unknown:
             near = difflib.get_close_matches(unknown[0], cls.model_fields, 1)
-            raise ValueError(f"there is no client setting {unknown[0]!r}" + (f" ({near[0]}?)" if near else ""))
+            raise ValueError(f"there is no client setting {unknown[0][:100]!r}" + (f" ({near[0]}?)" if near else ""))
         return given
 
     @field_validator("control_api")

@@ -93,7 +93,6 @@ class LocalEngine:
         context = multiprocessing.get_context("spawn")
         self._shared: Any = context.RawArray("q", 1 + processes)  # whether to stop, and what each process has taken
         self._processes = processes
-        self._one = threading.Lock()
         self._pool = None
         if processes > 1:
             self._pool = ProcessPoolExecutor(processes, context, _start, (self._shared,))
@@ -196,10 +195,6 @@ class LocalEngine:
 
     def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
         """Does work in each process, the first item of `arguments` in the first. total: what they take together."""
-        with self._one:
-            self._all(work, arguments, total)
-
-    def _all(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
         self._total = max(1, total)
         try:
             if self._pool is None:

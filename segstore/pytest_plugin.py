@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
 _MOST_PROBLEMS: Final = 20
-_MOST_LOOKED_AT: Final = 1_000
-"""Files of a folder, for the name nearest to that of a missing trace."""
+_SUFFIXES: Final = (".jsonl", ".wtrace")
+_MOST_NAMES: Final = 1_000
+"""Maximum number of traces among which the name nearest to that of a missing one is looked for."""
 _CHOICES: Final = {"segstore_unmatched_faults": ("warn", "error", "ignore"), "segstore_process": ("auto", "yes", "no")}
 
 _failed: Final = pytest.StashKey[bool]()
@@ -465,7 +466,7 @@ def pytest_runtest_makereport(
 def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
     folders = [request.path.parent, *request.config.getini("segstore_traces")]
     for folder in folders:
-        for suffix in ("", ".jsonl", ".wtrace"):
+        for suffix in ("", *_SUFFIXES):
             path = Path(folder, f"{file}{suffix}")
             if path.is_file():
                 return path
@@ -475,7 +476,8 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
         if Path(folder, failed).is_file():
             said += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
             pytest.fail(f"{said}, or ask for {failed!r}", pytrace=False)
-    names = {each.stem for folder in folders for each in islice(Path(folder).glob("*.*"), _MOST_LOOKED_AT)}
+    traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
+    names = {each.stem for each in islice(traces, _MOST_NAMES)}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
     pytest.fail(f"{said}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
 

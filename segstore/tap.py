@@ -108,8 +108,9 @@ class Tap(TapServer):
         made = None
         if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
             made = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
-        addresses = dict(where for where, _ in given)
-        options = {**addresses, "tls": any(tls for _, tls in given), **settings}
+        if "tls" in settings:
+            raise ValueError("tls: the addresses decide it: tls://HOST:PORT")
+        options = {**dict(where for where, _ in given), **settings, "tls": any(tls for _, tls in given)}
         super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=made)
         self._record = record
         self._record_tokens = record_tokens

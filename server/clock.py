@@ -1,7 +1,8 @@
 """Time as the server takes it: clocks and timers, which tests replace.
 
 Invariant: durations are measured with monotonic time, so setting the system's clock neither ends nor prolongs a lease,
-a delay or a wait.
+a delay or a wait. Times that are stored, such as when a segment was changed, are of the same clock: after the system's
+clock was set, or the machine was suspended, they differ from it until the process is restarted.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ M = TypeVar("M", bound=BaseModel)
 _MIB = 1024 * 1024
 _NAMES_SHOWN: Final = 10
 _COMPARED_CHARACTERS: Final = 32
+"""The longest names that are compared: a thousand long ones would take seconds."""
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -152,7 +153,7 @@ def first_error(error: ValidationError) -> ErrorDetails:
 
 
 def foremost(found: Sequence[ErrorDetails]) -> ErrorDetails:
-    """As `first_error`, of errors."""
+    """Returns an unknown key among errors of pydantic, or else the first error."""
     return next((each for each in found if each["type"] == "extra_forbidden"), found[0])
 
 

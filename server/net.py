@@ -98,7 +98,7 @@ def trusting(authorities: Path | None) -> tuple[ssl.SSLContext, bytes]:
     try:  # an empty text would stand for the system's authorities
         context = ssl.create_default_context(cadata=trusted.decode("ascii", "ignore") or "\n")
     except ssl.SSLError as cause:
-        raise OSError(errno.EINVAL, "it contains no certificate in PEM", str(authorities)) from cause
+        raise OSError(errno.EINVAL, "it contains no valid certificate in PEM", str(authorities)) from cause
     return context, trusted
 
 

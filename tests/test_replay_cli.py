@@ -109,7 +109,7 @@ def test_calls_are_made_to_a_controller_or_their_number_and_the_option_are_print
     assert "SCOPE_EXISTS came instead of OK" in found.stdout
 
 
-def test_credentials_that_leave_the_machine_in_clear_are_warned_of(
+def test_a_warning_names_credentials_that_are_sent_without_tls(
     trace: Path, served: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     to = ("replay", trace, "--to", served[0], "--to-controller")
@@ -336,7 +336,7 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
 def test_a_file_without_certificates_is_named(trace: Path) -> None:
     result = run("replay", trace, "--to", "tls://127.0.0.1:1", "--ca", trace)
     assert result.exit_code == 1
-    assert result.output == f"segstore: {trace}: it contains no certificate in PEM\n"
+    assert result.output == f"segstore: {trace}: it contains no valid certificate in PEM\n"
 
 
 def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: Path, store: str) -> None:

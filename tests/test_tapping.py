@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import SecretStr
@@ -291,9 +291,10 @@ def test_the_program_of_the_page_runs() -> None:
         ({"store": "[::1]"}, "a store's address needs a port"),
         ({"controller": "tls://a:1", "store": "b:2"}, "either both speak TLS or none"),
         ({}, "needs a controller or a store"),
+        ({"controller": "tls://a:1", "tls": False}, "tls: the addresses decide it"),
     ],
 )
-def test_addresses_that_do_not_do_are_refused(given: dict[str, str], said: str) -> None:
+def test_addresses_that_do_not_do_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Tap(**given)
 

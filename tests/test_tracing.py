@@ -270,6 +270,20 @@ def test_an_error_of_writing_a_trace_names_it_and_leaves_no_part(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_of_writing_to_a_pipe_names_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.jsonl"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def records() -> Iterator[Record]:
+        os.close(reader)
+        yield Record(1, 1, Direction.REQUEST, RecordKind.OPEN, b"{}")
+
+    with pytest.raises(BrokenPipeError) as raised:
+        write_trace(pipe, records(), Metadata)
+    assert raised.value.filename == str(pipe)
+
+
 def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(tmp_path: Path) -> None:
     """Frames that reads cut anywhere, with small replies between them, as a store under load sees them."""
     path, clock = tmp_path / "a.wtrace", Clock()

@@ -319,11 +319,6 @@ class Controller:
         request = m.StreamCutRange(streamInfo=_info(scope, stream), to=end, **{"from": start})
         return await self._read("getSegmentsBetween", request, lambda it: [_position(each)[0] for each in it.segments])
 
-    async def is_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
-        """Returns whether a cut's segments cover all keys, each once. Raises RequestRejected for unknown segments."""
-        request = m.StreamCut(streamInfo=_info(scope, stream), cut=cut)
-        return await self._read("isStreamCutValid", request, lambda it: bool(it.response))
-
     # --- transactions -----------------------------------------------------------------------------------------------
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:

@@ -137,7 +137,7 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
         store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
-        or an end that leaves out keys, overlaps, or is behind the end of a segment, or an end before the start;
+        or an end that leaves out keys or is behind the end of a segment, or an end before the start;
         ConditionFailed if a key-value table has the name of its table; EntryRefused for too many segments in a table;
         and the errors of controller calls and requests.
         """

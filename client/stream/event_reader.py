@@ -16,23 +16,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple, Self
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import CutError, StreamCut, Successor, checked_cut, name_of
-from segstore.client.errors import ClientError, Closed, NoSuchStream, RequestRejected, SegmentMissing
+from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
+from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.stream_client import StreamClient
 from segstore.client.stream.successors import Successors
+from segstore.wire.names import split_segment_id
 
 From = Literal["head", "tail"] | Mapping[int, int]
 """Where to start reading; a cut is segment id → offset."""
+_LOW: Final = attrgetter("low")
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
@@ -52,31 +57,62 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 
 
 async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-    """Raises CutError for a cut that lies behind the end of a segment, or whose segments leave out keys, overlap,
-    or are not of the stream.
+    """Raises CutError for a cut behind the end of a segment, or whose segments are not of the stream or do not fit.
 
     A read behind the end waits for data that it then splits at a place which may not be between events. Events with
-    keys that are left out are never read. Segments that were truncated are left to their readers.
+    keys that no segment has are never read. Segments may share keys only if one is sealed and at its end, as where some
+    of its successors have begun. Those that were truncated are left to their readers. Raises NoSuchStream.
     """
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
 
-        async def end_of(name: str) -> int | None:
+        async def end_of(name: str) -> tuple[int, bool] | None:
             with suppress(SegmentMissing):
-                return (await requests.info(name)).write_offset
+                info = await requests.info(name)
+                return info.write_offset, info.is_sealed
             return None
 
         names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
-        ends = await all_of(map(end_of, names))
-    for (name, offset), end in zip(names.items(), ends, strict=True):
-        if end is not None and offset > end:
-            raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end}", name)
-    refused = f"{str(dict(cut))[:200]} is no cut of {scope}/{stream}"
-    try:
-        valid = not cut or await cluster.controller.is_cut_valid(scope, stream, cut)
-    except RequestRejected as cause:
-        raise CutError(f"{refused}: {cause}", f"{scope}/{stream}") from cause
-    if not valid:
-        raise CutError(f"{refused}: its segments leave out keys from 0.0 to 1.0, or overlap", f"{scope}/{stream}")
+        ends = dict(zip(names, await all_of(map(end_of, names)), strict=True))
+    for name, offset in names.items():
+        if (end := ends[name]) is not None and offset > end[0]:
+            raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end[0]}", name)
+    ranges = await _ranges_of(cluster, scope, stream, cut)
+    unfinished = [each for each in ranges if ends[each.name] not in (None, (names[each.name], True))]
+    if (why := _misfit(ranges, unfinished)) is not None:
+        raise CutError(f"{_shown(cut)} is no cut of {scope}/{stream}: {why}", f"{scope}/{stream}")
+
+
+async def _ranges_of(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> list[SegmentRange]:
+    """Returns the key ranges of a cut's segments. Raises CutError, NoSuchStream."""
+    controller = cluster.controller
+    known: dict[int, SegmentRange] = {}
+    for epoch in sorted({split_segment_id(each)[0] for each in cut}):
+        try:
+            known |= {each.segment_id: each for each in await controller.epoch_segments(scope, stream, epoch)}
+        except NoSuchStream:  # or the epoch does not exist
+            await controller.current_segments(scope, stream)
+    for each in cut:
+        if each not in known:
+            name = name_of(scope, stream, each)
+            raise CutError(f"{_shown(cut)} is no cut of {scope}/{stream}: {name} was never one of its segments", name)
+    return [known[each] for each in cut]
+
+
+def _misfit(ranges: Sequence[SegmentRange], unfinished: Sequence[SegmentRange]) -> str | None:
+    """Returns why ranges do not cover [0, 1), or those of unfinished segments overlap; None if they fit."""
+    covered = 0.0
+    for each in [*sorted(ranges, key=_LOW), SegmentRange(0, "", 1.0, 1.0)] if ranges else ():
+        if each.low > covered:
+            return f"no segment has the keys from {covered} to {each.low}"
+        covered = max(covered, each.high)
+    for one, other in pairwise(sorted(unfinished, key=_LOW)):
+        if other.low < one.high:
+            return f"{one.name} and {other.name} share keys, and neither is at its end"
+    return None
+
+
+def _shown(cut: Mapping[int, int]) -> str:
+    return str(dict(cut))[:200]
 
 
 class _Turn(NamedTuple):
@@ -109,7 +145,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     async def open(self) -> None:
         """Finds the start and begins reading.
 
-        Raises NoSuchStream, CutError for a cut that leaves out keys, overlaps, or is behind the end of a segment, and
+        Raises NoSuchStream, CutError for a cut that leaves out keys, or is behind the end of a segment, and
         the errors of controller calls and requests.
         """
         if self._opened or self._closed:

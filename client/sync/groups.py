@@ -36,9 +36,9 @@ class ReaderGroup(EnteredProxy[AsyncReaderGroup]):
 
         Raises NoSuchReaderGroup if it does not exist and no streams were given, or if its table was deleted and its
         store has not yet released the name (which takes Pravega's stores minutes); NoSuchStream; CutError for a start
-        or an end behind the end of a segment, or an end before the start; ConditionFailed if a key-value table has the
-        name of its table; EntryRefused for too many segments in a table; and the errors of controller calls and
-        requests.
+        or an end that leaves out keys or is behind the end of a segment, or an end before the start;
+        ConditionFailed if a key-value table has the name of its table; EntryRefused for too many segments in a table;
+        and the errors of controller calls and requests.
         """
         self._lease.run(self._inner.open)
 

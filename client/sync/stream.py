@@ -181,8 +181,8 @@ class EventReader(EnteredProxy[AsyncEventReader]):
     def open(self) -> None:
         """Finds the start and begins reading.
 
-        Raises NoSuchStream, CutError for a cut behind the end of a segment, and the errors of controller calls and
-        requests.
+        Raises NoSuchStream, CutError for a cut that leaves out keys, or is behind the end of a segment, and
+        the errors of controller calls and requests.
         """
         self._lease.run(self._inner.open)
 

@@ -22,8 +22,9 @@ sorts and follows a connection, however long: Java spills the sort to disk, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Final
 
@@ -34,8 +35,12 @@ from segstore.pipeline.report import analysis_steps as steps
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
 from segstore.pipeline.trace.batches import unpacked
 from segstore.pipeline.trace.columns import PLACE, ColumnError
+from segstore.pipeline.trace.files import find_files
+from segstore.pipeline.trace.options import OptionError, read_options
 from segstore.wire.names import parent_of
 
+_DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed", "vectorised")
+"""The options of traces that an analysis decides itself."""
 _BLOCK_COLUMNS: Final = ("file", "block", "record", "command", "frame")
 
 BUCKET_BITS: Final = 7
@@ -124,7 +129,7 @@ class Analysis:
 
     def _unpacked(self, column: str, schema: pa.Schema) -> Table:
         packed = self._sql(f"SELECT {column} FROM {{written}} WHERE {column} IS NOT NULL")
-        return self._engine.mapped(packed, unpacked, schema)
+        return self._engine.mapped(packed, partial(unpacked, schema), schema)
 
     def _sql(self, text: str, **tables: Table) -> Table:
         return self._engine.statement(text, written=self.written, **tables)
@@ -143,15 +148,20 @@ def analyse(rows: Table) -> Analysis:
 
 
 def analyse_traces(engine: Engine, files: Sequence[str], **options: str) -> Analysis:
-    """Analyses traces by all rules: faster than to analyse their rows. options: of `format("segstore.trace")`.
+    """Analyses traces by all rules, which is faster than analysing their rows.
 
-    Reads append blocks a second time if some have bytes after their events. Raises what `engine.read` raises.
+    options: those of `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if
+    some have bytes after their events. Raises OptionError, FileNotFoundError and what `engine.read` raises.
     """
+    for name in options:
+        if name.lower() in _DECIDED:
+            raise OptionError(f"an analysis has all columns and commands that it needs, without {name}", name)
+    found = find_files(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
 
     def blocks() -> Table:
-        return engine.read(files, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
+        return engine.read(found, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
 
-    packed = engine.read(files, FRAME_COLUMNS, packed="true", **options)
+    packed = engine.read(found, FRAME_COLUMNS, packed="true", **options)
     return Analysis(engine.mapped(packed, steps.follow_packed, steps.WRITTEN, PLACE[:2], PLACE), blocks)
 
 

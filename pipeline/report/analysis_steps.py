@@ -5,7 +5,7 @@ rows of traces, which engines shuffle and sort as a few long values. The result 
 each in a column of its own: the frames themselves, with the life of their connection; exchanges; exchanges that
 a later set-up of their writer may still cover, and those set-ups, which may be on other connections; violations; and
 append blocks with bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are
-packed: a value is a compressed Arrow stream of many rows, so that engines copy and store bytes instead of rows;
+packed: a value is a compressed batch of many rows, so that engines copy and store bytes instead of rows;
 `segstore.pipeline.trace.batches.unpacked` makes them rows again.
 
 Invariant: a task holds one connection at a time, and of it what `segstore.pipeline.report.connection` holds, beside a
@@ -23,7 +23,7 @@ import pyarrow as pa
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Status
 from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
 from segstore.pipeline.report.exchange import to_row
-from segstore.pipeline.trace.batches import arrow_schema, joined, streamed, unpacked
+from segstore.pipeline.trace.batches import arrow_schema, joined, packed, unpacked
 from segstore.pipeline.trace.columns import Column, ColumnType, select
 
 _TABLES: Final = {
@@ -53,16 +53,17 @@ WRITTEN: Final = pa.schema(
 )
 """The columns of the result of `follow`: each has the rows of a table, and is null in the rows of the others.
 
-exchanges, frames: Arrow streams of `EXCHANGES` and `FRAMES`.
+exchanges, frames: packed batches of `EXCHANGES` and `FRAMES`.
 """
 EXCHANGES: Final = arrow_schema(_columns(EXCHANGE_COLUMNS))
+_FOLLOWED: Final = arrow_schema(_columns(FRAME_COLUMNS))
 FRAMES: Final = arrow_schema(_columns((*FRAME_COLUMNS, "life")))
 VIOLATIONS: Final = arrow_schema(_columns(VIOLATION_COLUMNS))
 
 
 def follow_packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Follows the connections of a partition; batches have `PACKED_COLUMNS`, sorted by `PLACE`."""
-    return follow(joined(unpacked(batches)))
+    return follow(joined(unpacked(_FOLLOWED, batches)))
 
 
 def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +81,7 @@ def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 life = Life(life.life + 1, found)
             life.see(row)
             lives.append(life.life)
-        yield _batch("frames", pa.array([streamed(batch.append_column("life", pa.array(lives, pa.int32())))]))
+        yield _batch("frames", pa.array([packed(batch.append_column("life", pa.array(lives, pa.int32())))]))
         yield from _taken(found)
     yield from _ended(life, found)
     yield from _taken(found, 1)
@@ -95,7 +96,7 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
     """Takes out the tables that have at least `least` rows."""
     if len(found.exchanges) >= least:
         columns = map(pa.array, zip(*found.exchanges, strict=True), EXCHANGES.types)
-        yield _batch("exchanges", pa.array([streamed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES))]))
+        yield _batch("exchanges", pa.array([packed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES))]))
         found.exchanges.clear()
     rows: list[Any]
     for table, rows in (

@@ -1,7 +1,8 @@
 """Writes a trace report: Parquet tables and an HTML page. An engine computes the tables; `page` makes the page.
 
 The folder contains `report.html`, `report.json` (the page's data), and one folder of Parquet (zstd) per table; `rows`
-holds everything that was read and is the source of the other tables. `report_folder` checks the folder.
+holds everything that was read. The analysis reads the traces again, so do not report on files that are being written.
+`report_folder` checks the folder.
 
 Tables are made in several threads, because planning takes longer than the tasks of most. Each returns its part of the
 page's data, which is put together in a fixed order.
@@ -92,25 +93,21 @@ class _Report:
         with ExitStack() as stack:
             pool = ThreadPoolExecutor(_AT_ONCE)
             stack.callback(pool.shutdown, cancel_futures=True)
-            reading = pool.submit(self._read)
-            found = stack.enter_context(analysis.analyse_traces(self._engine, self._files))
-            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
-            self._progress(steps[1])
-            following = pool.submit(self._engine.kept, found.exchanges, self._out / "exchanges")
-            rows = reading.result()
+            rows = self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
             read = (
                 pool.submit(self._skipped, rows, strict),
                 pool.submit(self._shown, "traffic", analysis.traffic(rows), "frames DESC, direction, command"),
             )
             planned = pool.submit(self._plan, rows, parts)
-            facts |= _joined(*read) | self._analysed(pool, rows, found, following.result(), planned)
+            self._progress(steps[1])
+            found = stack.enter_context(analysis.analyse_traces(self._engine, self._files))
+            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
+            exchanges = self._engine.kept(found.exchanges, self._out / "exchanges")
+            facts |= _joined(*read) | self._analysed(pool, rows, found, exchanges, planned)
         self._progress(steps[7])
         (self._out / "report.json").write_text(json.dumps(facts, indent=1), "utf-8")
         (self._out / PAGE).write_text(page(facts), "utf-8")
         return facts
-
-    def _read(self) -> Table:
-        return self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
 
     def _analysed(
         self, pool: ThreadPoolExecutor, rows: Table, found: analysis.Analysis, exchanges: Table, planned: Future[Facts]

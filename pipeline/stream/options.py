@@ -115,7 +115,8 @@ class StreamOptions(NamedTuple):
         except ValidationError as cause:
             found = cause.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, found["loc"])) or "the client's settings"
-            raise OptionError(f"{where}: {found['msg']}", where) from None  # the cause may show a password
+            said = found["msg"].removeprefix("Value error, ")
+            raise OptionError(f"{where}: {said}", where) from None  # the cause may show a password
 
     def __repr__(self) -> str:
         return f"StreamOptions({self.controller}, {self.name})"

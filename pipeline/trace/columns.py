@@ -192,7 +192,7 @@ PLACE: Final = ("connection", "file", "block", "record")
 anything else."""
 PACKED_COLUMNS: Final = (
     *(ALL_COLUMNS[name] for name in PLACE),
-    Column("rows", "binary", "rows of one connection of one file, the first at this place: an Arrow stream"),
+    Column("rows", "binary", "rows of one connection of one file, the first at this place; see `trace.batches.packed`"),
 )
 """The columns of packed rows: the place of the first of some rows, and all of them."""
 

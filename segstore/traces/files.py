@@ -228,20 +228,30 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     What a link names is replaced, not the link. A device or pipe is written to. An OSError in writing names `path`.
     """
     if path.exists() and not path.is_file():
-        with path.open("wb") as there:
+        with _naming(path, path), path.open("wb") as there:
             yield there
         return
     real = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     part = real.with_name(f".{real.name}.{os.getpid()}.part")
+    with _naming(path, part):
+        try:
+            with open(part, "xb", opener=_owners) as file:
+                yield file
+            part.replace(real)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _naming(path: Path, written: Path) -> Iterator[None]:
+    """Makes errors of the system that name no file, or the one that is written, name `path`."""
     try:
-        with open(part, "xb", opener=_owners) as file:
-            yield file
-        part.replace(real)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(part)):
-            raise of_file(error, path) from error
-        raise
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(written)):
+            raise
+        raise of_file(error, path) from error
 
 
 def of_file(error: OSError, path: Path | str) -> OSError:

@@ -179,11 +179,9 @@ class Latest:
     async def find(self, match: str, *, limit: int, after: int = 0) -> list[Kept]:
         """Returns the last `limit` requests that match, newest first. after: only those with a greater number.
 
-        Raises FilterError; ValueError for a type that no request has.
+        Raises FilterError; ValueError if nothing matches and the filter names a type that no request has.
         """
         holds = parse_filter(match) if match.strip() else None
-        if holds is not None:
-            check_types(holds)
         async with self._looking:
             last = self.traffic.flush()
             decided = 0 if self._faults is None else sum(each.fired for each in self._faults.tallies())
@@ -192,6 +190,8 @@ class Latest:
             if asked != self._asked or observed:
                 self._found = await self._find(holds, limit, after, last)
                 self._asked = asked
+            if holds is not None and not self._found:  # clients may send what is no request
+                check_types(holds)
             return self._found
 
     async def _find(self, holds: Filter | None, limit: int, after: int, last: int) -> list[Kept]:

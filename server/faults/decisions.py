@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from segstore.server.faults.observe import Seen
 
 _LOG_BYTES: Final = 64 * 1024 * 1024
-"""The longest names that are compared: a thousand long ones would take seconds."""
 _DECISION_BYTES: Final = 300
 """Approximate memory of a decision without its segment names."""
 

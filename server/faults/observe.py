@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.config import check_choice
-from segstore.server.faults.near import check_types, near_misses
+from segstore.server.faults.near import MOST_LOOKED_AT, check_types, near_misses
 from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.schema import COMMANDS
@@ -341,9 +341,8 @@ class Observer(Observed):
         One line each, with the parts that do not hold. Raises FilterError; ValueError for a type that no request has.
         """
         holds, wanted = _of_requests(match), stage_of(stage)
-        others = (
-            each for each in self.newest_first() if not (each.number > since and each.reached(wanted) and holds(each))
-        )
+        latest = islice(self.newest_first(), MOST_LOOKED_AT)
+        others = (each for each in latest if not (each.number > since and each.reached(wanted) and holds(each)))
         missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
         return tuple(near_misses(others, _parsed(match), missing=missing))
 

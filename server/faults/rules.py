@@ -39,6 +39,7 @@ from segstore.server.faults.near import check_types
 from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
 from segstore.wire.names import MAX_INT64
+from segstore.wire.printable import printable
 from segstore.wire.trace import Filter, FilterError, parse_filter, with_fields
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _MOST_RULES: Final = 1_000
 _MOST_TERMS: Final = 10_000
 _MOST_LISTED: Final = 1_000
 _MOST_NAME: Final = 255
+_MOST_SHOWN: Final = 100
+"""Maximum number of characters that an error shows of a name or word."""
 STATUSES: Final = (
     *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
@@ -61,8 +64,12 @@ What = Literal["request", "reply"]
 
 def _near(name: str, known: Iterable[str]) -> str:
     """The known name that is closest to an unknown one, for a message."""
-    near = difflib.get_close_matches(name, sorted(known), 1)
+    near = difflib.get_close_matches(name[:_MOST_SHOWN], sorted(known), 1)
     return f" ({near[0]}?)" if near else ""
+
+
+def _shown(text: str) -> str:
+    return repr(printable(text, _MOST_SHOWN))
 
 
 class _Action(BaseModel):
@@ -238,15 +245,18 @@ class Answer(_Action):
         from segstore.wire.controller_api import METHODS  # imports protobuf, which only these rules need
 
         answers = [method.response.DESCRIPTOR for method in METHODS.values()]
+        before: list[str] = []
         for name, value in self.answer.items():
             known = {field for each in answers for field in each.fields_by_name}
             if name not in known:
-                raise ValueError(f"no answer has a field {name!r}{_near(name, known)}")
+                others = f" beside {', '.join(before)}" if before else ""
+                raise ValueError(f"no answer has a field {_shown(name)}{others}{_near(name, known)}")
             answers = [each for each in answers if name in each.fields_by_name]
             kinds = [each.fields_by_name[name].enum_type for each in answers]
             words = {word for kind in kinds if kind is not None for word in kind.values_by_name}
-            if words and isinstance(value, str) and value not in words:
-                raise ValueError(f"{value!r} is no {name} of an answer{_near(value.upper(), words)}")
+            if words and isinstance(value, str) and value not in words and not value.isdecimal():
+                raise ValueError(f"{_shown(value)} is no {name} of an answer{_near(value.upper(), words)}")
+            before.append(name)
         problem = ""
         for rpc in METHODS:
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from segstore.client import ClientSettings, connect
+from segstore.client import ClientSettings, CutError, connect
 from segstore.client.client import Client, parse_uri
 from segstore.client.errors import (
     Closed,
@@ -28,6 +27,7 @@ from segstore.client.errors import (
     TokenRefused,
 )
 from segstore.client.retry import Backoff
+from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
 from segstore.wire.hashing import position_of
@@ -103,6 +103,26 @@ async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_g
     assert sorted([*first, *rest]) == sorted([*(b"%d" % number for number in range(10)), b"late"])
 
 
+async def test_a_cut_with_a_finished_segment_beside_one_of_its_successors_is_read_on(pravega: Client) -> None:
+    """Readers give such a cut while another of its successors waits for another segment."""
+    await stream(pravega, 2)
+    async with pravega.event_writer("a", "s") as writer:
+        for number in range(40):
+            await writer.write(b"%d" % number, routing_key=f"{number}")
+        async with pravega.event_reader("a", "s", from_="tail") as events:
+            finished, begun = dict(events.cut)[0], dict(events.cut)[1]
+        new = await pravega.controller.scale("a", "s", [0, 1], [(0.0, 0.25), (0.25, 1.0)], wait_ms=60_000)
+        await writer.write(b"low", routing_key=next(f"{n}" for n in range(99) if position_of(f"{n}") < 0.25))
+        await writer.write(b"high", routing_key=next(f"{n}" for n in range(99) if position_of(f"{n}") > 0.75))
+    cut = {0: finished, 1: begun, new[0].segment_id: 0}
+    async with pravega.event_reader("a", "s", from_=cut) as events:
+        assert sorted(await take(events, 2)) == [b"high", b"low"]
+    with pytest.raises(CutError, match="share keys, and neither is at its end"):
+        await pravega.event_reader("a", "s", from_=cut | {0: 0}).open()
+    with pytest.raises(CutError, match=r"no segment has the keys from 0\.25 to 1\.0"):
+        await pravega.event_reader("a", "s", from_={new[0].segment_id: 0}).open()
+
+
 async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_truncated_segment_names_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -122,10 +142,10 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
         with pytest.raises(NoSuchStream):
             await pravega.event_reader("a", "s", from_=last).open()
 
-        async def deleted_after_this(scope: str, stream: str, cut: Mapping[int, int]) -> bool:
-            return True
+        async def deleted_after_this(scope: str, stream: str, epoch: int) -> list[SegmentRange]:
+            return [new[0]._replace(low=0.0, high=1.0)]
 
-        monkeypatch.setattr(pravega.controller, "is_cut_valid", deleted_after_this)
+        monkeypatch.setattr(pravega.controller, "epoch_segments", deleted_after_this)
         async with pravega.event_reader("a", "s", from_={new[0].segment_id: 0}) as events:
             with pytest.raises(
                 NoSuchStream, match=r"^stream a/s is gone: segment a/s/1\.#epoch\.1 does not exist"

@@ -117,7 +117,7 @@ async def test_a_file_of_authorities_that_will_not_do_is_named(tmp_path: Path) -
     missing, other, empty = (tmp_path / f"{name}.pem" for name in ("missing", "other", "empty"))
     other.write_text("not PEM")
     empty.touch()
-    wrong = "it contains no PEM certificate"
+    wrong = "it contains no valid certificate in PEM"
     for file, says in ((missing, "No such file"), (other, wrong), (empty, wrong)):
         with pytest.raises(OSError, match=f"{says}.*{file.name}"):
             connect("tls://localhost:1", settings(tls_ca_file=file)).open()

@@ -20,7 +20,9 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.get("/decisions", summary="What fault rules have done, oldest first")
     async def list_decisions(
-        rule: Annotated[str | None, Query(description="Only decisions of this rule.")] = None,
+        rule: Annotated[
+            str | None, Query(description="Only decisions of this rule, which exists or has decided.")
+        ] = None,
         after: Annotated[int, Query(ge=0, description="Only decisions with a greater number.")] = 0,
         limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
     ) -> Decisions:

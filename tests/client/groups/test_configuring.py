@@ -294,10 +294,11 @@ async def test_an_end_that_a_group_cannot_have_is_refused(
 @pytest.mark.parametrize(
     ("cut", "why"),
     [
-        ({0: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
-        ({0: 0, 1: 0, (1 << 32) + 2: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
-        ({1: 0, (1 << 32) + 2: 0}, "leave out keys from 0.0 to 1.0, or overlap"),
-        ({0: 0, 7: 0}, "segment a/s/7.#epoch.0 does not exist"),
+        ({0: 0}, "no segment has the keys from 0.5 to 1.0"),
+        ({0: 0, 1: 0, (1 << 32) + 2: 0}, "a/s/0.#epoch.0 and a/s/2.#epoch.1 share keys, and neither is at its end"),
+        ({1: 0, (1 << 32) + 2: 0}, "no segment has the keys from 0.25 to 0.5"),
+        ({0: 0, 7: 0}, "a/s/7.#epoch.0 was never one of its segments"),
+        ({0: 0, (7 << 32) + 1: 0}, "a/s/1.#epoch.7 was never one of its segments"),
     ],
 )
 async def test_a_cut_that_does_not_cover_each_key_once_is_refused(

@@ -60,7 +60,7 @@ def test_batches_cut_anywhere_give_what_the_reference_finds(trace: str, cut: int
 
     def unpacked(name: str) -> pa.Table:
         packed = pa.table([found[name].drop_null()], names=[name])
-        return pa.Table.from_batches(rows_of(packed.to_batches()))
+        return pa.Table.from_batches(rows_of(getattr(steps, name.upper()), packed.to_batches()))
 
     def rows(name: str) -> list[tuple[Any, ...]]:
         return [tuple(each.values()) for each in found[name].to_pylist() if each is not None]
@@ -93,7 +93,7 @@ def test_packed_rows_are_followed_like_rows(
     from segstore.pipeline.trace import batches
     from segstore.pipeline.trace.columns import PLACE, select
 
-    for name in ("_PACKED_ROWS", "_STREAM_ROWS", "_STREAMS_AT_ONCE"):
+    for name in ("_PACKED_ROWS", "_VALUE_ROWS", "_VALUES_AT_ONCE"):
         monkeypatch.setattr(batches, name, cut)
     options = read_options({"path": trace, "columns": ",".join(FRAME_COLUMNS), "packed": "true"})
     packed = pa.Table.from_batches(
@@ -105,8 +105,12 @@ def test_packed_rows_are_followed_like_rows(
 
     def written(found: Iterable[pa.RecordBatch]) -> list[Any]:
         result = pa.Table.from_batches(found)
-        streams = [pa.table([result[name].drop_null()], names=[name]) for name in ("exchanges", "frames")]
-        rows = [pa.Table.from_batches(batches.unpacked(each.to_batches())).to_pylist() for each in streams]
+        values = [pa.table([result[name].drop_null()], names=[name]) for name in ("exchanges", "frames")]
+        schemas = steps.EXCHANGES, steps.FRAMES
+        rows = [
+            pa.Table.from_batches(batches.unpacked(schema, each.to_batches())).to_pylist()
+            for schema, each in zip(schemas, values, strict=True)
+        ]
         return [*rows, *([each for each in result[name].to_pylist() if each] for name in result.column_names[:4])]
 
     assert written(steps.follow_packed(packed.to_batches(2))) == written(steps.follow(table.to_batches()))

@@ -72,7 +72,7 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),
         ({"from": "here"}, "from", "from: 'here' is not a position"),
         ({"password": "secret"}, "the client's settings", "username and password must be given together"),
-        ({"client.colour": "red"}, "colour", "colour"),
+        ({"client.colour": "red"}, "the client's settings", "settings: there is no client setting 'colour'"),
         ({"client.retry": "{"}, "the client's settings", "JSON"),
     ],
 )

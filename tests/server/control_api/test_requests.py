@@ -11,7 +11,7 @@ from segstore.server import MockSegmentStore
 from segstore.server.cluster import ClusterSettings, MockCluster
 from segstore.server.control_api import Controlled
 from segstore.traces import TraceFile
-from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, ReadSegment, SetupAppend
+from segstore.wire import AppendBlock, AppendBlockEnd, CreateSegment, Padding, ReadSegment, SetupAppend
 from segstore.wire.trace import RecordKind
 from tests.server.control_api.support import alone, asking, client_of, peer_of, refusal
 from tests.server.support import SEGMENT, WRITER, append, create, set_up
@@ -41,6 +41,17 @@ async def test_requests_come_newest_first_with_what_has_become_of_them() -> None
         assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
         (connection,) = (await http.get("/v1/connections")).json()["connections"]
         assert stored["connection"] == connection["number"]
+
+
+async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type() -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer:
+        query = {"match": "type = PADDING"}
+        status, said, _ = refusal(await http.get("/v1/requests", params=query))
+        assert (status, "no request has this type" in said) == (422, True)
+        peer.send(Padding(8))
+        await peer.ask(create())
+        (found,) = (await http.get("/v1/requests", params=query)).json()["requests"]
+        assert found["type"] == "PADDING"
 
 
 async def test_numbers_of_any_length_are_not_found() -> None:

@@ -526,7 +526,7 @@ async def test_what_is_no_certificate_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     other.write_text("é")
     for file in (empty, other):
-        with pytest.raises(OSError, match="no certificate in PEM"):
+        with pytest.raises(OSError, match="no valid certificate in PEM"):
             await tap_before("127.0.0.1", 1, tls=True, ca=file).start()
 
 

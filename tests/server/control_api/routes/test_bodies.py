@@ -186,7 +186,7 @@ async def test_the_rules_of_a_file_are_checked_and_encoded_while_others_are_serv
         return dumped
 
     monkeypatch.setattr(Rule, "model_dump_json", slowly(encodes[0], Rule.model_dump_json))
-    monkeypatch.setattr(FaultRule, "model_dump", slowly(encodes[1], FaultRule.model_dump))
+    monkeypatch.setattr(FaultRule, "model_dump_json", slowly(encodes[1], FaultRule.model_dump_json))
     async with asking() as (_, http):
         for event in encodes:
             goes_on.clear()

@@ -164,7 +164,7 @@ async def test_rules_about_frames_leave_calls_alone() -> None:
         ("rpc = createStream", "WrongHost", "not for controller calls"),
         ("type = READ_SEGMENT", {"status": "UNAVAILABLE"}, "is for controller calls"),
         ("rpc = createStream", {"status": "UNAVAILABEL"}, r"is not a status \(UNAVAILABLE\?\)"),
-        ("rpc = createStream", {"answer": {"statsu": 1}}, "no method has an answer with these fields"),
+        ("rpc = createStream", {"answer": {"statsu": 1}}, r"no answer has a field 'statsu' \(status\?\)"),
         ("rpc = createStraem", "drop", r"expected a method \(createStream\?\)"),
     ],
 )
@@ -191,7 +191,20 @@ async def test_a_reset_ends_calls_that_a_rule_holds() -> None:
         assert (await call(mock, "createScope", SCOPE)).status == messages.CreateScopeStatus.SUCCESS
 
 
-@pytest.mark.parametrize("fields", [{"status": "\ud800"}, {"status": []}])
-def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no method has an answer with these fields"):
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"status": "\ud800"}, "is no status of an answer"),
+        ({"status": []}, "no method has an answer with these fields"),
+        ({"status": "y" * 200_000}, r"(?s)^.{0,999}is no status of an answer"),
+        ({"status": 0, "delegationToken": "x"}, "no answer has a field 'delegationToken' beside status"),
+    ],
+)
+def test_fields_that_protobuf_refuses_are_a_value_error(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         Rule(match="rpc = createScope", do={"answer": fields})
+
+
+def test_the_value_of_a_status_may_be_its_number() -> None:
+    rule = Rule(match="rpc = createScope", do={"answer": {"status": "1"}})
+    assert rule.model_dump()["do"] == ({"answer": {"status": "1"}, "at": "after"},)
