@@ -112,9 +112,9 @@ class Analysis:
         """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
         return self._sql(steps.ALL_EXCHANGES, exchanges=self._unpacked("exchanges", steps.EXCHANGES))
 
-    @property
+    @cached_property
     def violations(self) -> Table:
-        """All rule violations: `VIOLATION_COLUMNS`."""
+        """All rule violations: `VIOLATION_COLUMNS`. Looks for blocks with bytes after their events first."""
         found = self._sql("SELECT violation.* FROM {written} WHERE violation IS NOT NULL")
         ended = self._sql("SELECT 1 FROM {written} WHERE tail IS NOT NULL LIMIT 1")
         if self._blocks is None or not list(self._engine.rows(ended)):
