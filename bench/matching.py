@@ -144,7 +144,9 @@ def _matching(spark: SparkSession, folder: Path, frames: int, rounds: int) -> tu
     count = write_trace(trace, frames)
     rows = spark.read.format("segstore.trace").option("columns", ",".join(FRAME_COLUMNS)).load(str(trace))
     # One file, in order: the plain way reads it as it stands.
-    rows.where("kind <> 'skipped'").selectExpr("*", "1 AS life").coalesce(1).sortWithinPartitions("block", "record").write.parquet(parquet)
+    rows.where("kind <> 'skipped'").selectExpr("*", "1 AS life").coalesce(1).sortWithinPartitions(
+        "block", "record"
+    ).write.parquet(parquet)
     trace.unlink()
     expected = _plain(parquet)
 
