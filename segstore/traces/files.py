@@ -238,9 +238,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             with open(part, "xb", opener=_owners) as file:
                 yield file
             part.replace(real)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        finally:
+            part.unlink(missing_ok=True)  # gone if it has taken its place
 
 
 @contextlib.contextmanager
