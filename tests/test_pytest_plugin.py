@@ -385,7 +385,8 @@ def test_the_report_about_many_unmatched_rules_is_bounded(
             for number in range(990):
                 segstore_faults.add("type = MERGE_SEGMENTS", do="close", name=f"rule of {number}")
     """)
-    options = ("-q", "-W", "always", "-p", "no:logging", "-o", f"segstore_unmatched_faults={said}")
+    # Without the short summary, which repeats errors in full where the environment has CI.
+    options = ("-q", "-rN", "-W", "always", "-p", "no:logging", "-o", f"segstore_unmatched_faults={said}")
     result = suite.runpytest_inprocess(*options)
     passed(result, 1, **outcomes)
     assert re.findall("fault '(rule of [0-9]+)' has matched nothing", result.stdout.str()) == [
