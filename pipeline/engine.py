@@ -23,7 +23,7 @@ Table = Any
 
 
 class Engine(Protocol):
-    """Runs statements and steps. Tables of two engines must not be mixed."""
+    """Runs statements and steps. Tables of two engines must not be mixed; see `taken`."""
 
     @property
     def about(self) -> str:
@@ -62,6 +62,9 @@ class Engine(Protocol):
 
         order: columns, or columns with DESC; nulls come last. With an order there is one file.
         """
+
+    def taken(self, table: Table) -> Table:
+        """Returns a table as one of this engine's; a `LocalEngine` takes those of Spark as well, as files."""
 
     def rows(self, table: Table) -> Iterator[tuple[Any, ...]]:
         """Yields the rows of a table in its order."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+    from segstore.pipeline.engine import Table
+
 Advance = Callable[[int], None]
 """Called with the bytes or rows that were taken. Raises Stopped if the engine has been closed."""
 
@@ -59,10 +61,10 @@ class Stopped(Exception):
 
 
 def missing() -> str:
-    """Returns why this engine cannot run here; "" if it can."""
+    """Returns why reports cannot be made here; "" if they can."""
     if all(find_spec(name) for name in ("duckdb", "plotly", "pyarrow")):
         return ""
-    return f"a report without Spark needs DuckDB, PyArrow and Plotly: {pip_command('report')}"
+    return f"a report needs DuckDB, PyArrow and Plotly: {pip_command('report')}"
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,15 @@ class LocalEngine:
             casts = ", ".join(f'CAST("{name}" AS BIGINT) AS "{name}"' for name in whole)
             chosen = f"SELECT * {f'REPLACE ({casts}) ' if casts else ''}FROM ({table.sql}){ordered}"
             cursor.execute(f"COPY ({chosen}) TO {_text(_part(folder, 0))} (FORMAT parquet, COMPRESSION zstd)")
+        return _of_files(self, folder)
+
+    def taken(self, table: Table) -> LocalTable:
+        if isinstance(table, LocalTable):
+            return table
+        from segstore.pipeline.engine import engine_of
+
+        folder = self._folder / f"{next(self._numbers)}"
+        engine_of(table).kept(table, folder)
         return _of_files(self, folder)
 
     def rows(self, table: LocalTable) -> Iterator[tuple[Any, ...]]:

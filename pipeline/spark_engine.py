@@ -92,6 +92,9 @@ class SparkEngine:
         rows.write.option("compression", "zstd").parquet(str(folder))
         return self._spark.read.schema(table.schema).parquet(str(folder))
 
+    def taken(self, table: DataFrame) -> DataFrame:
+        return table
+
     def rows(self, table: DataFrame) -> Iterator[tuple[Any, ...]]:
         return iter(table.toLocalIterator())
 

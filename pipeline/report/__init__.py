@@ -5,13 +5,13 @@ from typing import Final
 __all__ = ["STEPS"]
 
 STEPS: Final = {
-    "reading the traces": 25,
-    "requests and replies": 45,
-    "broken rules": 3,
-    "latencies": 6,
-    "pooling": 12,
-    "writers": 3,
-    "replay plan": 3,
-    "the page": 3,
+    "reading the traces": 54,
+    "requests and replies": 30,
+    "broken rules": 2,
+    "latencies": 2,
+    "pooling": 6,
+    "writers": 2,
+    "replay plan": 2,
+    "the page": 2,
 }
 """Steps for a progress bar, in order, and the share of the time that each takes, in percent."""

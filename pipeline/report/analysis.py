@@ -147,22 +147,26 @@ def analyse(rows: Table) -> Analysis:
     return Analysis(followed, (lambda: rows) if "frame" in rows.columns else None)
 
 
-def analyse_traces(engine: Engine, files: Sequence[str], **options: str) -> Analysis:
+def analyse_traces(engine: Engine, files: Sequence[str], *, tables: Engine | None = None, **options: str) -> Analysis:
     """Analyses traces by all rules, which is faster than analysing their rows.
 
-    options: those of `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if
-    some have bytes after their events. Raises OptionError, FileNotFoundError and what `engine.read` raises.
+    tables: the engine that makes the tables, of what `engine` has read and followed; the same by default. options:
+    those of `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if some have
+    bytes after their events. Raises OptionError, FileNotFoundError and what `engine.read` raises.
     """
     for name in options:
         if name.lower() in _DECIDED:
             raise OptionError(f"an analysis has all columns and commands that it needs, without {name}", name)
     found = find_files(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
 
+    of_tables = engine if tables is None else tables
+
     def blocks() -> Table:
-        return engine.read(found, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
+        return of_tables.read(found, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
 
     packed = engine.read(found, FRAME_COLUMNS, packed="true", **options)
-    return Analysis(engine.mapped(packed, steps.follow_packed, steps.WRITTEN, PLACE[:2], PLACE), blocks)
+    followed = engine.mapped(packed, steps.follow_packed, steps.WRITTEN, PLACE[:2], PLACE)
+    return Analysis(of_tables.taken(followed), blocks)
 
 
 def traffic(frames: Table) -> Table:

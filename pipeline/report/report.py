@@ -1,11 +1,11 @@
-"""Writes a trace report: Parquet tables and an HTML page. An engine computes the tables; `page` makes the page.
+"""Writes a trace report: Parquet tables and an HTML page. An engine reads the traces; `page` makes the page.
 
 The folder contains `report.html`, `report.json` (the page's data), and one folder of Parquet (zstd) per table; `rows`
 holds everything that was read. The analysis reads the traces again, so do not report on files that are being written.
 `report_folder` checks the folder.
 
-Tables are made in several threads, because planning takes longer than the tasks of most. Each returns its part of the
-page's data, which is put together in a fixed order.
+Of traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
+DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
 first one ends the report. Raises FileNotFoundError for paths that name no trace.
@@ -14,8 +14,8 @@ first one ends the report. Raises FileNotFoundError for paths that name no trace
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -25,20 +25,21 @@ from pyarrow.dataset import dataset
 from pyarrow.parquet import write_table
 
 from segstore.pipeline.engine import Engine, Table
+from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
 from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
 from segstore.pipeline.report.folder import PAGE, report_folder
 from segstore.pipeline.report.page import page
-from segstore.pipeline.trace.files import find_files
+from segstore.pipeline.trace.files import find_files, sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
+LOCAL_TABLES_BYTES: Final = 8 << 30
+"""Bytes of traces up to which tables are made on this machine, though Spark reads the traces."""
 _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
 _EXAMPLES: Final = 3
 """Number of example violations per rule on the page."""
-_AT_ONCE: Final = 4
-"""Maximum number of tables that are made at the same time: tasks of one run while the driver plans another."""
 _ENDED: Final = f"('{Status.ANSWERED}', '{Status.REFUSED}')"
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS)))
 
@@ -76,79 +77,72 @@ def report_into(
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Like `report`, for files already found and a folder from `report_folder`, which needs no engine."""
-    return _Report(engine, list(files), made, progress).write(strict, parts)
+    size = sum(sizes_of(files).values())
+    with ExitStack() as stack:
+        tables = engine
+        if size <= LOCAL_TABLES_BYTES and not isinstance(engine, LocalEngine):
+            tables = stack.enter_context(LocalEngine(Path(tempfile.mkdtemp(dir=made)), size))
+        return _Report(engine, tables, list(files), made).write(strict, parts, progress)
 
 
 class _Report:
-    def __init__(self, engine: Engine, files: list[str], out: Path, progress: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, tables: Engine, files: list[str], out: Path) -> None:
         self._engine = engine
+        self._tables = tables
         self._files = files
         self._out = out
-        self._progress = progress
 
-    def write(self, strict: bool, parts: int) -> Facts:
-        steps = tuple(STEPS)
-        self._progress(steps[0])
-        facts = {"engine": self._engine.about, "files": len(self._files)}
-        with ExitStack() as stack:
-            pool = ThreadPoolExecutor(_AT_ONCE)
-            stack.callback(pool.shutdown, cancel_futures=True)
-            rows = self._engine.kept(self._engine.read(self._files, _READ), self._out / "rows")
-            read = (
-                pool.submit(self._skipped, rows, strict),
-                pool.submit(self._shown, "traffic", analysis.traffic(rows), "frames DESC, direction, command"),
-            )
-            planned = pool.submit(self._plan, rows, parts)
-            self._progress(steps[1])
-            found = stack.enter_context(analysis.analyse_traces(self._engine, self._files))
-            stack.callback(pool.shutdown, cancel_futures=True)  # before `found` is closed, which its threads use
-            exchanges = self._engine.kept(found.exchanges, self._out / "exchanges")
-            facts |= _joined(*read) | self._analysed(pool, rows, found, exchanges, planned)
-        self._progress(steps[7])
+    def write(self, strict: bool, parts: int, progress: Callable[[str], None]) -> Facts:
+        """Writes the report. progress: see `report`."""
+        steps = iter(STEPS)
+        progress(next(steps))
+        both = dict.fromkeys((self._engine.about, self._tables.about))
+        facts = {"engine": " and ".join(both), "files": len(self._files)}
+        read = self._tables.taken(self._engine.read(self._files, _READ))
+        rows = self._tables.kept(read, self._out / "rows")
+        facts |= self._skipped(rows, strict)
+        facts |= self._shown("traffic", analysis.traffic(rows), "frames DESC, direction, command")
+        progress(next(steps))
+        with analysis.analyse_traces(self._engine, self._files, tables=self._tables) as found:
+            exchanges = self._tables.kept(found.exchanges, self._out / "exchanges")
+            facts |= self._ended(exchanges)
+            progress(next(steps))
+            facts |= self._broken(found)
+            facts |= self._shown("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
+            progress(next(steps))
+            facts |= self._latencies(exchanges)
+            progress(next(steps))
+            facts |= self._pooling(rows, found, exchanges)
+            facts |= self._shown("block_fill", analysis_usage.block_fill(exchanges), "premature, fill_percent")
+            progress(next(steps))
+            facts |= self._shown("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
+            progress(next(steps))
+            facts |= self._plan(rows, parts)
+        progress(next(steps))
         (self._out / "report.json").write_text(json.dumps(facts, indent=1), "utf-8")
         (self._out / PAGE).write_text(page(facts), "utf-8")
         return facts
 
-    def _analysed(
-        self, pool: ThreadPoolExecutor, rows: Table, found: analysis.Analysis, exchanges: Table, planned: Future[Facts]
-    ) -> Facts:
-        """Makes the tables, several at once: the engine plans one while it computes others."""
-
-        def show(name: str, table: Table, order: str, most: int = _SHOWN) -> Future[Facts]:
-            return pool.submit(self._shown, name, table, order, most)
-
-        pooling = pool.submit(self._pooling, rows, found, exchanges)  # before the others: it takes longest
-        ended = pool.submit(self._ended, exchanges)
-        broken = pool.submit(self._broken, found)
-        errors = show("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
+    def _latencies(self, exchanges: Table) -> Facts:
         of_segment = analysis.by_parent(exchanges)
         of_flow = self._sql("SELECT * FROM {exchanges} WHERE flow > 0", exchanges=exchanges)
-        latencies = (
-            show("latency_by_command", analysis.latencies(exchanges, "command"), "times DESC, command"),
-            show("latency_by_segment", analysis.latencies(of_segment, "segment"), "times DESC, segment"),
-            show("latency_by_flow", analysis.latencies(of_flow, "flow"), "times DESC, flow"),
-            show("latency_histogram", analysis.histogram(exchanges, "command"), "command, least_ns", 20_000),
-        )
-        fill = show("block_fill", analysis_usage.block_fill(exchanges), "premature, fill_percent")
-        streams = show("streams", analysis_usage.streams(rows, exchanges), "bytes DESC, stream")
-        facts = _joined(ended)
-        steps = ((broken, errors), latencies, (pooling, fill), (streams,), (planned,))
-        for step, made in zip(tuple(STEPS)[2:7], steps, strict=True):
-            self._progress(step)
-            facts |= _joined(*made)
-        return facts
+        facts: Facts = {}
+        for column, of in (("command", exchanges), ("segment", of_segment), ("flow", of_flow)):
+            facts |= self._shown(f"latency_by_{column}", analysis.latencies(of, column), f"times DESC, {column}")
+        histogram = analysis.histogram(exchanges, "command")
+        return facts | self._shown("latency_histogram", histogram, "command, least_ns", 20_000)
 
     def _sql(self, text: str, **tables: Table) -> Table:
-        return self._engine.statement(text, **tables)
+        return self._tables.statement(text, **tables)
 
     def _rows(self, text: str, **tables: Table) -> list[dict[str, Any]]:
         table = self._sql(text, **tables)
         names = table.columns
-        return [dict(zip(names, row, strict=True)) for row in self._engine.rows(table)]
+        return [dict(zip(names, row, strict=True)) for row in self._tables.rows(table)]
 
     def _shown(self, name: str, table: Table, order: str, most: int = _SHOWN) -> Facts:
         """Writes a table to one sorted file, of which the first rows go to the page's data."""
-        self._engine.kept(table, self._out / name, order.split(", "))
+        self._tables.kept(table, self._out / name, order.split(", "))
         kept = dataset(self._out / name)
         return _listed(name, kept.schema.names, kept.head(most).to_pylist(), kept.count_rows())
 
@@ -194,7 +188,7 @@ class _Report:
         }
 
     def _broken(self, found: analysis.Analysis) -> Facts:
-        violations = self._engine.kept(found.violations, self._out / "violations")
+        violations = self._tables.kept(found.violations, self._out / "violations")
         first = self._rows(
             f"""
             SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place,
@@ -213,8 +207,8 @@ class _Report:
     def _pooling(self, rows: Table, found: analysis.Analysis, exchanges: Table) -> Facts:
         cut = analysis_usage.ticks(rows)  # skipped parts have no time; reading Parquet is cheaper than unpacking frames
         facts: Facts = {"ticks": None if cut is None else cut._asdict()}
-        flying = self._engine.kept(analysis_usage.in_flight(exchanges), self._out / "in_flight")
-        used = self._engine.held(analysis_usage.used(found.frames, cut or analysis_usage.Ticks(0, 1, 0, 0)))
+        flying = self._tables.kept(analysis_usage.in_flight(exchanges), self._out / "in_flight")
+        used = self._tables.held(analysis_usage.used(found.frames, cut or analysis_usage.Ticks(0, 1, 0, 0)))
         try:
             order = "most_in_flight_bytes DESC, frames DESC, file, connection, life"
             facts |= self._shown("connections", analysis_usage.connections(used, flying), order)
@@ -222,7 +216,7 @@ class _Report:
                 return facts
             facts |= self._shown("over_time", analysis_usage.over_time(used), "tick", most=1000)
         finally:
-            self._engine.release(used)
+            self._tables.release(used)
         text = f"SELECT {cut.of('ts_ns')} AS tick, max(bytes) AS most_bytes FROM {{flying}} GROUP BY tick ORDER BY tick"
         most = self._rows(text, flying=flying)
         return facts | _listed("in_flight_over_time", ["tick", "most_bytes"], most, len(most))
@@ -250,7 +244,3 @@ class _Report:
 
 def _listed(name: str, columns: list[str], first: list[dict[str, Any]], every: int) -> Facts:
     return {name: {"columns": columns, "rows": first, "all": every}}
-
-
-def _joined(*made: Future[Facts]) -> Facts:
-    return {name: fact for each in made for name, fact in each.result().items()}

@@ -29,8 +29,8 @@ ROWS_AT_ONCE: Final = 65_536
 _JOINED_BYTES: Final = 1 << 20
 """Passing a batch to Java costs about as much as copying this many bytes."""
 
-_PACKED_ROWS: Final = 4 * ROWS_AT_ONCE
-_PACKED_BYTES: Final = 64 << 20
+_PACKED_ROWS: Final = ROWS_AT_ONCE
+_PACKED_BYTES: Final = 32 << 20
 _VALUE_ROWS: Final = 8192
 """Maximum number of rows in a value of packed rows, for the memory of the task that unpacks it."""
 _VALUES_AT_ONCE: Final = 512

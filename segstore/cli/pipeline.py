@@ -144,24 +144,22 @@ def _errors_reported() -> Iterator[None]:
 def _engine(name: str, master: str | None, files: list[str], made: Path) -> Iterator[Engine]:
     """The engine of this name, or for `auto` the one that suits the traces. made: the folder of the report."""
     from segstore.pipeline.local_engine import LocalEngine, ProcessDied, missing
-    from segstore.pipeline.session import missing as spark_missing
     from segstore.pipeline.trace.files import sizes_of
 
-    size = sum(sizes_of(files).values())
-    problem = missing()
-    if name == "spark" or (name == "auto" and (master or size > _LOCAL_BYTES or (problem and spark_missing() is None))):
-        with _spark(master, files) as spark:
-            from segstore.pipeline.spark_engine import SparkEngine
-
-            yield SparkEngine(spark)
-        return
-    if problem:
+    if problem := missing():
         raise click.ClickException(problem)
     import duckdb
 
+    size = sum(sizes_of(files).values())
     try:
-        with LocalEngine(Path(tempfile.mkdtemp(dir=made)), size) as engine:
-            yield engine
+        if name == "spark" or (name == "auto" and (master or size > _LOCAL_BYTES)):
+            with _spark(master, files) as spark:
+                from segstore.pipeline.spark_engine import SparkEngine
+
+                yield SparkEngine(spark)
+        else:
+            with LocalEngine(Path(tempfile.mkdtemp(dir=made)), size) as engine:
+                yield engine
     except (duckdb.Error, ProcessDied) as error:
         log.debug("the report failed", exc_info=error)
         raise click.ClickException(str(error).partition("\n")[0][:_MAX_MESSAGE]) from error

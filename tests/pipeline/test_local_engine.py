@@ -202,9 +202,7 @@ def test_without_its_libraries_it_is_said_what_to_install(
         main, ["pipeline", "report", str(RECORDED), "-o", str(tmp_path / "out"), "--engine", chosen]
     )
     assert said.exit_code == 1
-    assert said.stderr == (
-        f"segstore: a report without Spark needs DuckDB, PyArrow and Plotly: {pip_command('report')}\n"
-    )
+    assert said.stderr == (f"segstore: a report needs DuckDB, PyArrow and Plotly: {pip_command('report')}\n")
     assert "'duckdb>=" in said.stderr
     assert list(tmp_path.iterdir()) == []
 

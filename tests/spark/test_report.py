@@ -24,6 +24,7 @@ from segstore.pipeline.replay_plan import Outcome, links, links_of, plan, replay
 from segstore.pipeline.report import STEPS
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, VIOLATION_COLUMNS, Rule, Status
 from segstore.pipeline.report.reference import Reference, reference
+from segstore.pipeline.report.report import LOCAL_TABLES_BYTES
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.testing import ServerThread
 from segstore.wire import ReadSegment, SetupAppend
@@ -70,13 +71,14 @@ class CommandLine:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def __call__(self, *arguments: object) -> Result:
+    def __call__(self, *arguments: object, local_tables_bytes: int = LOCAL_TABLES_BYTES) -> Result:
         @contextmanager
         def shared(*_: object) -> Iterator[SparkSession]:
             yield self._spark
 
         with pytest.MonkeyPatch.context() as patch, quick(self._spark):
             patch.setattr(pipeline_cli, "_spark", shared)
+            patch.setattr("segstore.pipeline.report.report.LOCAL_TABLES_BYTES", local_tables_bytes)
             return CliRunner().invoke(main, ["pipeline", *map(str, arguments)])
 
 
@@ -110,6 +112,14 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def by_spark(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
     out = tmp_path_factory.mktemp("spark") / "out" / "report"
+    said = CommandLine(spark)("report", *traces, "-o", out, "--engine", "spark", local_tables_bytes=-1)
+    return Made(out, traces, said)
+
+
+@pytest.fixture(scope="module")
+def by_both(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Read and followed by Spark, as is the default with it; the tables are DuckDB's."""
+    out = tmp_path_factory.mktemp("both") / "out" / "report"
     return Made(out, traces, CommandLine(spark)("report", *traces, "-o", out, "--engine", "spark"))
 
 
@@ -119,7 +129,7 @@ def by_local(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Mad
     return Made(out, traces, CliRunner().invoke(main, ["pipeline", "report", *traces, "-o", str(out)]))
 
 
-@pytest.fixture(params=["spark", "local"])
+@pytest.fixture(params=["spark", "both", "local"])
 def made(request: pytest.FixtureRequest) -> Made:
     made: Made = request.getfixturevalue(f"by_{request.param}")
     return made
@@ -133,8 +143,11 @@ def test_every_row_equals_the_reference(made: Made, name: str, columns: tuple[st
     assert sorted(map(repr, rows)) == sorted(map(repr, getattr(made.plain, name)))
 
 
-def test_both_engines_give_the_same(by_spark: Made, by_local: Made) -> None:
+def test_both_engines_and_both_together_give_the_same(by_spark: Made, by_both: Made, by_local: Made) -> None:
     assert_same(by_spark.folder, by_local.folder)
+    assert_same(by_both.folder, by_local.folder)
+    spark, both, local = (each.facts["engine"] for each in (by_spark, by_both, by_local))
+    assert (spark.split()[0], local.split()[0], both) == ("Spark", "DuckDB", f"{spark} and {local}")
 
 
 def table(folder: Path, name: str) -> pa.Table:
@@ -319,10 +332,11 @@ def test_both_engines_give_the_same_of_damaged_compressed_and_captured_traces(
     write_capture(traces / "clock_set_back.wtrace", back)
     (traces / "empty.wtrace").touch()
     command = CommandLine(spark)
-    for name in ("spark", "local"):
-        said = command("report", traces, "-o", tmp_path / name, "--engine", name)
+    for name, engine, most in (("spark", "spark", -1), ("both", "spark", LOCAL_TABLES_BYTES), ("local", "local", 0)):
+        said = command("report", traces, "-o", tmp_path / name, "--engine", engine, local_tables_bytes=most)
         assert said.exit_code == 1, said.output
     assert_same(tmp_path / "spark", tmp_path / "local")
+    assert_same(tmp_path / "both", tmp_path / "local")
     facts = json.loads((tmp_path / "local" / "report.json").read_text())
     assert facts["skipped_stretches"] > 4
     means = [row["mean_ns"] for row in table(tmp_path / "local", "latency_by_command").to_pylist()]
