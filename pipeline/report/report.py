@@ -34,7 +34,7 @@ from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.files import find_files, sizes_of
 from segstore.pipeline.trace.rows import BadTrace
 
-LOCAL_TABLES_BYTES: Final = 8 << 30
+LOCAL_TABLES_BYTES: Final = 2 << 30
 """Bytes of traces up to which tables are made on this machine, though Spark reads the traces."""
 _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
