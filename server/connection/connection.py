@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.connection.refusals import broken_protocol
-from segstore.server.connection.sending import HeldReplies, Output
+from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
 from segstore.server.faults import Lane, Send
 from segstore.server.net import end_by_reset
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_YET = Ending.NOT_YET
-_SMALL_BYTES = 16 * 1024
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
@@ -217,19 +216,17 @@ class Connection(asyncio.BufferedProtocol):
             self._recorder.received(self._number, self._buffers.view[:nbytes])
         if session.ending is not _NOT_YET:
             return
-        if received.is_pending():  # it was read before reading was paused
-            received.read_more(nbytes)
+        if not received.read(nbytes):  # it was read before reading was paused
             return
-        received.read(nbytes)
         if not hub.queue.is_busy:
             self._serve()
-        left = received.is_pending()
+        left = not received.finish()
         if left and session.ending is _NOT_YET:
             received.hold()
             self._pause_reading()
             if not self.is_paused():
                 self.catch_up_soon()
-        else:
+        elif left:
             received.release()
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
         if (
@@ -237,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             or received.has_part
             or session.reads
             or (lane is not None and (self.held_bytes or lane.held_bytes))
-            or (held is not None and held.bytes > _SMALL_BYTES)
+            or (held is not None and held.bytes > SMALL_BYTES)
         ):
             self.look_up()
 
@@ -278,16 +275,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def release(self, committed: int) -> int:
         """Writes the held replies that may leave. Returns the mark that the next one waits for, 0 if there is none."""
-        held = self._held
-        if held is None or not held.next_mark or self.transport is None:
+        held, transport = self._held, self.transport
+        if held is None or transport is None:
             return 0
-        self._output.release(held, committed)
+        out, size, mark = held.take(committed)
+        if not out:
+            return 0
+        if not transport.is_closing():
+            self._output.write(out, large=size > SMALL_BYTES)
         if held.is_stalled and not held.is_overfull:
             self.go_on()
         if self.held_bytes:
             self.look_up()
-        mark = held.next_mark
-        if not mark and self.session.ended:
+        if not mark and self.session.ending is not _NOT_YET:
             self.flush()
         return mark
 
@@ -363,12 +363,10 @@ class Connection(asyncio.BufferedProtocol):
             self.waits.restarted(self._loop.time())
         if transport.is_closing():
             return False
-        left = received.is_pending()
-        if not left:
-            received.release()
-            if self._state is ConnectionState.HALF_CLOSED:
-                self.end("", Ending.FLUSHED)
-                return False
+        left = not received.finish()
+        if not left and self._state is ConnectionState.HALF_CLOSED:
+            self.end("", Ending.FLUSHED)
+            return False
         self.look_up()
         if self.is_paused():
             return False

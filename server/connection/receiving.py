@@ -143,12 +143,18 @@ class Received:
             held += self.end - self.at
         return held
 
-    def read(self, size: int) -> None:
-        """Takes the bytes of a read from the shared buffer, to be executed now or held. Nothing may be pending."""
-        self._data, self.at, self.end = self._buffers.buffer, 0, size
+    def read(self, size: int) -> bool:
+        """Takes the bytes of a read from the shared buffer: to be executed now or held, or copies if others are pending.
 
-    def read_more(self, size: int) -> None:
-        """Takes and copies the bytes of a read while others are pending."""
+        Returns whether none were.
+        """
+        if self.at < self.end or self.backlog or self.problem is not None:
+            self._read_more(size)
+            return False
+        self._data, self.at, self.end = self._buffers.buffer, 0, size
+        return True
+
+    def _read_more(self, size: int) -> None:
         if self.problem is not None:
             return
         # Payloads may lie in the buffer that is given back.
@@ -183,7 +189,7 @@ class Received:
             except WireError as error:
                 items, self.problem, self.at = list(error.decoded), error, self.end
                 self._counters.protocol_violations += 1
-        partial = decoder.buffered_bytes > 0
+        partial = decoder.has_part
         block_open = blocks is not None and blocks.block_open
         had_part, self.has_part = self.has_part, partial or block_open
         if self.has_part or had_part or waits.first_frame_since is not None:
@@ -207,6 +213,13 @@ class Received:
         if self.end - self.at < _LARGE_BYTES or not self._buffers.lend():
             self._data = bytes(self._buffers.view[self.at : self.end])
             self.at, self.end = 0, len(self._data)
+
+    def finish(self) -> bool:
+        """Releases the buffer if everything was executed; returns whether it was."""
+        if self.at < self.end or self.backlog or self.problem is not None:
+            return False
+        self.release()
+        return True
 
     def release(self) -> None:
         """Releases the buffer: all of it was executed or dropped."""

@@ -87,6 +87,7 @@ class Durability:
         pool: for the chunks of all segments.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
         controller_state: returns the controller's state for a snapshot; None if there is none.
+        add_record: as `Committer.add_record`. Raises `RuntimeError` before `start`.
         snapshots: number of snapshots taken.
     """
 
@@ -131,6 +132,7 @@ class Durability:
         self._chunks: dict[int, ChunkFile] = {}
         self._containers: Mapping[int, Container] = {}
         self._committer: Committer | None = None
+        self.add_record: Callable[[bytes], None] = lambda record: self.committer.add_record(record)
         self._journals: Journals | None = None
         self._on_failure: Callable[[str], None] | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -221,6 +223,7 @@ class Durability:
             where=str(directory.path),
         )
         committer.batch_bytes = found.replayed_bytes
+        self.add_record = committer.add_record
         self._saved(0)
         if len(journals.ended) > _JOURNALS_READ:
             self._tidy_at_s = 0
@@ -434,12 +437,12 @@ class Durability:
 class ContainerJournal:
     """The journal of one container."""
 
-    __slots__ = ("_coder", "_container_id", "_durability")
+    __slots__ = ("_container_id", "_durability", "_encode")
 
     def __init__(self, durability: Durability, container_id: int) -> None:
         self._durability = durability
         self._container_id = container_id
-        self._coder = AppendedCoder(container_id)
+        self._encode = AppendedCoder(container_id).encode
 
     def __call__(self, operation: Operation) -> None:
         """Records an executed operation."""
@@ -449,5 +452,4 @@ class ContainerJournal:
 
     def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
         """Records executed appends."""
-        record = self._coder.encode(segment, rows, now_ms, writer)
-        self._durability.committer.add_record(record)
+        self._durability.add_record(self._encode(segment, rows, now_ms, writer))

@@ -150,6 +150,7 @@ _BIN: Final = 0xC6  # with a length of 32 bits
 _INT64: Final = 0xD3
 _BIN_OF_16: Final = b"\xc4\x10"
 _TAIL: Final = Struct(">BqBq2s16sBq")
+_pack_tail = _TAIL.pack
 _MAX_HEADS: Final = 4096
 
 
@@ -170,13 +171,13 @@ class AppendedCoder:
         """One record of all rows, as ``OperationJournal.appended``; their data are copied once."""
         pack, begin, around = self._heads.get(segment) or self._head(segment)
         parts: list[Buffer] = [b""]
-        size = events = 0
-        for _, of_row, data, _ in rows:
+        size = events = number = 0
+        for number, of_row, data, _ in rows:
             parts.append(data)
             size += len(data)
             events += of_row
         parts[0] = pack(self._number, around + size, begin, _BIN, size)
-        parts.append(_TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, rows[-1][0]))
+        parts.append(_pack_tail(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, number))
         return b"".join(parts)
 
     def _head(self, segment: str) -> tuple[Callable[..., bytes], bytes, int]:

@@ -110,6 +110,7 @@ class FrameDecoder:
     Attributes:
         room: memory for the rest of a long frame that is incomplete; bytes that are received there are fed as it, and
             not copied. None if there is no such frame.
+        has_part: whether a frame is incomplete.
         position: where the last feed stopped in its bytes; before their end only if `most` or `records` was given.
         taken: number of frames that the last feed took, a whole append counted as one.
     """
@@ -124,6 +125,7 @@ class FrameDecoder:
         "_need",
         "_pending",
         "_unknown",
+        "has_part",
         "max_frame_bytes",
         "position",
         "room",
@@ -153,6 +155,7 @@ class FrameDecoder:
         self._long = memoryview(b"")  # the long frame that `room` is the end of
         self.room: memoryview | None = None
         self._failed: WireError | None = None
+        self.has_part = False
         self.position = self.taken = 0
 
     @property
@@ -206,10 +209,12 @@ class FrameDecoder:
                         self.position = stop
                     else:
                         self._keep(view, stop, end)
+            self.has_part = bool(self._pending) or self.room is not None
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
             self._pending, self._long, self.room = bytearray(), memoryview(b""), None
+            self.has_part = False
             raise
         return out
 

@@ -41,10 +41,7 @@ class Peer:
 
     def read(self, data: bytes) -> None:
         self.buffers.view[: len(data)] = data
-        if self.received.is_pending():
-            self.received.read_more(len(data))
-        else:
-            self.received.read(len(data))
+        self.received.read(len(data))
 
     def all_behind_the_set_up(self) -> list[Item]:
         """What it has read, in as many steps as that takes."""
