@@ -62,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_buffers",
+        "_counters",
         "_execution",
         "_held",
         "_hub",
@@ -93,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, hub: ConnectionHub[Connection], *, admin: bool = False) -> None:
         self._hub = hub
         self._buffers = hub.buffers
+        self._counters = hub.service.counters
         self._held = None if hub.gate is None else HeldReplies(hub.gate, hub.limits.connection_outstanding_bytes)
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.NEW
@@ -112,7 +114,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         hub = self._hub
-        counters = hub.service.counters
         self._take(ConnectionEvent.MADE)
         self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
@@ -140,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         self._output = Output(
             transport, self._held, self._recorder, self._number, hub.limits.connection_outstanding_bytes
         )
-        counters.connections += 1
+        self._counters.connections += 1
         why = "" if hub.gate is None else hub.gate.failure
         why = why or ("the store shuts down" if hub.closing else hub.admit(self))
         if why:
@@ -148,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
             self.session.end(why)
             self.abort()
             return
-        counters.connections_open += 1
+        self._counters.connections_open += 1
         hub.watch(self)
         if faults is not None and lane is not None:
             faults.toxics.connect(self, store=hub.number, number=lane.number)
@@ -165,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held is not None:
             self._held.drop(self)
         if self in hub.connections:
-            hub.service.counters.connections_open -= 1
+            self._counters.connections_open -= 1
         self._output.is_full = self.session.full = False
         if self._wind_up():
             hub.queue.add(self, heavy=True)
@@ -210,14 +211,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
-        hub.service.counters.bytes_in += nbytes
+        self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, self._buffers.view[:nbytes])
-        if session.ending is not _NOT_YET:
-            return
-        if not received.read(nbytes):  # it was read before reading was paused
-            return
+        if session.ending is not _NOT_YET or not received.read(nbytes):
+            return  # the peer wrote more before reading was paused
         if not hub.queue.is_busy:
             self._serve()
         left = not received.finish()
@@ -322,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             held.stall(self)
         hub.enter(self)
         try:
-            if not self.is_paused():
+            if not self._output.is_full and (held is None or not held.is_stalled):
                 execution.run(self._make_room)
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
             hub.service.failed(self.session, error)
@@ -440,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
             if not out:
                 return
         self.bytes_out += size
-        self._hub.service.counters.bytes_out += size
+        self._counters.bytes_out += size
         if held is None or not held.hold(self, out, size):
             self._output.write(out, large=large)
 
@@ -507,7 +506,7 @@ class Connection(asyncio.BufferedProtocol):
         if missed is Missed.READING and self._output.has_progressed():
             self.waits.progressed(now_s)
             return
-        self._hub.service.counters.deadlines_missed += 1
+        self._counters.deadlines_missed += 1
         why = missed.sentence(self._hub.limits)
         if missed is Missed.READING or missed is Missed.CLOSING:
             self.cut(why)

@@ -171,7 +171,7 @@ class Received:
 
     def decode(self) -> list[Item]:
         """Decodes the next step: items to be executed before the next call, or put back."""
-        decoder, blocks, waits = self.decoder, self.blocks, self._waits
+        decoder, blocks = self.decoder, self.blocks
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
         items: Any
         try:
@@ -189,10 +189,10 @@ class Received:
             except WireError as error:
                 items, self.problem, self.at = list(error.decoded), error, self.end
                 self._counters.protocol_violations += 1
-        partial = decoder.has_part
-        block_open = blocks is not None and blocks.block_open
-        had_part, self.has_part = self.has_part, partial or block_open
-        if self.has_part or had_part or waits.first_frame_since is not None:
+            block_open = blocks.block_open
+        partial, had_part, waits = decoder.has_part, self.has_part, self._waits
+        if partial or block_open or had_part or waits.first_frame_since is not None:
+            self.has_part = partial or block_open
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
         found: list[Item] = items

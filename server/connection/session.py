@@ -116,7 +116,8 @@ class Session:
         blocks: AppendBlockDecoder | None = None,
         whole_frames: bool = False,
     ) -> None:
-        """on_reply: called when the output becomes non-empty or the session ends. blocks: the decoder of append blocks;
+        """on_reply: called when the output becomes non-empty or the session ends; acknowledgements of appends excepted,
+        for which the caller of `receive_all` looks. blocks: the decoder of append blocks;
         None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
         self.peer = peer
@@ -172,8 +173,8 @@ class Session:
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        queue, now_ms = self._service.queue, self._service.now_ms()
-        done, total = start, len(items)
+        service, done, total = self._service, start, len(items)
+        now_ms = service.now_ms()
         try:
             while done < total:
                 item = items[done]
@@ -184,7 +185,7 @@ class Session:
                     self._append(item, now_ms)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
-                    if queue.is_over():
+                    if service.queue.is_over():
                         break
                 if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
@@ -226,7 +227,7 @@ class Session:
         """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
         refuses. Ends early when the session has ended.
         """
-        service, out, silent = self._service, self.out, not self.out
+        service, out = self._service, self.out
         containers, acknowledge = service.store.containers, service.acknowledge
         stored = size = 0
         try:
@@ -260,8 +261,6 @@ class Session:
         finally:
             service.counters.appends += stored
             self.out_bytes += size
-        if silent and out:
-            self._on_reply()
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))

@@ -190,16 +190,11 @@ class FrameDecoder:
             view = view.cast("B")
         self.position = end = view.nbytes if size is None else size
         try:
-            in_place = data is self.room
-            while (self._pending or self.room is not None) and start < end:
-                if self.room is None:
-                    start = self._complete(view, start, end, out)
-                else:
-                    start = self._fill(self.room, view, start, end, out, in_place=in_place)
-                changed = True
+            if self.has_part:
+                start, changed = self._take_part(view, start, end, out, in_place=data is self.room), True
+            few, heavy = (sys.maxsize, sys.maxsize) if most is None else (most - len(out), _HEAVY_BYTES)
             self.taken = len(out)
             if start < end:
-                few, heavy = (sys.maxsize, sys.maxsize) if most is None else (most - len(out), _HEAVY_BYTES)
                 stop, taken = self._frames(
                     view, start, end, self._max_body, self._decode, out, few, heavy, records, changed
                 )
@@ -209,7 +204,6 @@ class FrameDecoder:
                         self.position = stop
                     else:
                         self._keep(view, stop, end)
-            self.has_part = bool(self._pending) or self.room is not None
         except WireError as error:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
@@ -217,6 +211,16 @@ class FrameDecoder:
             self.has_part = False
             raise
         return out
+
+    def _take_part(self, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
+        """Completes the incomplete frame, as far as its bytes are there; returns where they end."""
+        while self.has_part and start < end:
+            if self.room is None:
+                start = self._complete(view, start, end, out)
+            else:
+                start = self._fill(self.room, view, start, end, out, in_place=in_place)
+            self.has_part = bool(self._pending) or self.room is not None
+        return start
 
     def _is_whole(self, view: memoryview, start: int, end: int) -> bool:
         """Whether a complete frame begins there."""
@@ -237,6 +241,7 @@ class FrameDecoder:
     def _hold(self, part: Buffer) -> None:
         """Holds the beginning of a frame of `_need` bytes."""
         frame = None if self._memory is None else self._memory.take(self._need)
+        self.has_part = True
         if frame is None:
             self._pending += part
         else:
