@@ -232,19 +232,19 @@ class Execution:
                 items = received.decode()
             else:
                 return
-            done, count, whole = 0, len(items), received.at == received.end
+            done, whole = 0, received.at == received.end
             while True:
                 if lane is None:
                     done = session.receive_all(items, done, whole=whole)
                 else:
                     done = lane.execute(session, items, done)
-                if done == count or session.ending is not _NOT_YET or is_over():
+                if done == len(items) or session.ending is not _NOT_YET or is_over():
                     break
                 has_room = make_room()
                 if not has_room or session.ending is not _NOT_YET:
                     break
             self._executed += received.step
-            if done < count:
+            if done < len(items):
                 received.put_back(items[done:])
             elif whole:
                 return
