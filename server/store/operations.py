@@ -13,7 +13,7 @@ Ownership of buffers: ``data`` is the operation's own bytes, or a view of the bu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, Protocol
 from uuid import UUID
@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from segstore.server.store.chunks import Buffer
+from segstore.wire.codec import or_in_c
 
 Values = tuple[tuple[UUID, int], ...]
 
@@ -149,9 +150,10 @@ _ARRAY_OF_7: Final = b"\x97"
 _BIN: Final = 0xC6  # with a length of 32 bits
 _INT64: Final = 0xD3
 _BIN_OF_16: Final = b"\xc4\x10"
+_HEAD: Final = Struct(">iI")
+_DATA_SIZE: Final = Struct(">BI")
 _TAIL: Final = Struct(">BqBq2s16sBq")
-_pack_tail = _TAIL.pack
-_MAX_HEADS: Final = 4096
+_MAX_BEGINS: Final = 4096
 
 
 class AppendedCoder:
@@ -160,33 +162,41 @@ class AppendedCoder:
     number: the 32-bit number at the start of each record.
     """
 
-    __slots__ = ("_heads", "_number")
+    __slots__ = ("_begins", "_number")
 
     def __init__(self, number: int) -> None:
         self._number = number
-        # Segment → function that packs the head, the head's bytes before the data, size of the record without the data.
-        self._heads: dict[str, tuple[Callable[..., bytes], bytes, int]] = {}
+        self._begins: dict[str, bytes] = {}  # segment → what the operation begins with
 
     def encode(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
         """One record of all rows, as ``OperationJournal.appended``; their data are copied once."""
-        pack, begin, around = self._heads.get(segment) or self._head(segment)
-        parts: list[Buffer] = [b""]
-        size = events = number = 0
-        for number, of_row, data, _ in rows:
-            parts.append(data)
-            size += len(data)
-            events += of_row
-        parts[0] = pack(self._number, around + size, begin, _BIN, size)
-        parts.append(_pack_tail(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, number))
-        return b"".join(parts)
+        begin = self._begins.get(segment) or self._begin(segment)
+        return record_of_rows(self._number, begin, rows, now_ms, writer)
 
-    def _head(self, segment: str) -> tuple[Callable[..., bytes], bytes, int]:
+    def _begin(self, segment: str) -> bytes:
+        if len(self._begins) >= _MAX_BEGINS:
+            self._begins.clear()
         begin = _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
-        layout = Struct(f">iI{len(begin)}sBI")
-        if len(self._heads) >= _MAX_HEADS:
-            self._heads.clear()
-        made = self._heads[segment] = layout.pack, begin, layout.size - 8 + _TAIL.size
-        return made
+        self._begins[segment] = begin
+        return begin
+
+
+@or_in_c()
+def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
+    """The record of an ``Appended``: `number`, the size of the rest, the operation. begin: what is before its data."""
+    size = events = last = 0
+    for last, count, data, _ in rows:
+        size += len(data)
+        events += count
+    return b"".join(
+        (
+            _HEAD.pack(number, len(begin) + _DATA_SIZE.size + size + _TAIL.size),
+            begin,
+            _DATA_SIZE.pack(_BIN, size),
+            *[row[2] for row in rows],
+            _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, last),
+        )
+    )
 
 
 def pack_name(name: str) -> str:

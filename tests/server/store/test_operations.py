@@ -57,4 +57,4 @@ def test_heads_that_are_kept_for_segments_are_bounded() -> None:
     coder = ops.AppendedCoder(0)
     for number in range(5000):
         coder.encode(f"segment {number}", [(1, 1, b"", 0)], 1, W.bytes)
-    assert len(coder._heads) <= 4096
+    assert len(coder._begins) <= 4096
