@@ -218,7 +218,10 @@ class Received:
         """Releases the buffer if everything was executed; returns whether it was."""
         if self.at < self.end or self.backlog or self.problem is not None:
             return False
-        self.release()
+        if self._data is self._buffers.buffer:
+            self._data = b""
+        else:
+            self.release()
         return True
 
     def release(self) -> None:
