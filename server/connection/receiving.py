@@ -144,9 +144,8 @@ class Received:
         return held
 
     def read(self, size: int) -> bool:
-        """Takes the bytes of a read from the shared buffer: to be executed now or held, or copies if others are pending.
-
-        Returns whether none were.
+        """Takes the bytes of a read from the shared buffer, to be executed now or held; copies them if others are
+        pending. Returns whether none were.
         """
         if self.at < self.end or self.backlog or self.problem is not None:
             self._read_more(size)

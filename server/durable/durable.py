@@ -48,7 +48,6 @@ from segstore.server.durable.journal import JournalFailed, JournalWriter
 from segstore.server.durable.journals import JournalMaker, Journals
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
-    AppendedCoder,
     AppendItem,
     ChunkPool,
     Container,
@@ -57,7 +56,9 @@ from segstore.server.store import (
     Operation,
     SegmentDeleted,
     Truncated,
+    begin_of_appended,
     encode,
+    record_of_rows,
 )
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ class Durability:
         self._chunks: dict[int, ChunkFile] = {}
         self._containers: Mapping[int, Container] = {}
         self._committer: Committer | None = None
-        self.add_record: Callable[[bytes], None] = lambda record: self.committer.add_record(record)
+        self.add_record: Callable[[bytes], None] = self._not_started
         self._journals: Journals | None = None
         self._on_failure: Callable[[str], None] | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -179,6 +180,9 @@ class Durability:
         if self._committer is None:
             raise RuntimeError("the data directory is open and not started")
         return self._committer
+
+    def _not_started(self, record: bytes) -> None:
+        self.committer.add_record(record)
 
     @property
     def committer_or_none(self) -> Committer | None:
@@ -437,12 +441,11 @@ class Durability:
 class ContainerJournal:
     """The journal of one container."""
 
-    __slots__ = ("_container_id", "_durability", "_encode")
+    __slots__ = ("_container_id", "_durability")
 
     def __init__(self, durability: Durability, container_id: int) -> None:
         self._durability = durability
         self._container_id = container_id
-        self._encode = AppendedCoder(container_id).encode
 
     def __call__(self, operation: Operation) -> None:
         """Records an executed operation."""
@@ -452,4 +455,5 @@ class ContainerJournal:
 
     def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
         """Records executed appends."""
-        self._durability.add_record(self._encode(segment, rows, now_ms, writer))
+        record = record_of_rows(self._container_id, begin_of_appended(segment), rows, now_ms, writer)
+        self._durability.add_record(record)

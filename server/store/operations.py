@@ -4,7 +4,7 @@ An operation records an effect, not a request: conditions are checked and result
 applying it never fails on the state that earlier operations produced. ``encode`` and ``decode`` convert an operation to
 and from msgpack; tags and field order are the journal's format.
 
-``AppendedCoder`` encodes an append, the most frequent operation, without creating an object. Its bytes differ from
+``record_of_rows`` encodes an append, the most frequent operation, without creating an object. Its bytes differ from
 those of ``encode`` only in the width of numbers, which is fixed.
 
 Ownership of buffers: ``data`` is the operation's own bytes, or a view of the buffer given to ``decode``.
@@ -13,7 +13,8 @@ Ownership of buffers: ``data`` is the operation's own bytes, or a view of the bu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final, Protocol
 from uuid import UUID
@@ -153,50 +154,25 @@ _BIN_OF_16: Final = b"\xc4\x10"
 _HEAD: Final = Struct(">iI")
 _DATA_SIZE: Final = Struct(">BI")
 _TAIL: Final = Struct(">BqBq2s16sBq")
-_MAX_BEGINS: Final = 4096
 
 
-class AppendedCoder:
-    """Encodes an ``Appended`` with a writer as a record: a number, the size of the rest, then bytes for ``decode``.
-
-    number: the 32-bit number at the start of each record.
-    """
-
-    __slots__ = ("_begins", "_number")
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._begins: dict[str, bytes] = {}  # segment → what the operation begins with
-
-    def encode(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
-        """One record of all rows, as ``OperationJournal.appended``; their data are copied once."""
-        begin = self._begins.get(segment) or self._begin(segment)
-        return record_of_rows(self._number, begin, rows, now_ms, writer)
-
-    def _begin(self, segment: str) -> bytes:
-        if len(self._begins) >= _MAX_BEGINS:
-            self._begins.clear()
-        begin = _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
-        self._begins[segment] = begin
-        return begin
+@lru_cache(maxsize=4096)
+def begin_of_appended(segment: str) -> bytes:
+    """What an ``Appended`` of a segment begins with, for `record_of_rows`."""
+    return _ARRAY_OF_7 + _ENCODER.encode("appended") + _ENCODER.encode(pack_name(segment))
 
 
 @or_in_c()
 def record_of_rows(number: int, begin: bytes, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> bytes:
-    """The record of an ``Appended``: `number`, the size of the rest, the operation. begin: what is before its data."""
-    size = events = last = 0
-    for last, count, data, _ in rows:
-        size += len(data)
-        events += count
-    return b"".join(
-        (
-            _HEAD.pack(number, len(begin) + _DATA_SIZE.size + size + _TAIL.size),
-            begin,
-            _DATA_SIZE.pack(_BIN, size),
-            *[row[2] for row in rows],
-            _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, last),
-        )
-    )
+    """Encodes appends as one ``Appended`` with a writer, in a record: a number, the size of the rest, bytes for
+    ``decode``.
+
+    number: of 32 bits. begin: from `begin_of_appended`. writer: the bytes of its id. The rows' data are copied once.
+    """
+    size, events = sum(len(row[2]) for row in rows), sum(row[1] for row in rows)
+    head = _HEAD.pack(number, len(begin) + _DATA_SIZE.size + size + _TAIL.size)
+    tail = _TAIL.pack(_INT64, events, _INT64, now_ms, _BIN_OF_16, writer, _INT64, rows[-1][0])
+    return b"".join((head, begin, _DATA_SIZE.pack(_BIN, size), *[row[2] for row in rows], tail))
 
 
 def pack_name(name: str) -> str:

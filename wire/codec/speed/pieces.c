@@ -410,7 +410,7 @@ record_of_rows(PyObject *const *args)
     int64_t log_id, now_ms, number = 0, events = 0;
     PyObject *begin = args[1], *rows = args[2], *writer = args[4];
     if (!number_in(args[0], INT32_MIN, INT32_MAX, &log_id) || !PyBytes_CheckExact(begin) ||
-        PyBytes_GET_SIZE(begin) > MAX_RECORD || !PyList_CheckExact(rows) ||
+        PyBytes_GET_SIZE(begin) > MAX_RECORD || !PyList_CheckExact(rows) || PyList_GET_SIZE(rows) == 0 ||
         !number_in(args[3], INT64_MIN, INT64_MAX, &now_ms) || !PyBytes_CheckExact(writer) ||
         PyBytes_GET_SIZE(writer) != UUID_BYTES)
         return NULL;

@@ -344,7 +344,7 @@ def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
     assert found[0] == found[1]
 
 
-@given(st.lists(st.tuples(INT64, st.integers(-3, 9), st.binary(max_size=9)), max_size=6), INT64, KINDS)
+@given(st.lists(st.tuples(INT64, st.integers(-3, 9), st.binary(max_size=9)), min_size=1, max_size=6), INT64, KINDS)
 def test_records_of_appends_are_the_same_bytes(
     appends: list[tuple[int, int, bytes]], now_ms: int, kind: Callable[[bytes], Any]
 ) -> None:
