@@ -238,10 +238,10 @@ class Execution:
                     done = session.receive_all(items, done, whole=whole)
                 else:
                     done = lane.execute(session, items, done)
-                if done == len(items) or session.ending is not _NOT_YET or is_over():
+                if done == len(items) or session.ended or is_over():
                     break
                 has_room = make_room()
-                if not has_room or session.ending is not _NOT_YET:
+                if not has_room or session.ended:
                     break
             self._executed += received.step
             if done < len(items):
