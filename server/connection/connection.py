@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_YET = Ending.NOT_YET
+_DROPPED = Ending.DROPPED
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
@@ -410,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport.is_closing():
             session.take_out()
             return
-        if session.ending is Ending.DROPPED:
+        if session.ending is _DROPPED:
             session.take_out()
         else:
             self.write()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
 
+_NOT_YET: Final = Ending.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
 
@@ -129,7 +130,7 @@ class Session:
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
         self.has_asked = False
-        self.ending = Ending.NOT_YET
+        self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
         self._service = service
@@ -153,7 +154,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether nothing more may be executed for this peer."""
-        return self.ending is not Ending.NOT_YET
+        return self.ending is not _NOT_YET
 
     @property
     def crowded(self) -> bool:
@@ -187,7 +188,7 @@ class Session:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
                     if service.queue.is_over():
                         break
-                if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
+                if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
             if whole and done == total and (self._refused or self._set_ups >= _LOOK_THROUGH_AFTER):
@@ -272,7 +273,7 @@ class Session:
 
     def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
         """Ends the connection; the first call counts."""
-        if self.ending is Ending.NOT_YET:
+        if self.ending is _NOT_YET:
             self.ending = ending
             self.why = why
             self._on_reply()
