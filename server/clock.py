@@ -25,6 +25,9 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds since 1970, for durations."""
 
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, of the same clock."""
+
     def wall_s(self) -> float:
         """Seconds since 1970 as other processes have them, for times that they made, such as the expiry of a token."""
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.executing import Execution
 from segstore.server.connection.refusals import broken_protocol
-from segstore.server.connection.sending import HeldReplies, Output
+from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.connection.states import ConnectionEvent, ConnectionState, Ending, after
 from segstore.server.faults import Lane, Send
 from segstore.server.net import end_by_reset
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_YET = Ending.NOT_YET
-_SMALL_BYTES = 16 * 1024
+_DROPPED = Ending.DROPPED
 _OF_BYTES = (Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK)
 
 
@@ -63,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_buffers",
+        "_counters",
         "_execution",
         "_held",
         "_hub",
@@ -94,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, hub: ConnectionHub[Connection], *, admin: bool = False) -> None:
         self._hub = hub
         self._buffers = hub.buffers
+        self._counters = hub.service.counters
         self._held = None if hub.gate is None else HeldReplies(hub.gate, hub.limits.connection_outstanding_bytes)
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.NEW
@@ -113,7 +115,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         hub = self._hub
-        counters = hub.service.counters
         self._take(ConnectionEvent.MADE)
         self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases
         peer = _address(transport.get_extra_info("peername"))
@@ -141,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._output = Output(
             transport, self._held, self._recorder, self._number, hub.limits.connection_outstanding_bytes
         )
-        counters.connections += 1
+        self._counters.connections += 1
         why = "" if hub.gate is None else hub.gate.failure
         why = why or ("the store shuts down" if hub.closing else hub.admit(self))
         if why:
@@ -149,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
             self.session.end(why)
             self.abort()
             return
-        counters.connections_open += 1
+        self._counters.connections_open += 1
         hub.watch(self)
         if faults is not None and lane is not None:
             faults.toxics.connect(self, store=hub.number, number=lane.number)
@@ -166,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held is not None:
             self._held.drop(self)
         if self in hub.connections:
-            hub.service.counters.connections_open -= 1
+            self._counters.connections_open -= 1
         self._output.is_full = self.session.full = False
         if self._wind_up():
             hub.queue.add(self, heavy=True)
@@ -211,25 +212,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         hub, session, received, held, lane = self._hub, self.session, self.received, self._held, self._lane
-        hub.service.counters.bytes_in += nbytes
+        self._counters.bytes_in += nbytes
         self.bytes_in += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, self._buffers.view[:nbytes])
-        if session.ending is not _NOT_YET:
-            return
-        if received.is_pending():  # it was read before reading was paused
-            received.read_more(nbytes)
-            return
-        received.read(nbytes)
+        if session.ending is not _NOT_YET or not received.read(nbytes):
+            return  # the peer wrote more before reading was paused
         if not hub.queue.is_busy:
             self._serve()
-        left = received.is_pending()
+        left = not received.finish()
         if left and session.ending is _NOT_YET:
             received.hold()
             self._pause_reading()
             if not self.is_paused():
                 self.catch_up_soon()
-        else:
+        elif left:
             received.release()
         # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
         if (
@@ -237,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             or received.has_part
             or session.reads
             or (lane is not None and (self.held_bytes or lane.held_bytes))
-            or (held is not None and held.bytes > _SMALL_BYTES)
+            or (held is not None and held.bytes > SMALL_BYTES)
         ):
             self.look_up()
 
@@ -278,16 +275,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def release(self, committed: int) -> int:
         """Writes the held replies that may leave. Returns the mark that the next one waits for, 0 if there is none."""
-        held = self._held
-        if held is None or not held.next_mark or self.transport is None:
+        held, transport = self._held, self.transport
+        if held is None or transport is None:
             return 0
-        self._output.release(held, committed)
+        out, size, mark = held.take(committed)
+        if not out:
+            return 0
+        if not transport.is_closing():
+            self._output.write(out, large=size > SMALL_BYTES)
         if held.is_stalled and not held.is_overfull:
             self.go_on()
         if self.held_bytes:
             self.look_up()
-        mark = held.next_mark
-        if not mark and self.session.ended:
+        if not mark and self.session.ending is not _NOT_YET:
             self.flush()
         return mark
 
@@ -322,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             held.stall(self)
         hub.enter(self)
         try:
-            if not self.is_paused():
+            if not self._output.is_full and (held is None or not held.is_stalled):
                 execution.run(self._make_room)
         except Exception as error:  # noqa: BLE001 — whatever it is, this connection ends and the others go on
             hub.service.failed(self.session, error)
@@ -363,12 +363,10 @@ class Connection(asyncio.BufferedProtocol):
             self.waits.restarted(self._loop.time())
         if transport.is_closing():
             return False
-        left = received.is_pending()
-        if not left:
-            received.release()
-            if self._state is ConnectionState.HALF_CLOSED:
-                self.end("", Ending.FLUSHED)
-                return False
+        left = not received.finish()
+        if not left and self._state is ConnectionState.HALF_CLOSED:
+            self.end("", Ending.FLUSHED)
+            return False
         self.look_up()
         if self.is_paused():
             return False
@@ -413,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport.is_closing():
             session.take_out()
             return
-        if session.ending is Ending.DROPPED:
+        if session.ending is _DROPPED:
             session.take_out()
         else:
             self.write()
@@ -442,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
             if not out:
                 return
         self.bytes_out += size
-        self._hub.service.counters.bytes_out += size
+        self._counters.bytes_out += size
         if held is None or not held.hold(self, out, size):
             self._output.write(out, large=large)
 
@@ -509,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
         if missed is Missed.READING and self._output.has_progressed():
             self.waits.progressed(now_s)
             return
-        self._hub.service.counters.deadlines_missed += 1
+        self._counters.deadlines_missed += 1
         why = missed.sentence(self._hub.limits)
         if missed is Missed.READING or missed is Missed.CLOSING:
             self.cut(why)

@@ -225,15 +225,15 @@ class Execution:
         """
         session, received, lane, is_over = self.session, self.received, self.lane, self._queue.is_over
         has_room = True
-        while has_room and session.ending is _NOT_YET and not (lane is not None and lane.is_paused):
+        while has_room and session.ending is _NOT_YET and (lane is None or not lane.is_paused):
             if received.backlog:
                 items = received.take_backlog()
             elif received.at < received.end:
                 items = received.decode()
             else:
-                break
+                return
             done, whole = 0, received.at == received.end
-            while has_room and session.ending is _NOT_YET:
+            while True:
                 if lane is None:
                     done = session.receive_all(items, done, whole=whole)
                 else:
@@ -241,13 +241,15 @@ class Execution:
                 if done == len(items) or session.ended or is_over():
                     break
                 has_room = make_room()
+                if not has_room or session.ended:
+                    break
             self._executed += received.step
             if done < len(items):
                 received.put_back(items[done:])
-            elif received.at == received.end:
-                break
+            elif whole:
+                return
             if self._executed >= _SLICE_ITEMS or is_over():
-                break
+                return
 
     def slice_ended(self, *, used_up: bool) -> None:
         """Call after a slice in which `run` was called. used_up: whether its time is."""

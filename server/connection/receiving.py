@@ -143,12 +143,17 @@ class Received:
             held += self.end - self.at
         return held
 
-    def read(self, size: int) -> None:
-        """Takes the bytes of a read from the shared buffer, to be executed now or held. Nothing may be pending."""
+    def read(self, size: int) -> bool:
+        """Takes the bytes of a read from the shared buffer, to be executed now or held; copies them if others are
+        pending. Returns whether none were.
+        """
+        if self.at < self.end or self.backlog or self.problem is not None:
+            self._read_more(size)
+            return False
         self._data, self.at, self.end = self._buffers.buffer, 0, size
+        return True
 
-    def read_more(self, size: int) -> None:
-        """Takes and copies the bytes of a read while others are pending."""
+    def _read_more(self, size: int) -> None:
         if self.problem is not None:
             return
         # Payloads may lie in the buffer that is given back.
@@ -165,7 +170,7 @@ class Received:
 
     def decode(self) -> list[Item]:
         """Decodes the next step: items to be executed before the next call, or put back."""
-        decoder, blocks, waits = self.decoder, self.blocks, self._waits
+        decoder, blocks = self.decoder, self.blocks
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
         items: Any
         try:
@@ -183,10 +188,10 @@ class Received:
             except WireError as error:
                 items, self.problem, self.at = list(error.decoded), error, self.end
                 self._counters.protocol_violations += 1
-        partial = decoder.buffered_bytes > 0
-        block_open = blocks is not None and blocks.block_open
-        had_part, self.has_part = self.has_part, partial or block_open
-        if self.has_part or had_part or waits.first_frame_since is not None:
+            block_open = blocks.block_open
+        partial, had_part, waits = decoder.has_part, self.has_part, self._waits
+        if partial or block_open or had_part or waits.first_frame_since is not None:
+            self.has_part = partial or block_open
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
         found: list[Item] = items
@@ -207,6 +212,16 @@ class Received:
         if self.end - self.at < _LARGE_BYTES or not self._buffers.lend():
             self._data = bytes(self._buffers.view[self.at : self.end])
             self.at, self.end = 0, len(self._data)
+
+    def finish(self) -> bool:
+        """Releases the buffer if everything was executed; returns whether it was."""
+        if self.at < self.end or self.backlog or self.problem is not None:
+            return False
+        if self._data is self._buffers.buffer:
+            self._data = b""
+        else:
+            self.release()
+        return True
 
     def release(self) -> None:
         """Releases the buffer: all of it was executed or dropped."""

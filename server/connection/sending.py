@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from segstore.server.recording import Recorder
     from segstore.wire import Buffer
 
-_SMALL_BYTES: Final = 16 * 1024
+SMALL_BYTES: Final = 16 * 1024
+"""Replies of this size are joined with others; larger ones are not copied."""
 
 
 class HeldReplies:
@@ -40,11 +41,6 @@ class HeldReplies:
         self._parts: deque[tuple[int, list[Buffer], int]] = deque()
 
     @property
-    def next_mark(self) -> int:
-        """What the first one waits for; 0 if none is held."""
-        return self._parts[0][0] if self._parts else 0
-
-    @property
     def is_overfull(self) -> bool:
         """Whether the disk should catch up before more is executed for this peer."""
         return self.gate.full or self.bytes > self._most_bytes
@@ -61,16 +57,20 @@ class HeldReplies:
         self.bytes += size
         return True
 
-    def take(self, committed: int) -> tuple[list[Buffer], int]:
-        """Removes and returns the first replies, and all others that wait for no more than `committed`; their size."""
+    def take(self, committed: int) -> tuple[list[Buffer], int, int]:
+        """Removes and returns the first replies, and all others that wait for no more than `committed`; their size; and
+        what the next one waits for, 0 if none is held.
+        """
         parts = self._parts
+        if not parts:
+            return [], 0, 0
         _, out, size = parts.popleft()
         while parts and parts[0][0] <= committed:
             _, more, more_bytes = parts.popleft()
             out += more
             size += more_bytes
         self.bytes -= size
-        return out, size
+        return out, size, parts[0][0] if parts else 0
 
     def stall(self, owner: Gated) -> None:
         """The owner's peer is not read until there is room."""
@@ -126,26 +126,20 @@ class Output:
     def held_bytes(self) -> int:
         """Size of all that waits for the peer or the disk."""
         size, held = self._transport.get_write_buffer_size(), self.held
-        if held is not None and held.bytes > _SMALL_BYTES:  # acknowledgements come and go: not worth an account
+        if held is not None and held.bytes > SMALL_BYTES:  # acknowledgements come and go: not worth an account
             size += held.bytes
         return size
 
     def write(self, out: list[Buffer], *, large: bool) -> None:
         """Writes replies in order. large: whether there may be large ones among them, which are not joined."""
         if len(out) > 1:
-            out = gathered(out, _SMALL_BYTES) if large else [b"".join(out)]
+            out = gathered(out, SMALL_BYTES) if large else [b"".join(out)]
         if self._recorder is not None:
             self._recorder.sent(self._number, out)
         if len(out) == 1:
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
-
-    def release(self, held: HeldReplies, committed: int) -> None:
-        """Writes the held replies that may leave."""
-        out, size = held.take(committed)
-        if not self._transport.is_closing():
-            self.write(out, large=size > _SMALL_BYTES)
 
     def filled(self) -> None:
         """The transport takes no more: the peer is to read first."""

@@ -153,6 +153,7 @@ class StoreService:
         acknowledge: encodes the acknowledgements of a run: see `acknowledger`.
         writer_counts: counts appends per writer, starting with its next set-up; None for no counting.
         queue: runs long work of this store and its connections in slices.
+        now_ms: the time of changes, as in `Clock`.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class StoreService:
         self._poll_window_s = settings.long_poll_s * _POLL_WINDOW
         self._verifier = TokenVerifier(settings.signing_key)
         self._clock = clock
+        self.now_ms = clock.now_ms
 
     # --- for sessions -----------------------------------------------------------------------------------------------
 
@@ -197,9 +199,6 @@ class StoreService:
     def unguarded(self) -> StoreService:
         """The same store for callers of this process: no tokens, default limits, the current wire version."""
         return StoreService(StoreSettings(), self.store, self._clock, self.random_hex32, self.queue)
-
-    def now_ms(self) -> int:
-        return int(self._clock.now_s() * 1000)
 
     def at(self, time_s: float, callback: Callable[[], None]) -> TimerHandle:
         """Calls back at a given wall-clock time."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
 
+_NOT_YET: Final = Ending.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
 
@@ -116,7 +117,8 @@ class Session:
         blocks: AppendBlockDecoder | None = None,
         whole_frames: bool = False,
     ) -> None:
-        """on_reply: called when the output becomes non-empty or the session ends. blocks: the decoder of append blocks;
+        """on_reply: called when the output becomes non-empty or the session ends; acknowledgements of appends excepted,
+        for which the caller of `receive_all` looks. blocks: the decoder of append blocks;
         None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
         self.peer = peer
@@ -128,7 +130,7 @@ class Session:
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
         self.full = False
         self.has_asked = False
-        self.ending = Ending.NOT_YET
+        self.ending = _NOT_YET
         self.why = ""
         self._on_reply = on_reply
         self._service = service
@@ -152,7 +154,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether nothing more may be executed for this peer."""
-        return self.ending is not Ending.NOT_YET
+        return self.ending is not _NOT_YET
 
     @property
     def crowded(self) -> bool:
@@ -172,8 +174,8 @@ class Session:
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
         open slice. whole: these are all items of one read; later items were not in flight when one of these failed.
         """
-        queue, now_ms = self._service.queue, self._service.now_ms()
-        done, total = start, len(items)
+        service, done, total = self._service, start, len(items)
+        now_ms = service.now_ms()
         try:
             while done < total:
                 item = items[done]
@@ -184,9 +186,9 @@ class Session:
                     self._append(item, now_ms)
                 else:
                     self._command(item)  # type: ignore[arg-type]  # nothing else is left
-                    if queue.is_over():
+                    if service.queue.is_over():
                         break
-                if self.ending is not Ending.NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
+                if self.ending is not _NOT_YET or self.out_bytes > WRITE_ABOVE_BYTES:
                     break
         finally:
             if whole and done == total and (self._refused or self._set_ups >= _LOOK_THROUGH_AFTER):
@@ -226,7 +228,7 @@ class Session:
         """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
         refuses. Ends early when the session has ended.
         """
-        service, out, silent = self._service, self.out, not self.out
+        service, out = self._service, self.out
         containers, acknowledge = service.store.containers, service.acknowledge
         stored = size = 0
         try:
@@ -260,8 +262,6 @@ class Session:
         finally:
             service.counters.appends += stored
             self.out_bytes += size
-        if silent and out:
-            self._on_reply()
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
@@ -273,7 +273,7 @@ class Session:
 
     def end(self, why: str, ending: Ending = Ending.DROPPED) -> None:
         """Ends the connection; the first call counts."""
-        if self.ending is Ending.NOT_YET:
+        if self.ending is _NOT_YET:
             self.ending = ending
             self.why = why
             self._on_reply()

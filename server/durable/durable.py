@@ -48,7 +48,6 @@ from segstore.server.durable.journal import JournalFailed, JournalWriter
 from segstore.server.durable.journals import JournalMaker, Journals
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
-    AppendedCoder,
     AppendItem,
     ChunkPool,
     Container,
@@ -57,7 +56,9 @@ from segstore.server.store import (
     Operation,
     SegmentDeleted,
     Truncated,
+    begin_of_appended,
     encode,
+    record_of_rows,
 )
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Durability:
         pool: for the chunks of all segments.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
         controller_state: returns the controller's state for a snapshot; None if there is none.
+        add_record: as `Committer.add_record`. Raises `RuntimeError` before `start`.
         snapshots: number of snapshots taken.
     """
 
@@ -131,6 +133,7 @@ class Durability:
         self._chunks: dict[int, ChunkFile] = {}
         self._containers: Mapping[int, Container] = {}
         self._committer: Committer | None = None
+        self.add_record: Callable[[bytes], None] = self._not_started
         self._journals: Journals | None = None
         self._on_failure: Callable[[str], None] | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -178,6 +181,9 @@ class Durability:
             raise RuntimeError("the data directory is open and not started")
         return self._committer
 
+    def _not_started(self, record: bytes) -> None:
+        self.committer.add_record(record)
+
     @property
     def committer_or_none(self) -> Committer | None:
         """As `committer`; None before `start`."""
@@ -221,6 +227,7 @@ class Durability:
             where=str(directory.path),
         )
         committer.batch_bytes = found.replayed_bytes
+        self.add_record = committer.add_record
         self._saved(0)
         if len(journals.ended) > _JOURNALS_READ:
             self._tidy_at_s = 0
@@ -434,12 +441,11 @@ class Durability:
 class ContainerJournal:
     """The journal of one container."""
 
-    __slots__ = ("_coder", "_container_id", "_durability")
+    __slots__ = ("_container_id", "_durability")
 
     def __init__(self, durability: Durability, container_id: int) -> None:
         self._durability = durability
         self._container_id = container_id
-        self._coder = AppendedCoder(container_id)
 
     def __call__(self, operation: Operation) -> None:
         """Records an executed operation."""
@@ -449,5 +455,5 @@ class ContainerJournal:
 
     def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
         """Records executed appends."""
-        record = self._coder.encode(segment, rows, now_ms, writer)
-        self._durability.committer.add_record(record)
+        record = record_of_rows(self._container_id, begin_of_appended(segment), rows, now_ms, writer)
+        self._durability.add_record(record)

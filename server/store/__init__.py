@@ -21,15 +21,16 @@ from segstore.server.store.errors import (
 from segstore.server.store.memory import MemoryAccount, name_bytes
 from segstore.server.store.operations import (
     Appended,
-    AppendedCoder,
     AppendItem,
     Operation,
     SegmentDeleted,
     SegmentMerged,
     Truncated,
+    begin_of_appended,
     decode,
     encode,
     pack_name,
+    record_of_rows,
     unpack_name,
 )
 from segstore.server.store.results import ReadResult, read_length
@@ -46,7 +47,6 @@ __all__ = [
     "NULL_VALUE",
     "AppendItem",
     "Appended",
-    "AppendedCoder",
     "AttributeUpdate",
     "BadAttribute",
     "BadOffset",
@@ -76,10 +76,12 @@ __all__ = [
     "Unanswered",
     "Unsupported",
     "WakeReason",
+    "begin_of_appended",
     "decode",
     "encode",
     "name_bytes",
     "pack_name",
     "read_length",
+    "record_of_rows",
     "unpack_name",
 ]

@@ -43,6 +43,9 @@ class FakeClock:
 
     wall_s = now_s
 
+    def now_ms(self) -> int:
+        return int(self._now_s * 1000)
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(self._now_s + delay_s, callback)
         self._timers.append(timer)

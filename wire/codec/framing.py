@@ -110,6 +110,7 @@ class FrameDecoder:
     Attributes:
         room: memory for the rest of a long frame that is incomplete; bytes that are received there are fed as it, and
             not copied. None if there is no such frame.
+        has_part: whether a frame is incomplete.
         position: where the last feed stopped in its bytes; before their end only if `most` or `records` was given.
         taken: number of frames that the last feed took, a whole append counted as one.
     """
@@ -124,6 +125,7 @@ class FrameDecoder:
         "_need",
         "_pending",
         "_unknown",
+        "has_part",
         "max_frame_bytes",
         "position",
         "room",
@@ -153,6 +155,7 @@ class FrameDecoder:
         self._long = memoryview(b"")  # the long frame that `room` is the end of
         self.room: memoryview | None = None
         self._failed: WireError | None = None
+        self.has_part = False
         self.position = self.taken = 0
 
     @property
@@ -187,16 +190,11 @@ class FrameDecoder:
             view = view.cast("B")
         self.position = end = view.nbytes if size is None else size
         try:
-            in_place = data is self.room
-            while (self._pending or self.room is not None) and start < end:
-                if self.room is None:
-                    start = self._complete(view, start, end, out)
-                else:
-                    start = self._fill(self.room, view, start, end, out, in_place=in_place)
-                changed = True
+            if self.has_part:
+                start, changed = self._take_part(view, start, end, out, in_place=data is self.room), True
+            few, heavy = (sys.maxsize, sys.maxsize) if most is None else (most - len(out), _HEAVY_BYTES)
             self.taken = len(out)
             if start < end:
-                few, heavy = (sys.maxsize, sys.maxsize) if most is None else (most - len(out), _HEAVY_BYTES)
                 stop, taken = self._frames(
                     view, start, end, self._max_body, self._decode, out, few, heavy, records, changed
                 )
@@ -210,8 +208,19 @@ class FrameDecoder:
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
             error.decoded = out
             self._pending, self._long, self.room = bytearray(), memoryview(b""), None
+            self.has_part = False
             raise
         return out
+
+    def _take_part(self, view: memoryview, start: int, end: int, out: list[Any], *, in_place: bool) -> int:
+        """Completes the incomplete frame, as far as its bytes are there; returns where they end."""
+        while self.has_part and start < end:
+            if self.room is None:
+                start = self._complete(view, start, end, out)
+            else:
+                start = self._fill(self.room, view, start, end, out, in_place=in_place)
+            self.has_part = bool(self._pending) or self.room is not None
+        return start
 
     def _is_whole(self, view: memoryview, start: int, end: int) -> bool:
         """Whether a complete frame begins there."""
@@ -232,6 +241,7 @@ class FrameDecoder:
     def _hold(self, part: Buffer) -> None:
         """Holds the beginning of a frame of `_need` bytes."""
         frame = None if self._memory is None else self._memory.take(self._need)
+        self.has_part = True
         if frame is None:
             self._pending += part
         else:

@@ -66,7 +66,7 @@ class OlderFrameDecoder(FrameDecoder):
         if self._behind is not None:
             error = self._behind
             self._failed = copy(error)
-            self._pending = bytearray()
+            self._pending, self.has_part = bytearray(), False
             error.decoded = out
             raise error
         return out

@@ -113,7 +113,7 @@ class Side:
 
     def __init__(self, kind: type[Connection], gate: HeldGate | None) -> None:
         clock = LoopClock()
-        clock.now_s = lambda: 5.0  # type: ignore[method-assign]
+        clock.now_ms = lambda: 5_000  # type: ignore[method-assign]
         self.store = SegmentStore()
         queue = FairQueue(now_s=lambda: 0.0)
         self.service = StoreService(StoreSettings(), self.store, clock, lambda: "0" * 32, queue)

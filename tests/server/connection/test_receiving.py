@@ -41,10 +41,7 @@ class Peer:
 
     def read(self, data: bytes) -> None:
         self.buffers.view[: len(data)] = data
-        if self.received.is_pending():
-            self.received.read_more(len(data))
-        else:
-            self.received.read(len(data))
+        self.received.read(len(data))
 
     def all_behind_the_set_up(self) -> list[Item]:
         """What it has read, in as many steps as that takes."""
@@ -95,6 +92,22 @@ def test_many_bytes_borrow_the_buffer_and_give_it_back_once() -> None:
     assert peer.buffers.lend()
     assert peer.buffers.buffer is first
     assert not any(peer.buffers.lend() and peer.buffers.buffer is first for _ in range(3)), "it was given back twice"
+
+
+def test_a_read_is_finished_when_all_of_it_is_decoded_and_a_lent_buffer_is_given_back_then() -> None:
+    peer = Peer()
+    first = peer.buffers.buffer
+    peer.read(SET_UP)
+    assert not peer.received.finish()
+    peer.received.decode()
+    assert peer.received.finish()
+    peer.read(append(1, bytes(200_000)))
+    peer.received.hold()
+    assert peer.buffers.buffer is not first
+    assert not peer.received.finish()
+    peer.received.decode()
+    assert peer.received.finish()
+    assert any(peer.buffers.lend() and peer.buffers.buffer is first for _ in range(4))
 
 
 def test_few_bytes_are_copied() -> None:

@@ -61,9 +61,8 @@ def output(transport: Transport, held: HeldReplies | None = None) -> Output:
 
 
 def test_replies_wait_for_what_was_executed_before_them_and_leave_together() -> None:
-    gate, owner, transport = HeldGate(), Owner(), Transport()
+    gate, owner = HeldGate(), Owner()
     held = HeldReplies(gate, 100)
-    out = output(transport, held)
     assert not held.hold(owner, [b"durable"], 7), "nothing was executed that is not durable"
     gate.mark = 1
     assert held.hold(owner, [b"a"], 1)
@@ -71,11 +70,11 @@ def test_replies_wait_for_what_was_executed_before_them_and_leave_together() -> 
     assert held.hold(owner, [b"b"], 1), "it would overtake the first"
     gate.mark = 3
     assert held.hold(owner, [b"c"], 1)
-    assert (gate.asked, held.next_mark, held.bytes) == ([1], 1, 3)
-    out.release(held, 1)
-    assert (transport.written, held.next_mark, held.bytes) == ([b"ab"], 3, 1)
-    out.release(held, 2)  # what was asked for leaves, even if `committed` is behind
-    assert (transport.written, held.next_mark, held.bytes) == ([b"ab", b"c"], 0, 0)
+    assert (gate.asked, held.bytes) == ([1], 3)
+    assert held.take(1) == ([b"a", b"b"], 2, 3)
+    assert held.take(2) == ([b"c"], 1, 0), "what was asked for leaves, even if `committed` is behind"
+    assert held.take(3) == ([], 0, 0)
+    assert held.bytes == 0
 
 
 def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> None:
@@ -89,7 +88,7 @@ def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> 
     held.stall(owner)
     assert list(gate.stalled) == [owner]
     held.drop(owner)
-    assert (held.is_overfull, held.is_stalled, gate.stalled, held.next_mark) == (False, False, {}, 0)
+    assert (held.is_overfull, held.is_stalled, gate.stalled, held.take(1)) == (False, False, {}, ([], 0, 0))
     gate.full = True
     assert held.is_overfull
 

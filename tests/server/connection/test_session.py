@@ -224,12 +224,14 @@ def test_it_stops_when_enough_is_to_be_written_and_goes_on_where_it_was() -> Non
     assert desk.session.receive_all(items, done) == 4
 
 
-def test_whoever_writes_is_told_once_for_all_that_gathers() -> None:
+def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_acknowledgements_itself() -> None:
     desk = writing()
     desk.called = 0
-    desk.ask(append(0), append(1), append(2))
+    desk.ask(KeepAlive(), append(0), KeepAlive())
     assert desk.called == 1
-    desk.ask(append(3))
+    desk.ask(KeepAlive())
+    assert desk.called == 2
+    assert [type(each) for each in desk.ask(append(1), append(2))] == [DataAppended, DataAppended]
     assert desk.called == 2
 
 
@@ -543,15 +545,3 @@ def test_a_transient_segment_that_is_refused_is_named_by_its_own_name() -> None:
     assert refused.request_id == 5
     assert refused.segment.startswith(f"{parent}#transient")
     assert not desk.session.ended
-
-
-def test_acknowledgements_are_announced_once_until_they_are_taken_and_silence_is_not() -> None:
-    desk = writing()
-    desk.called = 0
-    called = []
-    for number in (1, 2, 3, 3):
-        desk.session.receive_all(desk._blocks.feed_all([append(number)]))
-        called.append(desk.called)
-        if number > 1:
-            desk.take()
-    assert called == [1, 1, 2, 2], "the last has a number that is acknowledged already"

@@ -43,18 +43,16 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("segment", ["s", "scope/stream/0.#epoch.0", "\0odd", "Grüße", "\ud800", "n" * 300])
 @pytest.mark.parametrize("parts", [[b"data"], [b""], [b"da", memoryview(b"ta"), bytearray(b"!")], [bytes(70_000)]])
 def test_an_append_without_an_object_is_the_same_operation(segment: str, parts: list[ops.Buffer]) -> None:
-    coder = ops.AppendedCoder(-1)
     for writer, number in ((W, 7), (UUID(int=0), -(1 << 63)), (UUID(int=(1 << 128) - 1), (1 << 63) - 1)):
         rows = [(number - at, 3, part, 0) for at, part in reversed(list(enumerate(parts)))]
-        record = coder.encode(segment, rows, 1_700_000_000_000, writer.bytes)
+        record = ops.record_of_rows(-1, ops.begin_of_appended(segment), rows, 1_700_000_000_000, writer.bytes)
         ((log_id, data),) = records(record)
         assert log_id == -1
         whole, events = b"".join(row[2] for row in rows), 3 * len(rows)
         assert ops.decode(data) == ops.Appended(segment, whole, events, 1_700_000_000_000, writer, number)
 
 
-def test_heads_that_are_kept_for_segments_are_bounded() -> None:
-    coder = ops.AppendedCoder(0)
+def test_what_is_kept_for_segments_is_bounded() -> None:
     for number in range(5000):
-        coder.encode(f"segment {number}", [(1, 1, b"", 0)], 1, W.bytes)
-    assert len(coder._heads) <= 4096
+        ops.begin_of_appended(f"segment {number}")
+    assert ops.begin_of_appended.cache_info().currsize <= 4096

@@ -85,10 +85,10 @@ def test_frames_may_come_byte_by_byte(value: Command, kind: Any) -> None:
         return
     decoder = FrameDecoder()
     for at in range(len(frame)):
-        assert decoder.buffered_bytes == at
+        assert (decoder.buffered_bytes, decoder.has_part) == (at, at > 0)
         found = decoder.feed(kind(frame[at : at + 1]))
         assert found == ([as_read(value)] if at == len(frame) - 1 else [])
-    assert decoder.buffered_bytes == 0
+    assert (decoder.buffered_bytes, decoder.has_part) == (0, False)
 
 
 @given(st.lists(OFTEN_OR_ANY, min_size=1, max_size=4), st.binary(max_size=40))

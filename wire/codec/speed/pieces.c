@@ -1,5 +1,6 @@
 /* What a recorder does with all bytes: finds whole frames, makes columns of their records, and keeps copies; see
-   segstore.wire.trace.framing. */
+   segstore.wire.trace.framing. What a store does with appends: copies them into memory and into records of its journal;
+   see segstore.server.store. */
 
 #include "speed.h"
 
@@ -18,6 +19,11 @@
 #define FEW 1024
 #define SMALL_BYTES 4096 /* SMALL_BYTES of segstore.wire.trace.writer */
 #define COLUMN_BYTES 26 /* of a record: three int64 and two bytes */
+#define MAX_RECORD (1 << 30)  /* bytes in the data of a journal's record */
+#define RECORD_END 45
+#define MSGPACK_INT64 0xD3
+#define MSGPACK_BIN8 0xC4
+#define MSGPACK_BIN32 0xC6
 
 /* Three numbers of pieces and of runs. They are copied, because they may lie anywhere. */
 typedef struct {
@@ -362,4 +368,70 @@ copy_rows(PyObject *const *args)
     if (status < 0)
         return NULL;
     return Py_BuildValue("nL", status == 0 ? at : -1, (long long)(status == 0 ? events : 0));
+}
+
+/* The bytes in the data of rows, and the number of the last; -1: an exception, or declined if none is set. */
+static Py_ssize_t
+size_of_rows(PyObject *rows, int64_t *number)
+{
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        Py_buffer data;
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 4 ||
+            !number_in(PyTuple_GET_ITEM(row, 0), INT64_MIN, INT64_MAX, number) ||
+            hold(PyTuple_GET_ITEM(row, 2), &data) < 0)
+            return -1;
+        int fits = data.len <= MAX_RECORD - size;
+        size += fits ? data.len : 0;
+        PyBuffer_Release(&data);
+        if (!fits)
+            return -1;
+    }
+    return size;
+}
+
+/* What is behind the data of a record, RECORD_END bytes: numbers and bytes as msgpack has them. */
+static void
+end_record(unsigned char *to, int64_t events, int64_t now_ms, const char *writer, int64_t number)
+{
+    to[0] = to[9] = to[36] = MSGPACK_INT64;
+    to[18] = MSGPACK_BIN8;
+    to[19] = UUID_BYTES;
+    store64(to + 1, (uint64_t)events);
+    store64(to + 10, (uint64_t)now_ms);
+    memcpy(to + 20, writer, UUID_BYTES);
+    store64(to + 37, (uint64_t)number);
+}
+
+PyObject *
+record_of_rows(PyObject *const *args)
+{
+    int64_t log_id, now_ms, number = 0, events = 0;
+    PyObject *begin = args[1], *rows = args[2], *writer = args[4];
+    if (!number_in(args[0], INT32_MIN, INT32_MAX, &log_id) || !PyBytes_CheckExact(begin) ||
+        PyBytes_GET_SIZE(begin) > MAX_RECORD || !PyList_CheckExact(rows) || PyList_GET_SIZE(rows) == 0 ||
+        !number_in(args[3], INT64_MIN, INT64_MAX, &now_ms) || !PyBytes_CheckExact(writer) ||
+        PyBytes_GET_SIZE(writer) != UUID_BYTES)
+        return NULL;
+    Py_ssize_t size = size_of_rows(rows, &number), at = HEADER_BYTES + PyBytes_GET_SIZE(begin) + 5, end = at + size;
+    PyObject *record = size < 0 ? NULL : PyBytes_FromStringAndSize(NULL, end + RECORD_END);
+    if (record == NULL)
+        return NULL;
+    unsigned char *to = (unsigned char *)PyBytes_AS_STRING(record);
+    store32(to, (uint32_t)log_id);
+    store32(to + 4, (uint32_t)(end + RECORD_END - HEADER_BYTES));
+    memcpy(to + HEADER_BYTES, PyBytes_AS_STRING(begin), PyBytes_GET_SIZE(begin));
+    to[at - 5] = MSGPACK_BIN32;
+    store32(to + at - 4, (uint32_t)size);
+    const Py_buffer memory = {.buf = to, .len = end};
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++)
+        status = copy_row(PyList_GET_ITEM(rows, i), &memory, &at, &events);
+    if (status != 0 || at != end) {
+        Py_DECREF(record);
+        return NULL;
+    }
+    end_record(to + end, events, now_ms, PyBytes_AS_STRING(writer), number);
+    return record;
 }

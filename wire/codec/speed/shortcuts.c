@@ -416,6 +416,12 @@ copy_rows_of_appends(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return copy_rows(args);
 }
 
+static PyObject *
+make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return record_of_rows(args);
+}
+
 /*  name, function, arguments, types, slots, positions, method, template */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -431,6 +437,7 @@ static const What whats[] = {
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
     {"copy_rows", copy_rows_of_appends, 3, 0, 0, 0, NULL, -1},
+    {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, -1},
 };
 
 static PyObject *

@@ -199,6 +199,7 @@ PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 PyObject *add_piece(PyObject *const *args);
 PyObject *copy_rows(PyObject *const *args);
+PyObject *record_of_rows(PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
