@@ -72,12 +72,13 @@ async def latency(uri: str, stream: str, count: int, size: int) -> Found:
         await pravega.controller.create_stream("bench", stream, segments=1)
         async with pravega.event_writer("bench", stream) as writer:
             event, waits = bytes(size), []
+            cpu = time.process_time()
             for number in range(count + count // 10):
                 start = time.perf_counter()
                 await writer.write(event, routing_key="k")
                 if number >= count // 10:
                     waits.append((time.perf_counter() - start) * 1000)
-            return {"ms": waits}
+            return {"ms": waits, "cpu_s": time.process_time() - cpu}
 
 
 async def delete(uri: str, stream: str) -> Found:

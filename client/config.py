@@ -73,6 +73,9 @@ class ClientSettings(BaseModel):
             Pravega's Rust client; "blocks" sends each event as an append and batches them in blocks sized by 36.18,
             like the Java client.
         max_batch_bytes, max_batch_events: limits of one append; 1 MiB and 500 (36.19).
+        max_ack_polls: while the only append of a connection is in flight, the event loop runs up to this many
+            iterations instead of sleeping; 64, which take about as long as a wake-up. Where acknowledgements take
+            longer, it soon sleeps as usual. 0 turns this off.
         max_in_flight_bytes: above this many unacknowledged bytes, a segment writer applies back-pressure.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
         enable_large_events: larger events go through a transient segment; False refuses them (43.7). The official Rust
@@ -130,6 +133,7 @@ class ClientSettings(BaseModel):
     append_batching: Literal["turn", "blocks"] = "turn"
     max_batch_bytes: int = Field(default=_MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
     max_batch_events: int = Field(default=500, ge=1)
+    max_ack_polls: int = Field(default=64, ge=0)
     max_in_flight_bytes: int = Field(default=16 * _MIB, gt=0)
     max_event_bytes: int = Field(default=8 * _MIB, gt=0, le=MAX_FRAME_BYTES - 1024)
     enable_large_events: bool = True

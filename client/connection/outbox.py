@@ -20,6 +20,7 @@ import msgspec
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection.in_flight import Append
+from segstore.client.connection.polling import AckPolling
 from segstore.client.errors import Closed
 from segstore.wire import Buffer, Command, FrameTooLarge
 from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
@@ -80,6 +81,7 @@ class Outbox:
         bytes_in_flight: appended bytes of all flows not yet acknowledged.
         closed: whether the outbox is closed and writes nothing more.
         now_s: loop time at the start of the current turn.
+        polling: keeps the event loop awake for the acknowledgement of a single append.
         most_bytes: limit on what one turn of a writer may add.
         batch_events, batch_bytes: limits of one append.
         turns: flows that requested a turn, each once; adding one requires setting `turn_due`.
@@ -104,6 +106,7 @@ class Outbox:
         "closed",
         "most_bytes",
         "now_s",
+        "polling",
         "turn_due",
         "turns",
     )
@@ -119,6 +122,7 @@ class Outbox:
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
+        self.polling = AckPolling(self, settings.max_ack_polls, self._loop.call_soon)
         self._largest = settings.max_frame_bytes - BLOCK_BYTES
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
@@ -180,14 +184,16 @@ class Outbox:
         self.schedule()
 
     def turn_now(self, flow: Sender) -> None:
-        """Like `ask_turn`, but runs the turn immediately if nothing is queued or in flight: a single append then saves
-        a loop iteration, while under load appends still batch."""
+        """Like `ask_turn`, but runs the turn immediately if nothing is queued or in flight, and polls for its
+        acknowledgement (see `polling`): a single append then saves a loop iteration and a wake-up, while under load
+        appends still batch."""
         self.turns.append(flow)
         if self.turn_due or self.bytes_in_flight or self._out or self._writable is not None or self.closed:
             self.schedule()
         else:
             self.turn_due = True  # keeps others from scheduling a write meanwhile
             self._turn()
+            self.polling.start()
 
     async def writable(self) -> None:
         """Waits until writing is not paused or the connection has ended. The caller sets a deadline."""

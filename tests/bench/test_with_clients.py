@@ -49,6 +49,6 @@ def test_this_client_is_measured_beside_the_official_one(monkeypatch: pytest.Mon
         "reading 100 bytes",
         "writing 10,000 bytes, 20 writers",
     ]
-    assert [row[0] for row in latency[1]] == ["p50", "p99"]
+    assert [row[0] for row in latency[1]] == ["p50", "p99", "CPU time of the client"]
     assert memory[1][0][0] == "100"
     assert all(figure.value > 0 for figure in report.figures)
