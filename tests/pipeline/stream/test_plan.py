@@ -155,10 +155,7 @@ async def test_a_cut_that_leaves_out_keys_is_refused_as_a_start_and_as_an_end(ur
         first, _ = sorted(tail)
         with pytest.raises(CutError, match=r"is no cut of s/out: no segment has the keys from 0\.5 to 1\.0"):
             await cut_at(segments, {first: 0})  # where a stream would start
-        for given in (
-            options(uri, **{"from": text_of({first: 0})}),
-            options(uri, to=text_of({first: tail[first]})),
-        ):
+        for given in (options(uri, **{"from": text_of({first: 0})}), options(uri, to=text_of({first: tail[first]}))):
             with pytest.raises(CutError, match=r"no segment has the keys from 0\.5 to 1\.0"):
                 await batch_ranges(segments, given)
         with pytest.raises(CutError, match="is behind the end of"):
