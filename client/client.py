@@ -77,6 +77,9 @@ class Client(ClosedAfter):
     ) -> None:
         self._uri = uri
         self._endpoints, self._tls = parse_uri(uri)
+        if credentials is not None and not hasattr(credentials, "authorization"):
+            given = type(credentials).__name__
+            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {given}")
         self._credentials = credentials
         self._settings = settings
         self._random = random or Random()

@@ -212,13 +212,15 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
 
 
 def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
-    options = [*("--port", "0", "--controller-port", "0", "--http-port", "0"), "--mode", "match", "--missing", "close"]
-    command = [sys.executable, "-m", "segstore", "replay", str(trace), *options]
+    ports = ["--port", "0", "--controller-port", "0", "--http-port", "0", "--announce", "json"]
+    command = [sys.executable, "-m", "segstore", "replay", str(trace), *ports, "--mode", "match", "--missing", "close"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            where, url = process.stdout.readline().removeprefix("segstore replays: ").strip().split(", http: ")
-            host, _, port = where.partition(", ")[0].partition(":")
+            addresses = json.loads(process.stdout.readline())
+            url, (host, _, port) = f"http://{addresses['http']}/", addresses["segment_store"].partition(":")
+            assert addresses["controller"].startswith(f"{host}:")
+            assert (addresses["admin"], addresses["rest"]) == (None, None)
             assert httpx.get(f"{url}v1/health").json() == {"status": "ok", "stores": 0, "controller": True}
             with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
                 client.sendall(encode(HELLO) + encode(set_up()))

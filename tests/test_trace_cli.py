@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import re
 import struct
@@ -357,6 +358,8 @@ def test_a_damaged_trace_is_used_and_reported(trace: Path) -> None:
     ("data", "said"),
     [
         (b"GIF89a", "this is no capture: there is no block in it"),
+        (gzip.compress(b"x" * 100), "this file is compressed: decompress it with gzip -d"),
+        (bytes.fromhex("28b52ffd") + b"x" * 100, "this file is compressed: decompress it with zstd -d"),
         (b'{"segstore_trace": 9}\n', "the fixture has version 9; this release reads up to 2"),
         (
             b'{"segstore_trace": 1}\n{"at_ns": 0, "conn": 1, "dir": "reply", "type": "HELLO", "fields": {}}',

@@ -111,6 +111,8 @@ class Bearer:
     """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once if one is refused."""
 
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
+        if not callable(fetch):  # a token expires, so it cannot be given itself
+            raise TypeError(f"Bearer takes a coroutine function that returns a token, not a {type(fetch).__name__}")
         self._fetch = fetch
         self._cache = TokenCache(self._ask, now_s=now_s)
 

@@ -1,7 +1,7 @@
 """Stream clients: event and byte readers and writers, transactions, revisioned streams and synchronizers."""
 
 from segstore.client.stream.byte_stream import ByteReader, ByteWriter
-from segstore.client.stream.event_reader import EventReader, From, StreamEvent, check_cut, tail_of
+from segstore.client.stream.event_reader import EventReader, From, StreamEvent, check_cut, check_cut_with, tail_of
 from segstore.client.stream.event_writer import EventWriter
 from segstore.client.stream.events import EVENT_HEADER_BYTES, EventAssembler, EventDecoder, FramedEvent, frame_event
 from segstore.client.stream.read_ahead import ReadAhead
@@ -37,6 +37,7 @@ __all__ = [
     "Transaction",
     "TransactionWriter",
     "check_cut",
+    "check_cut_with",
     "frame_event",
     "tail_of",
 ]

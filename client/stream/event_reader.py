@@ -24,7 +24,7 @@ import msgspec
 
 from segstore.client.cluster import Cluster
 from segstore.client.connection import SegmentRequests
-from segstore.client.controller import CutError, StreamCut, Successor, checked_cut, name_of
+from segstore.client.controller import Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.routing import SegmentRange
@@ -57,34 +57,40 @@ async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 
 
 async def check_cut(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+    """Raises CutError for a cut at which nothing can begin or end, as `check_cut_with`."""
+    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
+        await check_cut_with(requests, cluster.controller, scope, stream, cut)
+
+
+async def check_cut_with(
+    requests: SegmentRequests, controller: Controller, scope: str, stream: str, cut: Mapping[int, int]
+) -> None:
     """Raises CutError for a cut behind the end of a segment, or whose segments are not of the stream or do not fit.
 
     A read behind the end waits for data that it then splits at a place which may not be between events. Events with
     keys that no segment has are never read. Segments may share keys only if one is sealed and at its end, as where some
     of its successors have begun. Those that were truncated are left to their readers. Raises NoSuchStream.
     """
-    async with SegmentRequests(cluster.pool, cluster.locations) as requests:
 
-        async def end_of(name: str) -> tuple[int, bool] | None:
-            with suppress(SegmentMissing):
-                info = await requests.info(name)
-                return info.write_offset, info.is_sealed
-            return None
+    async def end_of(name: str) -> tuple[int, bool] | None:
+        with suppress(SegmentMissing):
+            info = await requests.info(name)
+            return info.write_offset, info.is_sealed
+        return None
 
-        names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
-        ends = dict(zip(names, await all_of(map(end_of, names)), strict=True))
+    names = {name_of(scope, stream, each): offset for each, offset in cut.items()}
+    ends = dict(zip(names, await all_of(map(end_of, names)), strict=True))
     for name, offset in names.items():
         if (end := ends[name]) is not None and offset > end[0]:
             raise CutError(f"the cut is behind the end of {name}: it has {offset}, the segment ends at {end[0]}", name)
-    ranges = await _ranges_of(cluster, scope, stream, cut)
+    ranges = await _ranges_of(controller, scope, stream, cut)
     unfinished = [each for each in ranges if ends[each.name] not in (None, (names[each.name], True))]
     if (why := _misfit(ranges, unfinished)) is not None:
         raise CutError(f"{_shown(cut)} is no cut of {scope}/{stream}: {why}", f"{scope}/{stream}")
 
 
-async def _ranges_of(cluster: Cluster, scope: str, stream: str, cut: Mapping[int, int]) -> list[SegmentRange]:
+async def _ranges_of(controller: Controller, scope: str, stream: str, cut: Mapping[int, int]) -> list[SegmentRange]:
     """Returns the key ranges of a cut's segments. Raises CutError, NoSuchStream."""
-    controller = cluster.controller
     known: dict[int, SegmentRange] = {}
     for epoch in sorted({split_segment_id(each)[0] for each in cut}):
         try:

@@ -76,7 +76,9 @@ class DataLost(RuntimeError):
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
-    """Resolves a place to a cut, {} for the tail of a sealed stream. Raises NoSuchStream."""
+    """Resolves a place to a cut, {} for the tail of a sealed stream. Raises CutError for a given one that is not whole;
+    NoSuchStream.
+    """
     if place == "head":
         found = await segments.head()
         if not found:  # controllers answer like this for a missing stream, too
@@ -88,7 +90,10 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
         return found
     if place == "tail":
         return await segments.tail()
-    return await _cut_of_time(segments, place.unix_ms) if isinstance(place, Moment) else dict(place)
+    if isinstance(place, Moment):
+        return await _cut_of_time(segments, place.unix_ms)
+    await segments.check(place)  # keys that are left out would never be read
+    return dict(place)
 
 
 async def _cut_of_time(segments: Segments, unix_ms: int) -> Cut:

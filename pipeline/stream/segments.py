@@ -10,7 +10,7 @@ recognised. It raises the errors of `segstore.client`, which name the segment an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from struct import Struct
@@ -30,6 +30,7 @@ from segstore.client.errors import (
 )
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader, SegmentWriter
+from segstore.client.stream import check_cut_with
 from segstore.pipeline.stream.options import CREDENTIALS, StreamOptions
 from segstore.wire import (
     Command,
@@ -111,6 +112,10 @@ class Segments:
 
     async def successors(self, segment_id: int) -> list[Successor]:
         return await self.client.controller.successors(self.scope, self.stream, segment_id)
+
+    async def check(self, cut: Mapping[int, int]) -> None:
+        """Raises CutError for a cut behind the end of a segment, or whose segments leave out keys or share them."""
+        await check_cut_with(self.requests, self.client.controller, self.scope, self.stream, cut)
 
     async def epoch(self, number: int) -> list[SegmentRange]:
         return await self.client.controller.epoch_segments(self.scope, self.stream, number)

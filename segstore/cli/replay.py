@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _OF_TRACE_SERVERS: Final = ("host", "port", "mode", "missing", "upstream", "upstream_controller", "pace")
-_OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file")
+_OF_SERVERS: Final = (*_OF_TRACE_SERVERS[:-1], "controller_port", "http_port", "http_token_file", "announce")
 _OF_DRIVING: Final = ("to_controller", "ca", "token_file", "all_differences", "timeout_s", "ignore")
 
 _MOST_PRINTED: Final = 100
@@ -209,6 +209,13 @@ def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
 )
 @http_token_file
 @click.option(
+    "--announce",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="As a server: format of the line that announces the addresses.",
+)
+@click.option(
     "--mode",
     type=click.Choice(["strict", "match"]),
     default="strict",
@@ -330,8 +337,9 @@ def _compared(found: Drive, left: str, right: str) -> int:
 
 
 async def _serve(records: list[Record], options: dict[str, Any]) -> int:
-    from segstore.cli.serving import stopped_by_signal
+    from segstore.cli.serving import print_announcement, stopped_by_signal
     from segstore.server.replay import TraceServer, of_clients
+    from segstore.wire.endpoint import Endpoint
 
     stop = stopped_by_signal()
     with_controller = options["controller_port"] is not None
@@ -359,14 +367,18 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     _report_left_out(server.replay.left_out)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(server)
-        said, controller = f"segstore replays: {server.host}:{server.port}", None
+        said, controller, http = f"segstore replays: {server.host}:{server.port}", None, None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
             said += f", controller: {controller}"
             _report_left_out_calls(server.left_out_calls)
         if options["http_port"] is not None:
-            said += f", http: http://{await _start_http(stack, server, controller, options)}/"
-        echo(said)
+            http = await _start_http(stack, server, controller, options)
+            said += f", http: http://{http}/"
+        if options["announce"] == "json":
+            print_announcement("json", Endpoint(server.host, server.port), controller, http=http)
+        else:
+            echo(said)
         sys.stdout.flush()
         await stop.wait()
     if printed > _MOST_PRINTED:

@@ -151,7 +151,7 @@ class _Columns:
                 "peer": call.peer,
                 "metadata": dict(call.metadata),
                 "message": call.fields,
-                "failure": call.outcome not in ("", "OK"),
+                "failure": call.failed,
                 "streams": [list(each) for each in call.streams],
             }
         )

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from segstore.client.config import ClientSettings
+from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Successor, name_of
 from segstore.client.errors import NoSuchStream, failure
 from segstore.client.routing import SegmentRange
@@ -109,6 +110,9 @@ class MemoryStream:
 
     # --- as a controller's client -----------------------------------------------------------------------------------
 
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
+        return self.epochs[epoch]
+
     async def seal_stream(self, scope: str, stream: str) -> None:
         self.sealed = True
         for each in self.epochs[-1]:
@@ -149,6 +153,8 @@ class MemoryRequests:
         if isinstance(reply, expected):
             return reply
         raise failure(reply, endpoint="memory", segment=segment)
+
+    info = SegmentRequests.info
 
     def _read(self, command: ReadSegment) -> SegmentRead:
         found = self._stream.store.read(command.segment, command.offset, command.suggested_length)

@@ -29,6 +29,8 @@ MOST_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _OK: Final = "OK"
 _DONE: Final = frozenset({"SUCCESS", "SCALE_SUCCESS"})
 _OUTCOMES: Final = ("status", "result", "state")
+_GOES_WELL: Final = frozenset({"", "OK", "STARTED", "IN_PROGRESS"})
+"""Outcomes of calls that have not failed; "" of a request."""
 TOKEN: Final = "delegationToken"
 """The name of the field of a delegation token in all messages that have one."""
 _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
@@ -130,6 +132,12 @@ class Call(_CallFields):
                 value = field.enum_type.values_by_number.get(getattr(self.content, name))
                 return _OK if value is None or value.name in _DONE else value.name
         return _OK
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is the answer of a call that failed; a question about a transaction that exists has not."""
+        answered = self.rpc == "checkTransactionState" and self.status == _OK and self.outcome != "UNKNOWN"
+        return self.outcome not in _GOES_WELL and not answered
 
     @cached_property
     def streams(self) -> tuple[tuple[str, str], ...]:

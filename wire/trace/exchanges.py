@@ -127,7 +127,7 @@ class Exchange:
     @property
     def failure(self) -> bool:
         if self.call is not None:
-            return self.call.outcome not in ("", "OK")
+            return self.call.failed
         code = self.code
         return code in COMMANDS and COMMANDS[code].is_failure
 

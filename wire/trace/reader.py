@@ -9,7 +9,7 @@ No I/O: functions take the capture as a buffer, such as a memory map. Standard l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.trace.blocks import (
     MAGIC,
@@ -67,6 +67,10 @@ class Damage(NamedTuple):
         return f"{what}: {self.size} bytes at {self.offset} are lost: {self.reason}"
 
 
+_COMPRESSED: Final = {bytes.fromhex("1f8b"): "gzip", bytes.fromhex("28b52ffd"): "zstd"}
+"""First bytes of compressed files, and the programs that read them; reports and Spark decompress them."""
+
+
 def mark_of(buffer: Buffer) -> bytes | None:
     """Returns the mark of a capture; None if only the start of a header is left. Raises NotATrace."""
     try:
@@ -75,7 +79,10 @@ def mark_of(buffer: Buffer) -> bytes | None:
         found = _find(buffer, MAGIC, 1)
         if found is not None:
             return read_header(buffer, found).mark
-        if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
+        first = bytes(buffer[: len(MAGIC)])
+        if program := next((name for start, name in _COMPRESSED.items() if first.startswith(start)), None):
+            raise NotATrace(f"this file is compressed: decompress it with {program} -d") from cause
+        if not MAGIC.startswith(first):
             said = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
             raise NotATrace(said) from cause
     return None

@@ -26,7 +26,7 @@ _MOST_KEPT: Final = 1_000_000
 _SHOWN: Final = 3
 _Match = Annotated[str, Query(max_length=1_000, description='A filter: `type = APPEND_BLOCK_END and segment ~ "s/*"`.')]
 _Stage = Annotated[StageName, Query(description="The stage that the requests must have reached.")]
-_Since = Annotated[int, Query(ge=0, description="Only requests with a greater number count.")]
+_Since = Annotated[int, Query(ge=0, description="Only kept requests with a greater number count.")]
 _Timeout = Annotated[float, Query(gt=0, le=50, description="Seconds to wait.")]
 _Count = Annotated[int | None, Query(ge=0)]
 
@@ -138,9 +138,11 @@ def _asserting(made: APIRouter, controlled: Controlled, waits: _Waits) -> None:
         count = len(found)
         low, high = max(exactly or 0, at_least or 0), [each for each in (exactly, at_most) if each is not None]
         if count < low or any(count > each for each in high):
-            what = f"requests with {match}" if match else "requests"
+            noun, verb = ("request", "was") if count == 1 else ("requests", "were")
+            about = f" with {match}" if match else ""
             known = f" ({observer.forgotten} older requests were discarded)" if observer.forgotten else ""
-            said = f"{count} {what} were {stage}, not {' and '.join(expected)}{known}; {observer.last_request()}"
+            said = f"{count} {noun}{about} {verb} {stage}, not {' and '.join(expected)}{known}"
+            said += f"; {observer.last_request()}"
             examples = observer.near(match, stage, since) if count < low else map(_matching, found[:_SHOWN])
             raise ApiProblem(409, shown("\n  ".join([said, *examples])), "query")
         return Verified(count=count)

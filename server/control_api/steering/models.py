@@ -211,13 +211,13 @@ class Restored(BaseModel):
 class Kept(BaseModel):
     """The log of requests."""
 
-    last: int = Field(description="The number of the last request so far: `since` of a test that begins now.")
+    last: int = Field(description="The number of the last kept request: `since` of a test that begins now.")
 
 
 class Matched(BaseModel):
     """The last of the requests that were waited for."""
 
-    number: int
+    number: int = Field(description="Its number among the kept requests; in the list of requests it has another one.")
     type: str
     segments: list[str]
 

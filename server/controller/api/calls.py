@@ -122,8 +122,8 @@ class _Ruled:
                 observer.replied(seen, faults.clock.now_s())
             raise
         if observer is not None:
-            outcome = Call(seen.number, self._rpc, answer, status="OK").outcome
-            observer.executed(seen, faults.clock.now_s(), outcome, failure=outcome != "OK")
+            call = Call(seen.number, self._rpc, answer, status="OK")
+            observer.executed(seen, faults.clock.now_s(), call.outcome, failure=call.failed)
             observer.replied(seen, faults.clock.now_s())
         return answer
 
@@ -193,7 +193,7 @@ class _Ruled:
             faults.clock.now_s(),
             faults.started_s,
             direction=direction,
-            failure=call.outcome not in ("", "OK"),
+            failure=call.failed,
             call=call,
         )
 

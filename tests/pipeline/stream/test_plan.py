@@ -147,6 +147,21 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> No
                 await batch_ranges(segments, given)
 
 
+async def test_a_cut_that_leaves_out_keys_is_refused_as_a_start_and_as_an_end(uri: Where) -> None:
+    await scale(uri, 2)
+    await write_events(uri, numbered(0, 10))
+    async with using(uri) as segments:
+        tail = await cut_at(segments, "tail")
+        first, _ = sorted(tail)
+        with pytest.raises(CutError, match=r"is no cut of s/out: no segment has the keys from 0\.5 to 1\.0"):
+            await cut_at(segments, {first: 0})  # where a stream would start
+        for given in (options(uri, **{"from": text_of({first: 0})}), options(uri, to=text_of({first: tail[first]}))):
+            with pytest.raises(CutError, match=r"no segment has the keys from 0\.5 to 1\.0"):
+                await batch_ranges(segments, given)
+        with pytest.raises(CutError, match="is behind the end of"):
+            await cut_at(segments, {**tail, first: tail[first] + 1})
+
+
 async def test_what_was_truncated_is_an_error_or_passed_over_as_the_options_say(uri: Where) -> None:
     await write_events(uri, numbered(0, 10))
     async with using(uri) as segments:

@@ -127,6 +127,28 @@ def test_the_outcome_is_the_status_or_what_the_answer_says(answer: Call, outcome
 
 
 @pytest.mark.parametrize(
+    ("answer", "outcome", "failed"),
+    [
+        (Call(1, "createStream", CREATE), "", False),
+        (Call(1, "createStream", b"", status="OK"), "OK", False),
+        (Call(1, "createStream", EXISTS, status="OK"), "STREAM_EXISTS", True),
+        (Call(1, "createStream", b"", status="UNAVAILABLE"), "UNAVAILABLE", True),
+        (Call(1, "scale", b"", status="OK"), "STARTED", False),
+        (Call(1, "checkScale", b"", status="OK"), "IN_PROGRESS", False),
+        (Call(1, "checkTransactionState", b"\x08\x03", status="OK"), "COMMITTED", False),
+        (Call(1, "checkTransactionState", b"\x08\x05", status="OK"), "ABORTED", False),
+        (Call(1, "checkTransactionState", b"", status="OK"), "UNKNOWN", True),
+        (Call(1, "checkTransactionState", b"", status="DEADLINE_EXCEEDED"), "DEADLINE_EXCEEDED", True),
+        (Call(1, "pingTransaction", b"\x08\x06", status="OK"), "ABORTED", True),
+    ],
+)
+def test_a_call_in_progress_and_the_state_of_a_transaction_are_no_failures(
+    answer: Call, outcome: str, failed: bool
+) -> None:
+    assert (answer.outcome, answer.failed) == (outcome, failed)
+
+
+@pytest.mark.parametrize(
     ("text", "matches"),
     [
         ("rpc = createstream and status = STREAM_EXISTS", [False, True]),

@@ -160,7 +160,7 @@ async def test_controller_calls_are_among_the_latest_requests() -> None:
         mock.observer.add(seen)
         said = refusal(await http.get("/v1/requests/verify", params={"match": "rpc = createScope", "exactly": 2}))[1]
         assert said == (
-            "1 requests with rpc = createScope were received, not exactly 2; "
+            "1 request with rpc = createScope was received, not exactly 2; "
             "the last request was createScope to the controller"
         )
 
