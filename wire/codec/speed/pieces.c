@@ -270,10 +270,13 @@ copy_bytes(char *to, const char *from, Py_ssize_t size)
         memcpy(to, from, first);
         for (to += first, from += first, size -= first; size >= LINE_BYTES;
              to += LINE_BYTES, from += LINE_BYTES, size -= LINE_BYTES) {
-            __m128i line[4];
-            memcpy(line, from, LINE_BYTES);
-            for (int i = 0; i < 4; i++)
-                _mm_stream_si128((__m128i *)to + i, line[i]);
+            const __m128i *line = (const __m128i *)from;
+            __m128i a = _mm_loadu_si128(line), b = _mm_loadu_si128(line + 1), c = _mm_loadu_si128(line + 2),
+                    d = _mm_loadu_si128(line + 3);
+            _mm_stream_si128((__m128i *)to, a);
+            _mm_stream_si128((__m128i *)to + 1, b);
+            _mm_stream_si128((__m128i *)to + 2, c);
+            _mm_stream_si128((__m128i *)to + 3, d);
         }
         _mm_sfence();
     }
