@@ -99,6 +99,7 @@ class Segment(SegmentData):
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
+        index: its index segment where it was found last, in the same container; None if it was not. It may be gone.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
@@ -112,6 +113,7 @@ class Segment(SegmentData):
         "creation_time",
         "event_count",
         "gate",
+        "index",
         "index_due_ms",
         "index_entry_size",
         "is_table",
@@ -145,6 +147,7 @@ class Segment(SegmentData):
         self.target_rate: int | None = None
         self.rollover_size: int | None = None
         self.index_entry_size: int | None = None
+        self.index: Segment | None = None
         self.index_due_ms = 0 if indexed else NEVER
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
