@@ -175,23 +175,19 @@ class Segment(SegmentData):
         writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
         writes and recovery all end here.
         """
-        end, events = copy_rows(self._tail, self._tail_used, rows)
-        if end >= 0:
-            self.length += end - self._tail_used
-            self._tail_used = end
-        elif len(rows) == 1:
-            _, events, data, _ = rows[0]
-            self.write(data, decided=decided)
-        else:
+        if append_rows(self, writer, rows, now_ms):
+            return
+        if len(rows) > 1:
             for row in rows:
                 self.append(writer, [row], now_ms, decided)
             return
+        number, events, data, _ = rows[0]
+        self.write(data, decided=decided)
         self.last_modified_ms = now_ms
         if writer:
-            attributes = self.attributes
-            if writer not in attributes:  # it was set up for an earlier segment of this name
+            if writer not in self.attributes:  # it was set up for an earlier segment of this name
                 self.charge(ATTRIBUTE_BYTES)
-            attributes[writer] = rows[-1][0]
+            self.attributes[writer] = number
             self.event_count = (self.event_count or 0) + events
 
     def watch(self, readers: TailReaders | None) -> None:
@@ -239,17 +235,22 @@ class Segment(SegmentData):
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)
 
 
-@or_in_c()
-def copy_rows(memory: memoryview, at: int, rows: Sequence[AppendItem]) -> tuple[int, int]:
-    """Copies the data of appends to `at`, one behind the other. Returns where they end, and their number of events.
-
-    Returns -1 and 0 if there is no room for all of them; some may have been copied.
-    """
-    events = 0
+@or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
+def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
+    """Makes all changes of appends by a writer that has an attribute, if there is room for them in the last chunk.
+    Returns whether it did; if not, nothing has changed."""
+    memory, at, events = segment._tail, segment._tail_used, 0
+    if writer not in segment.attributes:
+        return False
     for _, count, data, _ in rows:
         end = at + len(data)
         if end > len(memory):
-            return -1, 0
-        memory[at:end] = data
+            return False
+        memory[at:end] = data  # above the used part, which nothing refers to
         at, events = end, events + count
-    return at, events
+    segment.attributes[writer] = rows[-1][0]
+    segment.length += at - segment._tail_used
+    segment._tail_used = at
+    segment.event_count = (segment.event_count or 0) + events
+    segment.last_modified_ms = now_ms
+    return True
