@@ -14,8 +14,8 @@ from segstore.pipeline.trace.files import Chunk, Located
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
-from segstore.server.store.operations import record_of_rows
 from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
 from segstore.wire import (
     AppendBlock,

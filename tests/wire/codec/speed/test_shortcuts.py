@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from segstore.client.connection import Pending
 from segstore.client.connection.in_flight import resolve_stored, take_items
 from segstore.client.stream.events import frame_event, frame_header, split_events
-from segstore.server.store.operations import record_of_rows
 from segstore.server.store.chunks import ChunkPool
+from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
 from segstore.wire import AppendBlock, AppendBlockEnd, Event
 from segstore.wire.blocks import frames_of_append
