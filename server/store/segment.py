@@ -172,7 +172,7 @@ class Segment(SegmentData):
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
         """Make all changes of appends, one after the other. If one fails, those before it stay written.
 
-        writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
+        writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends, table
         writes and recovery all end here.
         """
         if append_rows(self, writer, rows, now_ms):
@@ -237,10 +237,10 @@ class Segment(SegmentData):
 
 @or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
 def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
-    """Makes all changes of appends by a writer that has an attribute, if there is room for them in the last chunk.
-    Returns whether it did; if not, nothing has changed."""
+    """Makes all changes of appends, if the writer, if there is one, has an attribute, and if there is room for them in the
+    last chunk. Returns whether it did; if not, nothing has changed."""
     memory, at, events = segment._tail, segment._tail_used, 0
-    if writer not in segment.attributes:
+    if writer and writer not in segment.attributes:
         return False
     for _, count, data, _ in rows:
         end = at + len(data)
@@ -248,9 +248,10 @@ def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now
             return False
         memory[at:end] = data  # above the used part, which nothing refers to
         at, events = end, events + count
-    segment.attributes[writer] = rows[-1][0]
+    if writer:
+        segment.attributes[writer] = rows[-1][0]
+        segment.event_count = (segment.event_count or 0) + events
     segment.length += at - segment._tail_used
     segment._tail_used = at
-    segment.event_count = (segment.event_count or 0) + events
     segment.last_modified_ms = now_ms
     return True

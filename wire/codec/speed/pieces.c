@@ -399,7 +399,7 @@ append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
     if (!PyDict_CheckExact(before[ATTRIBUTES]))
         return NULL;
     PyObject *attributes = Py_NewRef(before[ATTRIBUTES]); /* a key's code may run, and change the segment */
-    int status = PyDict_Contains(attributes, writer);
+    int has_writer = PyBytes_GET_SIZE(writer) > 0, status = has_writer ? PyDict_Contains(attributes, writer) : 1;
     for (int i = TAIL; i <= LAST_MODIFIED_MS && status > 0; i++)
         if ((before[i] = slot(segment, slots[i])) == NULL)
             status = -1;
@@ -411,9 +411,12 @@ append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
     PyBuffer_Release(&memory);
     if (status == 0) {
         PyObject *last = PyList_GET_ITEM(rows, PyList_GET_SIZE(rows) - 1);
-        after[LAST_MODIFIED_MS] = Py_NewRef(args[3]);
         PyObject *number = Py_NewRef(PyTuple_GET_ITEM(last, 0));
-        status = PyDict_SetItem(attributes, writer, number);
+        after[LAST_MODIFIED_MS] = Py_NewRef(args[3]);
+        if (has_writer)
+            status = PyDict_SetItem(attributes, writer, number);
+        else
+            Py_XSETREF(after[EVENT_COUNT], Py_NewRef(slot(segment, slots[EVENT_COUNT])));
         Py_DECREF(number);
     }
     for (int i = TAIL_USED; i <= LAST_MODIFIED_MS; i++) {

@@ -351,6 +351,8 @@ def test_appends_are_copied_one_behind_the_other(
         if copied_bytes:
             assert not call(short, WRITER, rows, now_ms)
             assert state(short)[1:] == ({WRITER: 5}, used, 100 + used, events, 7)
+        assert call(nameless := segment(end, used, events), b"", rows, now_ms)
+        assert state(nameless)[1:] == ({WRITER: 5}, end, 100 + end, events, now_ms)
         assert not call(foreign, bytes(16), rows, now_ms)
         assert state(foreign) == state(segment(end, used, events))
 
