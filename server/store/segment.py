@@ -172,8 +172,8 @@ class Segment(SegmentData):
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
         """Make all changes of appends, one after the other. If one fails, those before it stay written.
 
-        writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends, table
-        writes and recovery all end here.
+        writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends,
+        table writes and recovery all end here.
         """
         if append_rows(self, writer, rows, now_ms):
             return
@@ -237,8 +237,8 @@ class Segment(SegmentData):
 
 @or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
 def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
-    """Makes all changes of appends, if the writer, if there is one, has an attribute, and if there is room for them in the
-    last chunk. Returns whether it did; if not, nothing has changed."""
+    """Makes all changes of appends, if the last chunk has room for them and the writer has an attribute; without a writer,
+    only those of the bytes. Returns whether it did; if not, nothing has changed."""
     memory, at, events = segment._tail, segment._tail_used, 0
     if writer and writer not in segment.attributes:
         return False
