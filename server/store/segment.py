@@ -237,8 +237,10 @@ class Segment(SegmentData):
 
 @or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
 def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
-    """Makes all changes of appends, if the last chunk has room for them and the writer has an attribute; without a writer,
-    only those of the bytes. Returns whether it did; if not, nothing has changed."""
+    """Makes all changes of appends if the last chunk has room for them and the writer has an attribute.
+
+    Without a writer (b""), neither attributes nor the event count change. Returns False if nothing has changed.
+    """
     memory, at, events = segment._tail, segment._tail_used, 0
     if writer and writer not in segment.attributes:
         return False

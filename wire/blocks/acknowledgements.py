@@ -14,8 +14,8 @@ Acknowledge = Callable[[Sequence[Row], bytes, int, int, bytearray], int]
 
 
 def acknowledger(version: int) -> Acknowledge:
-    """Returns `acknowledge(rows, writer, previous, offset, out)`, which adds to `out` a DataAppended of a wire version for
-    each row whose number rises, and returns the last of these numbers.
+    """Returns `acknowledge(rows, writer, previous, offset, out)`, which adds a DataAppended of a wire version to `out`
+    for each row whose number rises, and returns the last of these numbers.
 
     writer: the 16 bytes of its id. previous: the number acknowledged last. offset: where the first append was stored.
     """

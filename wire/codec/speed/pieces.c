@@ -393,12 +393,10 @@ append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
     if (!Py_IS_TYPE(segment, type) || !PyBytes_CheckExact(writer) || !PyList_CheckExact(rows) ||
         !number_in(args[3], INT64_MIN, INT64_MAX, &now_ms))
         return NULL;
-    for (int i = 0; i <= LAST_MODIFIED_MS; i++)
-        if ((before[i] = slot(segment, slots[i])) == NULL)
-            return NULL;
-    if (!PyDict_CheckExact(before[ATTRIBUTES]))
+    PyObject *attributes = slot(segment, slots[ATTRIBUTES]);
+    if (attributes == NULL || !PyDict_CheckExact(attributes))
         return NULL;
-    PyObject *attributes = Py_NewRef(before[ATTRIBUTES]); /* a key's code may run, and change the segment */
+    Py_INCREF(attributes); /* a key's code may run, and change the segment */
     int has_writer = PyBytes_GET_SIZE(writer) > 0, status = has_writer ? PyDict_Contains(attributes, writer) : 1;
     for (int i = TAIL; i <= LAST_MODIFIED_MS && status > 0; i++)
         if ((before[i] = slot(segment, slots[i])) == NULL)
