@@ -228,13 +228,13 @@ class Session:
         """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
         refuses. Ends early when the session has ended.
         """
-        service, out = self._service, self.out
+        service, acks, stored = self._service, bytearray(), 0
         containers, acknowledge = service.store.containers, service.acknowledge
-        stored = size = 0
         try:
             for known, rows in runs:
                 writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
                 if writer is None or rows[0][0] < writer.last_stored:
+                    acks = self._acknowledge(acks)
                     if self._all_without_writer(known, rows):
                         break
                     continue
@@ -253,15 +253,22 @@ class Session:
                     if writer.count is not None:
                         writer.count.events += sum(row[1] for row in rows)
                         writer.count.bytes += sum(len(row[2]) for row in rows)
-                    frames, writer.last_stored = acknowledge(rows, id_bytes, previous, length)
-                    if frames:
-                        out.append(frames)
-                        size += len(frames)
-                if problem is not None and self._append_failed(writer, failed, problem):
-                    break
+                    writer.last_stored = acknowledge(rows, id_bytes, previous, length, acks)
+                if problem is not None:
+                    acks = self._acknowledge(acks)
+                    if self._append_failed(writer, failed, problem):
+                        break
         finally:
             service.counters.appends += stored
-            self.out_bytes += size
+            self._acknowledge(acks)
+
+    def _acknowledge(self, acks: bytearray) -> bytearray:
+        """Queues acknowledgements, and returns where the next ones are to be added."""
+        if not acks:
+            return acks
+        self.out.append(acks)
+        self.out_bytes += len(acks)
+        return bytearray()
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
 from math import inf
@@ -68,7 +69,7 @@ class Gate(ABC):
         self.committed = self.mark = last
         self.failure = ""
         self.stalled: dict[Gated, None] = {}
-        self._waiting: dict[int, list[Gated]] = {}
+        self._waiting: defaultdict[int, list[Gated]] = defaultdict(list)
 
     @property
     @abstractmethod
@@ -77,11 +78,7 @@ class Gate(ABC):
 
     def hold(self, gated: Gated, mark: int) -> None:
         """Registers a sender whose first held reply waits for `mark`."""
-        waiting = self._waiting.get(mark)
-        if waiting is None:
-            self._waiting[mark] = [gated]
-        else:
-            waiting.append(gated)
+        self._waiting[mark].append(gated)
 
     def _release(self) -> None:
         committed = self.committed
@@ -97,7 +94,7 @@ class Gate(ABC):
 
     def _drop(self, why: str, *others: Gated) -> None:
         """Tells all senders with held replies, and `others`, that these will never be sent."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, defaultdict(list)
         for each in dict.fromkeys(chain(*waiting.values(), others)):
             each.failed(why)
 

@@ -331,7 +331,7 @@ class Container(ContainerState):
         if expected_offset >= 0 and expected_offset != start:
             raise BadOffset(name, expected=expected_offset, actual=start)
         if now_ms >= segment.index_due_ms:
-            self._note_for_index(segment, now_ms)
+            self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
         try:
             segment.append(writer, rows, now_ms)
         except (StoreFull, MemoryError) as error:
@@ -381,7 +381,7 @@ class Container(ContainerState):
         values = self._decide(target, counted)
         home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
-            self._note_for_index(target, now_ms)
+            self._write_index_entry(target, now_ms + INDEX_DELAY_MS)
         if source.length == 0:
             self._commit(op.AttributesUpdated(target_name, values, now_ms))
             home._commit(op.SegmentDeleted(source_name, retired=True))
@@ -452,8 +452,7 @@ class Container(ContainerState):
         for segment in pending:
             if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):
                 del self._unindexed[segment.name]
-                self._write_index_entry(segment)
-                segment.index_due_ms = 0
+                self._write_index_entry(segment, 0)
                 written += 1
         return written
 
@@ -552,25 +551,30 @@ class Container(ContainerState):
         if previous != last_event_number:
             raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)
 
-    def _note_for_index(self, segment: Segment, now_ms: int) -> None:
-        """Before a change of its length: write the entry that is due, and remember the change for the next one."""
-        if segment.index_due_ms:
-            self._write_index_entry(segment)
-        else:
-            self._unindexed[segment.name] = segment
-        segment.index_due_ms = now_ms + INDEX_DELAY_MS
+    def _write_index_entry(self, segment: Segment, next_due_ms: int) -> None:
+        """Before a change of its length: write the entry that is due, and remember the change for the next one.
 
-    def _write_index_entry(self, segment: Segment) -> None:
-        """Write one entry, unless the index is missing, sealed, not made for entries, or knows of as many events."""
-        name = index_name(segment.name)
-        home = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-        index = None if home is None else home.segments.get(name)
-        if home is None or index is None or index.sealed or index.index_entry_size != ENTRY_BYTES:
+        No entry is written if the index is missing, sealed, not made for entries, or knows of as many events.
+        """
+        now_ms, segment.index_due_ms = segment.index_due_ms, next_due_ms
+        if not now_ms:
+            self._unindexed[segment.name] = segment
             return
-        known, events, now_ms = index.event_count, segment.event_count or 0, segment.index_due_ms
+        home, index = self, segment.index
+        if index is None or self.segments.get(index.name) is not index:
+            name = index_name(segment.name)
+            found = self if name in self.segments or self._peer_of is None else self._peer_of(name)
+            index = None if found is None else found.segments.get(name)
+            if found is None or index is None:
+                return
+            home = found
+            segment.index = index if home is self else None
+        if index.sealed or index.index_entry_size != ENTRY_BYTES:
+            return
+        known, events = index.event_count, segment.event_count or 0
         if known is None or events > known:
             entry = pack_entry(segment.length, events, now_ms)
             if home._journal is None:  # where appends are rare, each of them brings an entry
                 home._apply_index_entry(index, entry, events, now_ms)
             else:
-                home._commit(op.IndexAppended(name, entry, events, now_ms))
+                home._commit(op.IndexAppended(index.name, entry, events, now_ms))

@@ -99,6 +99,7 @@ class Segment(SegmentData):
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
+        index: its index segment where it was found last, in the same container; None if it was not. It may be gone.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.
@@ -112,6 +113,7 @@ class Segment(SegmentData):
         "creation_time",
         "event_count",
         "gate",
+        "index",
         "index_due_ms",
         "index_entry_size",
         "is_table",
@@ -145,6 +147,7 @@ class Segment(SegmentData):
         self.target_rate: int | None = None
         self.rollover_size: int | None = None
         self.index_entry_size: int | None = None
+        self.index: Segment | None = None
         self.index_due_ms = 0 if indexed else NEVER
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
@@ -169,26 +172,22 @@ class Segment(SegmentData):
     def append(self, writer: bytes, rows: Sequence[AppendItem], now_ms: int, decided: bool = False) -> None:
         """Make all changes of appends, one after the other. If one fails, those before it stay written.
 
-        writer: the bytes of its id; none for the entries of a table. decided: as in ``write``. Live appends, table
-        writes and recovery all end here.
+        writer: the bytes of its id; none for entries of a table or an index. decided: as in ``write``. Live appends,
+        table writes and recovery all end here.
         """
-        end, events = copy_rows(self._tail, self._tail_used, rows)
-        if end >= 0:
-            self.length += end - self._tail_used
-            self._tail_used = end
-        elif len(rows) == 1:
-            _, events, data, _ = rows[0]
-            self.write(data, decided=decided)
-        else:
+        if append_rows(self, writer, rows, now_ms):
+            return
+        if len(rows) > 1:
             for row in rows:
                 self.append(writer, [row], now_ms, decided)
             return
+        number, events, data, _ = rows[0]
+        self.write(data, decided=decided)
         self.last_modified_ms = now_ms
         if writer:
-            attributes = self.attributes
-            if writer not in attributes:  # it was set up for an earlier segment of this name
+            if writer not in self.attributes:  # it was set up for an earlier segment of this name
                 self.charge(ATTRIBUTE_BYTES)
-            attributes[writer] = rows[-1][0]
+            self.attributes[writer] = number
             self.event_count = (self.event_count or 0) + events
 
     def watch(self, readers: TailReaders | None) -> None:
@@ -236,17 +235,25 @@ class Segment(SegmentData):
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)
 
 
-@or_in_c()
-def copy_rows(memory: memoryview, at: int, rows: Sequence[AppendItem]) -> tuple[int, int]:
-    """Copies the data of appends to `at`, one behind the other. Returns where they end, and their number of events.
+@or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
+def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
+    """Makes all changes of appends if the last chunk has room for them and the writer has an attribute.
 
-    Returns -1 and 0 if there is no room for all of them; some may have been copied.
+    Without a writer (b""), neither attributes nor the event count change. Returns False if nothing has changed.
     """
-    events = 0
+    memory, at, events = segment._tail, segment._tail_used, 0
+    if writer and writer not in segment.attributes:
+        return False
     for _, count, data, _ in rows:
         end = at + len(data)
         if end > len(memory):
-            return -1, 0
-        memory[at:end] = data
+            return False
+        memory[at:end] = data  # above the used part, which nothing refers to
         at, events = end, events + count
-    return at, events
+    if writer:
+        segment.attributes[writer] = rows[-1][0]
+        segment.event_count = (segment.event_count or 0) + events
+    segment.length += at - segment._tail_used
+    segment._tail_used = at
+    segment.last_modified_ms = now_ms
+    return True

@@ -14,8 +14,9 @@ from segstore.pipeline.trace.files import Chunk, Located
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
-from segstore.server.store.segment import copy_rows
+from segstore.server.store.segment import Segment, append_rows
 from segstore.wire import (
     AppendBlock,
     Command,
@@ -121,8 +122,15 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     both(frames_into, lambda: (bytearray(26 * 9), rows, few // 2, 7, runs, bytes(4 * few)))
     both(copy_into, lambda: (memoryview(bytearray(len(data) + 9)), start % 9, pieces[0]))
     appended = [(at, few, kind(each) if type(each) is bytes else each, number) for at, each in enumerate(pieces)]
-    both(copy_rows, lambda: (memoryview(bytearray(len(data) + few // 4)), start % 4, list(appended)))
     writer = chance.choice((bytes(16), data[:16]))
+
+    def segment() -> Segment:
+        made = Segment("s", 0, ChunkPool(), 7, indexed=False)
+        made._tail, made._tail_used = memoryview(bytearray(len(data) + few // 4)), start % 4
+        made.attributes[data[:16]] = few
+        return made
+
+    both(append_rows, lambda: (segment(), writer, list(appended), number))
     both(record_of_rows, lambda: (few, data, list(appended), number, writer))
     both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
     for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):

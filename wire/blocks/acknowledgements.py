@@ -10,12 +10,12 @@ from segstore.wire.blocks.decoder import Row
 from segstore.wire.codec import ACCELERATOR, WIRE_VERSION, Acknowledged, encoder
 from segstore.wire.commands import DataAppended
 
-Acknowledge = Callable[[Sequence[Row], bytes, int, int], tuple[bytes, int]]
+Acknowledge = Callable[[Sequence[Row], bytes, int, int, bytearray], int]
 
 
 def acknowledger(version: int) -> Acknowledge:
-    """Returns `acknowledge(rows, writer, previous, offset)`, which encodes a DataAppended of a wire version for each
-    row whose number rises, and returns them with the last of these numbers.
+    """Returns `acknowledge(rows, writer, previous, offset, out)`, which adds a DataAppended of a wire version to `out`
+    for each row whose number rises, and returns the last of these numbers.
 
     writer: the 16 bytes of its id. previous: the number acknowledged last. offset: where the first append was stored.
     """
@@ -23,15 +23,14 @@ def acknowledger(version: int) -> Acknowledge:
         return ACCELERATOR.acknowledger(_DATA_APPENDED)
     encode = encoder(version)
 
-    def acknowledge(rows: Sequence[Row], writer: bytes, previous: int, offset: int) -> tuple[bytes, int]:
-        frames = []
+    def acknowledge(rows: Sequence[Row], writer: bytes, previous: int, offset: int, out: bytearray) -> int:
         writer_id = UUID(bytes=writer)
         for number, _, data, request_id in rows:
             offset += len(data)
             if previous < number:
-                frames.append(encode(DataAppended(request_id, writer_id, number, previous, offset)))
+                out += encode(DataAppended(request_id, writer_id, number, previous, offset))
                 previous = number
-        return b"".join(frames), previous
+        return previous
 
     return acknowledge
 

@@ -585,3 +585,32 @@ def test_index_segments_are_counted_apart_through_creation_deletion_and_recovery
     assert other.index_count == 1
     other.clear()
     assert other.index_count == 0
+
+
+def test_entries_go_to_the_index_segment_that_is_there() -> None:
+    container, name = Container(reuse_names=True), "scope/s/0.#epoch.0"
+    writer = UUID(int=7)
+    container.create_segment(name, now_ms=0)
+    last, now_ms = container.setup_append(name, writer, now_ms=0), 0
+
+    def append(times: int) -> None:
+        nonlocal last, now_ms
+        for _ in range(times):
+            now_ms += 10
+            container.append(name, writer.bytes, [(last + 1, 1, b"data", 0)], last, now_ms)
+            last += 1
+
+    append(3)
+    found = []
+    for _ in range(2):
+        container.create_index_segment(name + "#index", now_ms=now_ms)
+        append(2)
+        index = container.segment(name + "#index")
+        found.append(index)
+        assert index.length == 48
+        container.seal_segment(index.name, now_ms=now_ms)
+        append(1)
+        assert index.length == 48
+        container.delete_segment(index.name)
+        append(2)
+    assert [each.length for each in found] == [0, 0], "both are gone, and nothing was written to them since"

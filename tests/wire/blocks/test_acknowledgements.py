@@ -32,13 +32,17 @@ def plain(rows: list[Any], previous: int, offset: int) -> tuple[list[DataAppende
 
 @given(rows_of, st.integers(-1, 9) | int64, st.integers(0, 1 << 60))
 def test_each_number_that_rises_is_acknowledged(rows: list[Any], previous: int, offset: int) -> None:
-    frames, last = acknowledger(WIRE_VERSION)(rows, WRITER.bytes, previous, offset)
-    assert (FrameDecoder().feed(frames), last) == plain(rows, previous, offset)
+    out = bytearray(b"before")
+    last = acknowledger(WIRE_VERSION)(rows, WRITER.bytes, previous, offset, out)
+    assert out.startswith(b"before")
+    assert (FrameDecoder().feed(out[6:]), last) == plain(rows, previous, offset)
 
 
 def test_an_older_version_has_its_own_form() -> None:
     row = (3, 1, b"data", 9)
-    now, then = (acknowledger(version)([row], WRITER.bytes, 1, 10)[0] for version in (WIRE_VERSION, 5))
+    now, then = bytearray(), bytearray()
+    for version, out in ((WIRE_VERSION, now), (5, then)):
+        acknowledger(version)([row], WRITER.bytes, 1, 10, out)
     assert decode(now) == DataAppended(9, WRITER, 3, 1, 14)
     assert len(then) < len(now)
 
@@ -58,10 +62,18 @@ def test_misuse_of_c_is_an_error() -> None:
         ([list(row)], WRITER.bytes, 1, 10),
         ([row[:3]], WRITER.bytes, 1, 10),
         ([(3.0, 1, b"data", 9)], WRITER.bytes, 1, 10),
-        ([(3, 1, "data", 9)], WRITER.bytes, 1, 10),
+        ([row, (3, 1, "data", 9)], WRITER.bytes, 1, 10),
         ([(3, 1, b"data", None)], WRITER.bytes, 1, 10),
         ([(1 << 64, 1, b"data", 9)], WRITER.bytes, 1, 10),
         ([row], WRITER.bytes, 1, (1 << 63) - 1),
     ):
+        out = bytearray(b"before")
         with pytest.raises((TypeError, OverflowError)):
-            acknowledge(*misuse)
+            acknowledge(*misuse, out)
+        assert out == b"before"
+    for odd in (None, b"bytes", memoryview(bytearray(9))):
+        with pytest.raises(TypeError):
+            acknowledge([row], WRITER.bytes, 1, 10, odd)
+    held = bytearray(b"before")
+    with memoryview(held), pytest.raises(BufferError):
+        acknowledge([row], WRITER.bytes, 1, 10, held)

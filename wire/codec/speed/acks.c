@@ -47,7 +47,8 @@ is_row(const Acks *self, PyObject *row)
     return 1;
 }
 
-/* Writes the frames of `rows` to `to`, which has room for one a row; where they end, or NULL with an exception. */
+/* Writes the frames of `rows` to `to`, which has room for one a row; where they end, or NULL with an exception. No code
+   of Python runs meanwhile. */
 static unsigned char *
 write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, int64_t total, unsigned char *to)
 {
@@ -81,31 +82,43 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
     return to;
 }
 
+/* Cuts a bytearray to a size, and keeps the exception that is set; -1. */
+static int
+cut(PyObject *out, Py_ssize_t size)
+{
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    if (PyByteArray_Resize(out, size) < 0)
+        PyErr_Clear();
+    PyErr_Restore(type, problem, trace);
+    return -1;
+}
+
 static PyObject *
 acks_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
     const Acks *self = (Acks *)callable;
-    if (PyVectorcall_NARGS(nargsf) != 4 || names != NULL || !PyList_CheckExact(args[0]) ||
-        !PyBytes_CheckExact(args[1]) || PyBytes_GET_SIZE(args[1]) != UUID_BYTES) {
-        PyErr_SetString(PyExc_TypeError, "acknowledge(rows, key, before, total) has a list, 16 bytes and two numbers");
+    if (PyVectorcall_NARGS(nargsf) != 5 || names != NULL || !PyList_CheckExact(args[0]) ||
+        !PyBytes_CheckExact(args[1]) || PyBytes_GET_SIZE(args[1]) != UUID_BYTES || !PyByteArray_CheckExact(args[4])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "acknowledge(rows, key, before, total, out) has a list, 16 bytes, two numbers and a bytearray");
         return NULL;
     }
     int64_t before = PyLong_AsLongLong(args[2]), total = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[3]);
-    Py_ssize_t rows = PyList_GET_SIZE(args[0]);
     if (PyErr_Occurred())
         return NULL;
-    if (rows > PY_SSIZE_T_MAX / MAX_FRAME_BYTES)
+    PyObject *out = args[4];
+    Py_ssize_t rows = PyList_GET_SIZE(args[0]), size = PyByteArray_GET_SIZE(out);
+    if (rows > (PY_SSIZE_T_MAX - size) / MAX_FRAME_BYTES)
         return PyErr_NoMemory();
-    PyObject *frames = PyBytes_FromStringAndSize(NULL, rows * self->size);
-    if (frames == NULL)
+    if (PyByteArray_Resize(out, size + rows * self->size) < 0)
         return NULL;
-    unsigned char *start = (unsigned char *)PyBytes_AS_STRING(frames);
-    unsigned char *end = write_acks(self, args[0], PyBytes_AS_STRING(args[1]), &before, total, start);
-    if (end == NULL)
-        Py_CLEAR(frames);
-    else if (end - start < rows * self->size)
-        _PyBytes_Resize(&frames, end - start);
-    return frames == NULL ? NULL : Py_BuildValue("NL", frames, (long long)before);
+    unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
+    unsigned char *end = write_acks(self, args[0], PyBytes_AS_STRING(args[1]), &before, total, start + size);
+    Py_ssize_t used = end == NULL ? size : end - start;
+    if (used < size + rows * self->size && (PyErr_Occurred() ? cut(out, used) : PyByteArray_Resize(out, used)) < 0)
+        return NULL;
+    return end == NULL ? NULL : PyLong_FromLongLong(before);
 }
 
 /* --- the type ---------------------------------------------------------------------------------------------------- */

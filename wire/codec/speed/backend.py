@@ -65,7 +65,7 @@ class Accelerator:
         most = sys.maxsize if most_elements is None else most_elements
         return make_frames(self._speed, self._codec, light, joined=joined, in_rows=in_rows, most_elements=most)
 
-    def acknowledger(self, acks: Acknowledged) -> Callable[..., tuple[bytes, int]]:
+    def acknowledger(self, acks: Acknowledged) -> Callable[..., int]:
         """As `segstore.wire.blocks.acknowledge`, for rows as they are here."""
         return make_acks(self._speed, acks)
 

@@ -355,22 +355,80 @@ copy_row(PyObject *row, const Py_buffer *memory, Py_ssize_t *at, int64_t *events
     return is_full;
 }
 
-PyObject *
-copy_rows(PyObject *const *args)
+/* The slots of a segment, in the order in which Python names them. */
+enum { ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, LAST_MODIFIED_MS };
+
+/* Copies the data of rows behind the tail's used bytes and makes the numbers that the segment has then; 1 if there is no
+   room for all, -1 if it is declined. */
+static int
+copy_rows(PyObject *rows, const Py_buffer *memory, PyObject *const *before, PyObject **after)
 {
+    int64_t used, length, events = 0, count = 0, number;
+    PyObject *last = PyList_GET_SIZE(rows) == 0 ? NULL : PyList_GET_ITEM(rows, PyList_GET_SIZE(rows) - 1);
+    if (last == NULL || !PyTuple_CheckExact(last) || PyTuple_GET_SIZE(last) != 4 ||
+        !number_in(PyTuple_GET_ITEM(last, 0), INT64_MIN, INT64_MAX, &number) ||
+        !number_in(before[TAIL_USED], 0, memory->len, &used) ||
+        !number_in(before[LENGTH], 0, INT64_MAX - memory->len, &length) ||
+        (before[EVENT_COUNT] != Py_None && !number_in(before[EVENT_COUNT], INT64_MIN >> 1, INT64_MAX >> 1, &events)))
+        return -1;
+    Py_ssize_t at = (Py_ssize_t)used;
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++) {
+        status = copy_row(PyList_GET_ITEM(rows, i), memory, &at, &count);
+        if (count < -(INT64_MAX >> 2) || count > INT64_MAX >> 2)
+            status = -1;
+    }
+    if (status != 0)
+        return status;
+    after[TAIL_USED] = PyLong_FromSsize_t(at);
+    after[LENGTH] = PyLong_FromLongLong(length + at - used);
+    after[EVENT_COUNT] = PyLong_FromLongLong(events + count);
+    return after[TAIL_USED] == NULL || after[LENGTH] == NULL || after[EVENT_COUNT] == NULL ? -1 : 0;
+}
+
+PyObject *
+append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
+{
+    PyObject *segment = args[0], *writer = args[1], *rows = args[2], *before[LAST_MODIFIED_MS + 1];
+    PyObject *after[LAST_MODIFIED_MS + 1] = {NULL};
+    int64_t now_ms;
     Py_buffer memory;
-    int64_t start, events = 0;
-    PyObject *rows = args[2];
-    if (!PyList_CheckExact(rows) || hold_writable(args[0], &memory) < 0)
+    if (!Py_IS_TYPE(segment, type) || !PyBytes_CheckExact(writer) || !PyList_CheckExact(rows) ||
+        !number_in(args[3], INT64_MIN, INT64_MAX, &now_ms))
         return NULL;
-    int status = number_in(args[1], 0, memory.len, &start) ? 0 : -1;
-    Py_ssize_t at = status < 0 ? 0 : (Py_ssize_t)start;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++)
-        status = copy_row(PyList_GET_ITEM(rows, i), &memory, &at, &events);
+    PyObject *attributes = slot(segment, slots[ATTRIBUTES]);
+    if (attributes == NULL || !PyDict_CheckExact(attributes))
+        return NULL;
+    Py_INCREF(attributes); /* a key's code may run, and change the segment */
+    int has_writer = PyBytes_GET_SIZE(writer) > 0, status = has_writer ? PyDict_Contains(attributes, writer) : 1;
+    for (int i = TAIL; i <= LAST_MODIFIED_MS && status > 0; i++)
+        if ((before[i] = slot(segment, slots[i])) == NULL)
+            status = -1;
+    if (status <= 0 || hold_writable(before[TAIL], &memory) < 0) {
+        Py_DECREF(attributes);
+        return status == 0 ? Py_NewRef(Py_False) : NULL;
+    }
+    status = copy_rows(rows, &memory, before, after);
     PyBuffer_Release(&memory);
-    if (status < 0)
-        return NULL;
-    return Py_BuildValue("nL", status == 0 ? at : -1, (long long)(status == 0 ? events : 0));
+    if (status == 0) {
+        PyObject *last = PyList_GET_ITEM(rows, PyList_GET_SIZE(rows) - 1);
+        PyObject *number = Py_NewRef(PyTuple_GET_ITEM(last, 0));
+        after[LAST_MODIFIED_MS] = Py_NewRef(args[3]);
+        if (has_writer)
+            status = PyDict_SetItem(attributes, writer, number);
+        else
+            Py_XSETREF(after[EVENT_COUNT], Py_NewRef(slot(segment, slots[EVENT_COUNT])));
+        Py_DECREF(number);
+    }
+    for (int i = TAIL_USED; i <= LAST_MODIFIED_MS; i++) {
+        PyObject **at = (PyObject **)((char *)segment + slots[i]);
+        if (status == 0)
+            Py_XSETREF(*at, after[i]);
+        else
+            Py_XDECREF(after[i]);
+    }
+    Py_DECREF(attributes);
+    return status < 0 ? NULL : Py_NewRef(status == 0 ? Py_True : Py_False);
 }
 
 /* The bytes in the data of rows, and the number of the last; -1: an exception, or declined if none is set. */

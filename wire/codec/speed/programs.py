@@ -189,14 +189,14 @@ def _join(joined: Joined) -> tuple[Any, ...]:
     )
 
 
-def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., tuple[bytes, int]]:
-    """The extension's `acknowledge(rows, key, before, total)`: see `segstore.wire.blocks.acknowledgements`."""
+def make_acks(speed: Any, acks: Acknowledged) -> Callable[..., int]:
+    """The extension's `acknowledge(rows, key, before, total, out)`: see `segstore.wire.blocks.acknowledgements`."""
     at, size = _positions(acks.command)
     numbers = {node.name for node in _nodes(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
     if not numbers.issuperset(at.keys() - {acks.key}):
         raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
-    made: Callable[..., tuple[bytes, int]] = speed.Acks(
+    made: Callable[..., int] = speed.Acks(
         acks.command.code,
         size,
         *(at[name] for name in (acks.key, acks.number, acks.before, acks.total)),

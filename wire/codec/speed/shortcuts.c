@@ -8,6 +8,7 @@
 
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 #define MAX_TYPES 3
+#define MAX_SLOTS 6
 #define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
@@ -21,7 +22,7 @@ typedef struct Shortcut {
     PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
     Codec *codec;                   /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
-    Py_ssize_t slots[MAX_TYPES];    /* offsets in instances of the first type */
+    Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the first type */
     PyObject *method;               /* owned, or NULL: name of the method that is called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
@@ -411,9 +412,9 @@ add_recorded_piece(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 }
 
 static PyObject *
-copy_rows_of_appends(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+append_rows_to_segment(const Shortcut *self, PyObject *const *args)
 {
-    return copy_rows(args);
+    return append_rows(self->types[0], self->slots, args);
 }
 
 static PyObject *
@@ -436,7 +437,7 @@ static const What whats[] = {
     {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
-    {"copy_rows", copy_rows_of_appends, 3, 0, 0, 0, NULL, -1},
+    {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, -1},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, -1},
 };
 

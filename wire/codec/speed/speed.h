@@ -198,8 +198,10 @@ PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 PyObject *add_piece(PyObject *const *args);
-PyObject *copy_rows(PyObject *const *args);
 PyObject *record_of_rows(PyObject *const *args);
+
+/* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
+PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

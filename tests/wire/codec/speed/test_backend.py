@@ -420,7 +420,8 @@ def test_memory_that_runs_out_at_any_point_is_a_memory_error() -> None:
     calls.append(lambda: FrameDecoder(codec="c", joined=WHOLE_APPENDS).feed(stream, most=9, records=records)[0][0][1])  # type: ignore[index]
     assert codec.SPEED is not None
     acknowledge = codec.SPEED.acknowledger(ACKNOWLEDGED)
-    calls.append(partial(acknowledge, [(3, 1, b"data", 9), (4, 1, b"data", 9)], WRITER.bytes, 1, 10))
+    rows = [(3, 1, b"data", 9), (4, 1, b"data", 9)]
+    calls.append(lambda: acknowledge(rows, WRITER.bytes, 1, 10, bytearray()))
     failed = 0
     for call in calls:
         expected = repr(call())
@@ -569,7 +570,7 @@ def test_no_code_of_an_argument_runs_behind_the_first_wrong_one() -> None:
         frames(memoryview(b""), "0", 0, 99, print, [], 1, 1, None, Odd())
     acknowledge = codec.SPEED._speed.Acks(*ACKS)  # type: ignore[union-attr]
     with pytest.raises(OverflowError):
-        acknowledge([], bytes(16), 1 << 64, Odd())
+        acknowledge([], bytes(16), 1 << 64, Odd(), bytearray())
 
 
 @NEEDS_C

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from segstore.client.connection import Pending
 from segstore.client.connection.in_flight import resolve_stored, take_items
 from segstore.client.stream.events import frame_event, frame_header, split_events
+from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
-from segstore.server.store.segment import copy_rows
+from segstore.server.store.segment import Segment, append_rows
 from segstore.wire import AppendBlock, AppendBlockEnd, Event
 from segstore.wire.blocks import frames_of_append
 from segstore.wire.codec import append_layout, codec
@@ -35,9 +36,10 @@ RECORDED = b"".join(code.to_bytes(4, "big") + bytes((0, 0, 0, code)) + bytes(cod
 PIECES = numbers(1 << 60, 2, 100) + numbers(1 << 59, 15, len(RECORDED))
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
+SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("copy_into", "copy_rows", "frames_into", "resolve_stored")
+WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored")
 """Functions that allocate nothing, or small objects that Python keeps for reuse."""
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
@@ -76,9 +78,22 @@ def pairs() -> dict[str, Pair]:
         "frames_into": pair(frames_into),
         "copy_into": pair(copy_into),
         "add_piece": pair(add_piece),
-        "copy_rows": pair(copy_rows),
+        "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
         "record_of_rows": pair(record_of_rows),
     }
+
+
+def segment(size: int, used: int, events: int | None = None) -> Segment:
+    """A segment with one chunk, of these sizes, and one writer."""
+    made = Segment("s", 0, ChunkPool(), 7, indexed=False)
+    made.length, made.event_count, made.attributes[WRITER] = 100 + used, events, 5
+    made._tail, made._tail_used = memoryview(bytearray(b"\xff" * size)), used
+    return made
+
+
+def state(of: Segment) -> tuple[Any, ...]:
+    """All that an append changes."""
+    return (bytes(of._tail), *(getattr(of, name) for name in SEGMENT_SLOTS if name != "_tail"))
 
 
 def plain() -> dict[str, tuple[Any, ...]]:
@@ -93,7 +108,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "frames_into": (bytearray(26 * 5), 5, 1, 100, RUNS, SIZES),
         "copy_into": (memoryview(bytearray(9)), 2, b"data"),
         "add_piece": (memoryview(bytearray(9)), 2, b"data", bytearray(b"before"), -5, 15),
-        "copy_rows": (memoryview(bytearray(9)), 2, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)]),
+        "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
         "record_of_rows": (-2, b"begin", [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 1 << 40, WRITER),
     }
 
@@ -317,30 +332,53 @@ def test_a_piece_is_added_behind_the_others() -> None:
         assert bytes(arguments[0]) == b"\0\0data\0\0\0"
 
 
-@given(st.lists(st.tuples(st.binary(max_size=9), st.integers(-3, 9)), max_size=6), st.integers(0, 4), KINDS)
+@given(
+    st.lists(st.tuples(INT64, st.integers(-3, 9), st.binary(max_size=9)), min_size=1, max_size=6),
+    *(st.integers(0, 4), st.none() | st.integers(0, 9), KINDS, INT64),
+)
 def test_appends_are_copied_one_behind_the_other(
-    appends: list[tuple[bytes, int]], at: int, kind: Callable[[bytes], Any]
+    appends: list[tuple[int, int, bytes]], used: int, events: int | None, kind: Callable[[bytes], Any], now_ms: int
 ) -> None:
-    rows = [(number, count, kind(data), 5) for number, (data, count) in enumerate(appends)]
-    copied_bytes = b"".join(data for data, _ in appends)
-    end = at + len(copied_bytes)
-    for call in pairs()["copy_rows"]:
-        memory = bytearray(b"\xff" * (end + 1))
-        assert call(memoryview(memory), at, rows) == (end, sum(count for _, count in appends))
-        assert memory == b"\xff" * at + copied_bytes + b"\xff"
+    rows = [(number, count, kind(data), 5) for number, count, data in appends]
+    copied_bytes = b"".join(data for _, _, data in appends)
+    end, counted = used + len(copied_bytes), (events or 0) + sum(count for _, count, _ in appends)
+    for call in pairs()["append_rows"]:
+        here = segment(end + 1, used, events)
+        assert call(here, WRITER, rows, now_ms)
+        after = ({WRITER: rows[-1][0]}, end, 100 + end, counted, now_ms)
+        assert state(here) == (b"\xff" * used + copied_bytes + b"\xff", *after)
+        short, foreign = segment(max(end - 1, used), used, events), segment(end, used, events)
         if copied_bytes:
-            assert call(memoryview(memory)[:-2], at, rows) == (-1, 0)
-            assert memory[-2:] == copied_bytes[-1:] + b"\xff", "nothing is copied behind the memory"
+            assert not call(short, WRITER, rows, now_ms)
+            assert state(short)[1:] == ({WRITER: 5}, used, 100 + used, events, 7)
+        assert call(nameless := segment(end, used, events), b"", rows, now_ms)
+        assert state(nameless)[1:] == ({WRITER: 5}, end, 100 + end, events, now_ms)
+        assert not call(foreign, bytes(16), rows, now_ms)
+        assert state(foreign) == state(segment(end, used, events))
 
 
 @pytest.mark.parametrize(
-    "row", [(1, 1, b"x"), (1, 1, None, 5), (1, "1", b"x", 5), [1, 1, b"x", 5], (1, 1 << 40, b"x", 5)]
+    "row", [(1, 1, b"x"), (1, 1, None, 5), (1, "1", b"x", 5), [1, 1, b"x", 5], (1, 1 << 40, b"x", 5), ("1", 1, b"x", 5)]
 )
 def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
     found = []
-    for call in pairs()["copy_rows"]:
-        memory = bytearray(9)
-        found.append((outcome(call, memoryview(memory), 1, [(7, 1, b"data", 5), row]), memory))
+    for call in pairs()["append_rows"]:
+        here = segment(9, 1)
+        found.append((outcome(call, here, WRITER, [(7, 1, b"data", 5), row], 9), state(here)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", SEGMENT_SLOTS)
+@pytest.mark.parametrize("odd", [None, -1, "text", 1 << 63, (1 << 63) - 1, 10, {}, b"data", memoryview(b"123456789")])
+def test_a_segment_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
+    found = []
+    for call in pairs()["append_rows"]:
+        here = segment(9, 1)
+        setattr(here, name, odd)
+        slots = [getattr(here, each) for each in SEGMENT_SLOTS]
+        result = outcome(call, here, WRITER, [(7, 1, b"data", 5)], 9)
+        found.append((result, *(bytes(each) if isinstance(each, memoryview) else each for each in slots)))
+        found[-1] = (*found[-1], *(getattr(here, each) for each in SEGMENT_SLOTS if each != "_tail"))
     assert found[0] == found[1]
 
 
