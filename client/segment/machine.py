@@ -80,7 +80,6 @@ class WriterMachine:
         "_frame_events",
         "_largest",
         "_loop",
-        "_most_held",
         "_on_over",
         "_pool",
         "_setup",
@@ -125,13 +124,12 @@ class WriterMachine:
         self._carrying: asyncio.Task[None] | None = None
         self._deferred_end: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
-        self._most_held = pool.settings.max_in_flight_bytes
         self._frame_events = frame_events
         overhead = _EVENT_HEADER_BYTES if frame_events else 0
         self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
         self._appends: Appends | None = None
-        self._events = InFlight(overhead)
+        self._events = InFlight(overhead, pool.settings.max_in_flight_bytes)
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
@@ -151,7 +149,7 @@ class WriterMachine:
 
     @property
     def has_room(self) -> bool:
-        return self._events.held_bytes < self._most_held or self._error is not None
+        return self._events.added_bytes < self._events.full_at or self._error is not None
 
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
