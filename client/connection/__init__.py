@@ -10,9 +10,11 @@ from segstore.client.connection.in_flight import (
     Pending,
     Route,
     Then,
+    acknowledged,
     add,
     add_behind,
     resolve_stored,
+    take,
 )
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
@@ -49,10 +51,12 @@ __all__ = [
     "SegmentRequests",
     "Then",
     "TokenCache",
+    "acknowledged",
     "add",
     "add_behind",
     "expiry_of",
     "learn",
     "resolve_stored",
+    "take",
     "warn_if_unencrypted",
 ]

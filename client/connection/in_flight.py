@@ -146,23 +146,6 @@ class InFlight:
         """Whether the oldest append in flight was sent only once."""
         return self.oldest is not None and self.oldest.first > self._sent_before
 
-    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
-        """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
-
-        Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
-        """
-        items, pieces, events, size = take_items(self.queued, most_events, most_bytes, self.overhead)
-        if self._later and not self.queued:
-            self.queued = self._later.pop(0)
-        first = self._last_taken + 1
-        self._last_taken += events
-        append = Append(first, self._last_taken, items, size, now_s)
-        if self.oldest is None:
-            self.oldest = append
-        else:
-            self._behind.append(append)
-        return append, pieces
-
     def carried(self) -> Pending:
         """Removes the first item never sent, which was stored by other means and takes no event number.
 
@@ -174,24 +157,6 @@ class InFlight:
         self.full_at += len(item.data) + self.overhead
         self.settled += 1
         return item
-
-    def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
-        """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
-        append = self.oldest
-        if append is not None and append.last == number and previous < append.first:  # nearly every ack
-            self.oldest = self._behind.popleft() if self._behind else None
-            self.last_stored = number
-            self.full_at += append.size
-            self.settled += len(append.items)
-            return append.items, append.size
-        lowest = self._last_taken + 1 if append is None else append.first
-        if previous >= number:
-            raise BadAck(f"acknowledges event {number} after event {previous}")
-        if lowest <= previous:
-            raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
-        if number > self._last_taken:
-            raise BadAck(f"acknowledges event {number}, but the last sent is {self._last_taken}")
-        return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
         """Returns the items that a set-up acknowledges: the store has events up to `last`. Raises OtherWriter."""
@@ -278,6 +243,54 @@ def add_behind(
     queue.added_bytes = added
     budget.left -= size
     return done
+
+
+@or_in_c(
+    *(InFlight, Pending, Append),
+    slots=(
+        *("queued", "_later", "overhead", "_last_taken", "oldest"),
+        *("data", "events", "first", "last", "items", "size"),
+    ),
+)
+def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
+    """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
+
+    Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
+    """
+    items, pieces, events, size = take_items(queue.queued, most_events, most_bytes, queue.overhead)
+    if queue._later and not queue.queued:
+        queue.queued = queue._later.pop(0)
+    first = queue._last_taken + 1
+    queue._last_taken += events
+    append = Append(first, queue._last_taken, items, size, now_s)
+    if queue.oldest is None:
+        queue.oldest = append
+    else:
+        queue._behind.append(append)
+    return append, pieces
+
+
+@or_in_c(
+    *(InFlight, Append, deque),
+    slots=(*("oldest", "_behind", "full_at", "settled", "last_stored"), *("first", "last", "items", "size")),
+)
+def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pending], int]:
+    """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
+    append = queue.oldest
+    if append is not None and append.last == number and previous < append.first:  # nearly every ack
+        queue.oldest = queue._behind.popleft() if queue._behind else None
+        queue.last_stored = number
+        queue.full_at += append.size
+        queue.settled += len(append.items)
+        return append.items, append.size
+    lowest = queue._last_taken + 1 if append is None else append.first
+    if previous >= number:
+        raise BadAck(f"acknowledges event {number} after event {previous}")
+    if lowest <= previous:
+        raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
+    if number > queue._last_taken:
+        raise BadAck(f"acknowledges event {number}, but the last sent is {queue._last_taken}")
+    return queue._release(number)
 
 
 @or_in_c(Pending, slots=("data", "events"))

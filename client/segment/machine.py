@@ -40,7 +40,9 @@ from segstore.client.connection import (
     OtherWriter,
     Pending,
     Then,
+    acknowledged,
     resolve_stored,
+    take,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
@@ -200,7 +202,7 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            append, pieces = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
+            append, pieces = take(events, outbox.batch_events, outbox.batch_bytes, outbox.now_s)
             appends.send(append, pieces)
             left -= append.size
             if self._ack_timer is None:
@@ -285,7 +287,7 @@ class WriterMachine:
         try:
             if writer != self._writer_bytes:
                 raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-            stored, size = events.acknowledged(number, previous)
+            stored, size = acknowledged(events, number, previous)
         except BadAck as cause:
             self._refused(cause)
             return

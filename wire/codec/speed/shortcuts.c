@@ -8,7 +8,7 @@
 
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 #define MAX_TYPES 3
-#define MAX_SLOTS 5
+#define MAX_SLOTS 11
 #define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
@@ -134,6 +134,15 @@ frames_of_append(const Shortcut *self, PyObject *const *args)
     return out;
 }
 
+/* Sets a slot to a value, which is consumed. */
+static void
+set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
+    *at = value;
+    Py_XDECREF(before);
+}
+
 /* --- take_items(queue, most_events, most_bytes, overhead) --------------------------------------------------------- */
 
 /* Bytes of exactly bytes, a bytearray or a memoryview; -1 if it is something else. */
@@ -151,8 +160,9 @@ size_of(PyObject *data)
 /* The items that are taken are added to `items`, their data to `pieces`; 0, or -1 if it is declined. Changes nothing
    else. */
 static int
-look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items,
-     PyObject *pieces, int64_t *events, int64_t *size)
+look(PyTypeObject *type, Py_ssize_t of_data, Py_ssize_t of_events, PyObject *queue,
+     int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items, PyObject *pieces, int64_t *events,
+     int64_t *size)
 {
     Py_ssize_t i = 0;
     *events = *size = 0;
@@ -160,13 +170,13 @@ look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_by
         PyObject *item = PyList_GET_ITEM(queue, i);
         int64_t count;
         int64_t bytes;
-        if (!Py_IS_TYPE(item, self->types[0]) || !number_in(slot(item, self->slots[1]), 0, INT32_MAX, &count) ||
-            (bytes = size_of(slot(item, self->slots[0]))) < 0)
+        if (!Py_IS_TYPE(item, type) || !number_in(slot(item, of_events), 0, INT32_MAX, &count) ||
+            (bytes = size_of(slot(item, of_data))) < 0)
             return -1;
         bytes += overhead;
         if (i > 0 && bytes > most_bytes - *size)
             break;
-        if (PyList_Append(items, item) < 0 || PyList_Append(pieces, slot(item, self->slots[0])) < 0)
+        if (PyList_Append(items, item) < 0 || PyList_Append(pieces, slot(item, of_data)) < 0)
             return -1;
         *events += count;
         *size += bytes;
@@ -190,7 +200,7 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (taken != NULL) {
         PyTuple_SET_ITEM(taken, 0, Py_NewRef(items));
         PyTuple_SET_ITEM(taken, 1, Py_NewRef(pieces));
-        status = look(self, queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
+        status = look(self->types[0], self->slots[0], self->slots[1], queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
     }
     Py_XDECREF(items);
     Py_XDECREF(pieces);
@@ -203,6 +213,97 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (status < 0 || PyList_SetSlice(queue, 0, PyList_GET_SIZE(items), NULL) < 0)
         Py_CLEAR(taken);
     return taken;
+}
+
+/* --- take(queue, most_events, most_bytes, now_s), acknowledged(queue, number, previous) ---------------------------- */
+
+/* Only if nothing is in flight. All objects that the garbage collector knows are made before the look, as above. */
+static PyObject *
+take(const Shortcut *self, PyObject *const *args)
+{
+    const Py_ssize_t *slots = self->slots;
+    int64_t most_events, most_bytes, overhead, last, events, size;
+    PyObject *queue = args[0];
+    if (!Py_IS_TYPE(queue, self->types[0]) || slot(queue, slots[4]) != Py_None ||
+        !number_in(args[1], INT64_MIN, INT64_MAX, &most_events) || !number_in(args[2], 0, INT32_MAX, &most_bytes))
+        return NULL;
+    PyObject *items = PyList_New(0), *pieces = items == NULL ? NULL : PyList_New(0), *append = NULL, *taken = NULL;
+    PyObject *numbers[3] = {NULL, NULL, NULL};
+    if (pieces != NULL)
+        append = PyObject_Vectorcall((PyObject *)self->types[2],
+                                     (PyObject *[]){Py_None, Py_None, items, Py_None, args[3]}, 5, NULL);
+    if (append != NULL)
+        taken = PyTuple_Pack(2, append, pieces);
+    PyObject *queued = slot(queue, slots[0]), *later = slot(queue, slots[1]);
+    int status = -1;
+    if (taken != NULL && queued != NULL && PyList_CheckExact(queued) && later != NULL && PyList_CheckExact(later) &&
+        PyList_GET_SIZE(later) == 0 && slot(queue, slots[4]) == Py_None &&
+        number_in(slot(queue, slots[2]), 0, INT32_MAX, &overhead) &&
+        number_in(slot(queue, slots[3]), INT64_MIN / 2, INT64_MAX / 2, &last))
+        status = look(self->types[1], slots[5], slots[6], queued, most_events, most_bytes, overhead, items, pieces,
+                      &events, &size);
+    if (status == 0) {
+        numbers[0] = PyLong_FromLongLong(last + 1);
+        numbers[1] = PyLong_FromLongLong(last + events);
+        numbers[2] = PyLong_FromLongLong(size);
+        if (numbers[0] == NULL || numbers[1] == NULL || numbers[2] == NULL ||
+            PyList_SetSlice(queued, 0, PyList_GET_SIZE(items), NULL) < 0)
+            status = -1;
+    }
+    if (status == 0) {
+        set_slot(append, slots[7], Py_NewRef(numbers[0]));
+        set_slot(append, slots[8], Py_NewRef(numbers[1]));
+        set_slot(append, slots[10], Py_NewRef(numbers[2]));
+        set_slot(queue, slots[3], Py_NewRef(numbers[1]));
+        set_slot(queue, slots[4], Py_NewRef(append));
+    }
+    else
+        Py_CLEAR(taken);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(numbers[i]);
+    Py_XDECREF(items);
+    Py_XDECREF(pieces);
+    Py_XDECREF(append);
+    return taken;
+}
+
+/* Only of a whole append that alone is in flight. The result is made before the look. */
+static PyObject *
+acknowledged(const Shortcut *self, PyObject *const *args)
+{
+    const Py_ssize_t *slots = self->slots;
+    int64_t number, previous, first, last, size, full_at, settled;
+    PyObject *queue = args[0];
+    if (!Py_IS_TYPE(queue, self->types[0]) || !number_in(args[1], INT64_MIN, INT64_MAX, &number) ||
+        !number_in(args[2], INT64_MIN, INT64_MAX, &previous))
+        return NULL;
+    PyObject *found = PyTuple_New(2);
+    if (found == NULL)
+        return NULL;
+    PyObject *append = slot(queue, slots[0]), *behind = slot(queue, slots[1]), *full = NULL, *count = NULL;
+    if (append != NULL && Py_IS_TYPE(append, self->types[1]) && behind != NULL &&
+        Py_IS_TYPE(behind, self->types[2]) && Py_SIZE(behind) == 0 &&
+        number_in(slot(append, slots[5]), INT64_MIN, INT64_MAX, &first) &&
+        number_in(slot(append, slots[6]), INT64_MIN, INT64_MAX, &last) && number == last && previous < first &&
+        slot(append, slots[7]) != NULL && PyList_CheckExact(slot(append, slots[7])) &&
+        number_in(slot(append, slots[8]), 0, INT64_MAX / 2, &size) &&
+        number_in(slot(queue, slots[2]), 0, INT64_MAX / 2, &full_at) &&
+        number_in(slot(queue, slots[3]), 0, INT64_MAX / 2, &settled)) {
+        full = PyLong_FromLongLong(full_at + size);
+        count = full == NULL ? NULL : PyLong_FromLongLong(settled + PyList_GET_SIZE(slot(append, slots[7])));
+    }
+    if (count == NULL) {
+        Py_XDECREF(full);
+        Py_DECREF(found);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(found, 0, Py_NewRef(slot(append, slots[7])));
+    PyTuple_SET_ITEM(found, 1, Py_NewRef(slot(append, slots[8])));
+    set_slot(queue, slots[2], full);
+    set_slot(queue, slots[3], count);
+    set_slot(queue, slots[4], Py_NewRef(args[1]));
+    set_slot(queue, slots[0], Py_NewRef(Py_None));
+    return found;
 }
 
 /* --- add(queue, item), add_behind(routes, key, event, new_future, budget) ----------------------------------------- */
@@ -222,15 +323,6 @@ newest_of(const Shortcut *self, PyObject *queue, Py_ssize_t size, int64_t *added
         return NULL;
     *added += overhead + size;
     return newest;
-}
-
-/* Sets a slot to a number, which is consumed. */
-static void
-set_slot(PyObject *owner, Py_ssize_t offset, PyObject *number)
-{
-    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
-    *at = number;
-    Py_XDECREF(before);
 }
 
 static PyObject *
@@ -535,6 +627,8 @@ static const What whats[] = {
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
     {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
     {"take_items", take_items, 4, 1, 2, 0, NULL, -1},
+    {"take", take, 4, 3, 11, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 2}},
+    {"acknowledged", acknowledged, 3, 3, 9, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 1, 1}},
     {"add", add, 2, 2, 5, 0, NULL, -1, {0, 0, 0, 0, 1}},
     {"add_behind", add_behind, 5, 3, 5, 0, NULL, -1, {0, 0, 0, 0, 2}},
     {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
