@@ -78,10 +78,12 @@ def frames_of(item: Command | Append) -> bytes:
     return encode(AppendBlock(item.writer_id, item.data)) + encode(end)
 
 
-def gathered(parts: Iterable[Buffer], large_bytes: int) -> list[Buffer]:
+def gathered(parts: Sequence[Buffer], large_bytes: int) -> list[Buffer]:
     """Joins runs of parts below `large_bytes`: the system takes a limited number of buffers at a time, and copying a
     small one is cheaper. Larger parts are the caller's own.
     """
+    if parts and max(map(len, parts)) < large_bytes:
+        return [b"".join(parts)]
     out: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -1,7 +1,21 @@
 """Connections to segment stores: pool, flows, transport, and the cache of segment locations."""
 
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
-from segstore.client.connection.in_flight import Append, BadAck, InFlight, OtherWriter, Pending, Then, resolve_stored
+from segstore.client.connection.in_flight import (
+    MANY_ITEMS,
+    Append,
+    BadAck,
+    InFlight,
+    OtherWriter,
+    Pending,
+    Route,
+    Then,
+    acknowledged,
+    add,
+    add_behind,
+    resolve_stored,
+    take,
+)
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
 from segstore.client.connection.outbox import Appends
@@ -11,6 +25,7 @@ from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandle
 from segstore.wire.endpoint import Endpoint
 
 __all__ = [
+    "MANY_ITEMS",
     "RECEIVE_BYTES",
     "Append",
     "Appends",
@@ -32,11 +47,16 @@ __all__ = [
     "Pending",
     "PoolMetrics",
     "RawClient",
+    "Route",
     "SegmentRequests",
     "Then",
     "TokenCache",
+    "acknowledged",
+    "add",
+    "add_behind",
     "expiry_of",
     "learn",
     "resolve_stored",
+    "take",
     "warn_if_unencrypted",
 ]

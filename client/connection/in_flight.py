@@ -34,6 +34,9 @@ class OtherWriter(BadAck):
 
 _SHORT: Final = 16_384
 """Length of a list whose first items are removed at little cost."""
+MANY_ITEMS: Final = 1024
+"""After this many items are queued for a segment, a stream writer yields to the loop. Sooner means smaller appends;
+later, objects that have left the processor's cache."""
 
 
 class Pending(msgspec.Struct, gc=False):
@@ -61,16 +64,29 @@ class Append(msgspec.Struct):
     sent_s: float
 
 
+class Budget(msgspec.Struct):
+    """Bytes that all stream writers of a pool still accept before one of them yields to the loop; `most` after that.
+
+    Without this, callers that never wait would fill the memory limit before the first event is sent. Events larger than
+    `most` are never within it.
+    """
+
+    most: int
+    left: int
+
+
 class InFlight:
     """Events of one writer.
 
-    overhead: bytes that each item takes in the segment beside its data.
+    overhead: bytes that each item takes in the segment beside its data. most_held: limit of `held_bytes`.
 
     Attributes:
-        held_bytes: total size of all queued and in-flight items.
+        added_bytes: total size of all items that were ever added.
+        full_at: the total from which there is no room for more; grows as items are settled.
         settled: number of items returned to the caller.
         last_stored: number of the last event known to be stored, -1 if none.
         queued: the first items never sent, in order; empty only if there are none.
+        newest: the list to which items are added: `queued`, or the last of several lists.
         oldest: the first append in flight, or None.
     """
 
@@ -78,47 +94,45 @@ class InFlight:
         "_behind",
         "_last_taken",
         "_later",
+        "_most_held",
         "_sent_before",
-        "held_bytes",
+        "added_bytes",
+        "full_at",
         "last_stored",
+        "newest",
         "oldest",
         "overhead",
         "queued",
         "settled",
     )
 
-    def __init__(self, overhead: int = 0) -> None:
+    def __init__(self, overhead: int = 0, most_held: int = 0) -> None:
         self.overhead: Final = overhead
+        self._most_held = most_held
         self.queued: list[Pending] = []
-        self._later: deque[Pending] | None = None
-        """The items behind `queued`, once there are many."""
+        self.newest = self.queued
+        self._later: list[list[Pending]] = []
+        """The lists behind `queued`, once there are many items."""
         self.oldest: Append | None = None
         self._behind: deque[Append] = deque()
         """The appends in flight except the oldest. Unused by the many writers that have one."""
         self._last_taken = 0
         self._sent_before = 0
         """The last number in flight at the latest set-up; the store may have received it twice."""
-        self.held_bytes = 0
+        self.added_bytes = 0
+        self.full_at = most_held
         self.settled = 0
         self.last_stored = -1
 
-    def add(self, item: Pending) -> bool:
-        """Queues an item; returns whether nothing was queued before."""
-        queued = self.queued
-        self.held_bytes += len(item.data) + self.overhead
-        if self._later is not None:
-            self._later.append(item)
-        elif len(queued) < _SHORT:
-            queued.append(item)
-            return len(queued) == 1
-        else:
-            self._later = deque((item,))
-        return False
+    @property
+    def held_bytes(self) -> int:
+        """Total size of all queued and in-flight items."""
+        return self.added_bytes + self._most_held - self.full_at
 
     @property
     def unsettled(self) -> int:
         """Number of items that are queued or in flight."""
-        return len(self.queued) + len(self._later or ()) + sum(len(append.items) for append in self.sent)
+        return sum(map(len, (self.queued, *self._later))) + sum(len(append.items) for append in self.sent)
 
     @property
     def sent(self) -> Iterator[Append]:
@@ -132,58 +146,17 @@ class InFlight:
         """Whether the oldest append in flight was sent only once."""
         return self.oldest is not None and self.oldest.first > self._sent_before
 
-    def take(self, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
-        """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
-
-        Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
-        """
-        items, pieces, events, size = take_items(self.queued, most_events, most_bytes, self.overhead)
-        if self._later is not None:
-            self._refill(self._later)
-        first = self._last_taken + 1
-        self._last_taken += events
-        append = Append(first, self._last_taken, items, size, now_s)
-        if self.oldest is None:
-            self.oldest = append
-        else:
-            self._behind.append(append)
-        return append, pieces
-
-    def _refill(self, later: deque[Pending]) -> None:
-        if len(self.queued) < _SHORT // 2:
-            self.queued += [later.popleft() for _ in range(min(_SHORT // 2, len(later)))]
-            if not later:
-                self._later = None
-
     def carried(self) -> Pending:
         """Removes the first item never sent, which was stored by other means and takes no event number.
 
         Raises IndexError if nothing is queued.
         """
         item = self.queued.pop(0)
-        if self._later is not None:
-            self._refill(self._later)
-        self.held_bytes -= len(item.data) + self.overhead
+        if self._later and not self.queued:
+            self.queued = self._later.pop(0)
+        self.full_at += len(item.data) + self.overhead
         self.settled += 1
         return item
-
-    def acknowledged(self, number: int, previous: int) -> tuple[list[Pending], int]:
-        """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
-        append = self.oldest
-        if append is not None and append.last == number and previous < append.first:  # nearly every ack
-            self.oldest = self._behind.popleft() if self._behind else None
-            self.last_stored = number
-            self.held_bytes -= append.size
-            self.settled += len(append.items)
-            return append.items, append.size
-        lowest = self._last_taken + 1 if append is None else append.first
-        if previous >= number:
-            raise BadAck(f"acknowledges event {number} after event {previous}")
-        if lowest <= previous:
-            raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
-        if number > self._last_taken:
-            raise BadAck(f"acknowledges event {number}, but the last sent is {self._last_taken}")
-        return self._release(number)
 
     def set_up(self, last: int) -> tuple[list[Pending], int]:
         """Returns the items that a set-up acknowledges: the store has events up to `last`. Raises OtherWriter."""
@@ -210,22 +183,114 @@ class InFlight:
                 stored.append(item)
             size += before - append.size
         self.last_stored = max(self.last_stored, number)
-        self.held_bytes -= size
+        self.full_at += size
         self.settled += len(stored)
         return stored, size
 
     def take_all(self) -> list[Pending]:
         """Removes and returns all unacknowledged items, in order."""
         taken = [item for append in self.sent for item in append.items]
-        taken += self.queued
-        taken += self._later or ()
-        self._later = None
+        for items in (self.queued, *self._later):
+            taken += items
         self.oldest = None
         self._behind.clear()
-        self.queued.clear()
-        self.held_bytes = 0
+        self._later.clear()
+        self.queued = self.newest = []
+        self.full_at = self.added_bytes + self._most_held
         self.settled += len(taken)
         return taken
+
+
+@or_in_c(InFlight, Pending, slots=("newest", "added_bytes", "overhead", "queued", "data"))
+def add(queue: InFlight, item: Pending) -> bool:
+    """Queues an item; returns whether nothing was queued before."""
+    queue.added_bytes += len(item.data) + queue.overhead
+    if len(queue.newest) >= _SHORT:
+        queue.newest = []
+        queue._later.append(queue.newest)
+    queue.newest.append(item)
+    return len(queue.queued) == 1 and queue.newest is queue.queued
+
+
+Route = tuple[InFlight, float, Any]
+"""The queue of a segment's writer, the position of a routing key, and what else its owner keeps there."""
+
+
+@or_in_c(InFlight, Pending, Budget, slots=("newest", "added_bytes", "overhead", "full_at", "left"))
+def add_behind(
+    routes: dict[str | None, Route],
+    key: str | None,
+    event: bytes,
+    new_future: Callable[[], asyncio.Future[None]],
+    budget: Budget,
+) -> asyncio.Future[None] | None:
+    """Queues an event behind others, if there are some and nobody has to wait; returns its future.
+
+    Returns None, and queues nothing, if there is anything else to decide: the key has no route, nothing is queued,
+    `MANY_ITEMS` more are, the writer is full, or the budget spent.
+    """
+    route = routes.get(key)
+    if route is None or type(event) is not bytes:
+        return None
+    queue, position, _ = route
+    done = new_future()  # before the look at the queue, because a finalizer may run here
+    size = len(event)
+    added = queue.added_bytes + size + queue.overhead
+    newest = queue.newest
+    if not len(newest) % MANY_ITEMS or added >= queue.full_at or size >= budget.left:
+        return None
+    newest.append(Pending(event, 1, position, done))
+    queue.added_bytes = added
+    budget.left -= size
+    return done
+
+
+@or_in_c(
+    *(InFlight, Pending, Append),
+    slots=(
+        *("queued", "_later", "overhead", "_last_taken", "oldest"),
+        *("data", "events", "first", "last", "items", "size"),
+    ),
+)
+def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
+    """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
+
+    Takes at least one item, whatever its size. Raises IndexError if nothing is queued.
+    """
+    items, pieces, events, size = take_items(queue.queued, most_events, most_bytes, queue.overhead)
+    if queue._later and not queue.queued:
+        queue.queued = queue._later.pop(0)
+    first = queue._last_taken + 1
+    queue._last_taken += events
+    append = Append(first, queue._last_taken, items, size, now_s)
+    if queue.oldest is None:
+        queue.oldest = append
+    else:
+        queue._behind.append(append)
+    return append, pieces
+
+
+@or_in_c(
+    *(InFlight, Append, deque),
+    slots=(*("oldest", "_behind", "full_at", "settled", "last_stored"), *("first", "last", "items", "size")),
+)
+def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pending], int]:
+    """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
+    append = queue.oldest
+    if append is not None and append.last == number and previous < append.first:  # nearly every ack
+        queue.oldest = queue._behind.popleft() if queue._behind else None
+        queue.last_stored = number
+        queue.full_at += append.size
+        queue.settled += len(append.items)
+        return append.items, append.size
+    lowest = queue._last_taken + 1 if append is None else append.first
+    if previous >= number:
+        raise BadAck(f"acknowledges event {number} after event {previous}")
+    if lowest <= previous:
+        raise BadAck(f"claims to have acknowledged event {previous} before, but event {lowest} is unacknowledged")
+    if number > queue._last_taken:
+        raise BadAck(f"acknowledges event {number}, but the last sent is {queue._last_taken}")
+    return queue._release(number)
 
 
 @or_in_c(Pending, slots=("data", "events"))

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from segstore.client.config import ClientSettings, PoolPolicy
+from segstore.client.connection.in_flight import Budget
 from segstore.client.connection.nodes import SetupHistory
 from segstore.client.connection.outbox import Counters, Timer, Timers
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
@@ -32,6 +33,7 @@ from segstore.wire.endpoint import Endpoint
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow
 
 _CLOSE_S: Final = 2.0
+_YIELD_BYTES: Final = 1024 * 1024
 
 
 class Candidate(Protocol):
@@ -154,7 +156,7 @@ class ConnectionPool(ClosedAfter):
     Attributes:
         settings, random: as given.
         counters: live counters.
-        unseen_bytes: bytes passed to stream writers since one of them last yielded to the event loop.
+        budget: what its stream writers accept before one of them yields to the event loop.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class ConnectionPool(ClosedAfter):
         """
         self.settings = settings or ClientSettings()
         self.counters = Counters()
-        self.unseen_bytes = 0
+        self.budget: Final = Budget(most := min(_YIELD_BYTES, self.settings.max_event_bytes), most)
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()

@@ -40,7 +40,9 @@ from segstore.client.connection import (
     OtherWriter,
     Pending,
     Then,
+    acknowledged,
     resolve_stored,
+    take,
 )
 from segstore.client.errors import ClientError, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
@@ -80,7 +82,6 @@ class WriterMachine:
         "_frame_events",
         "_largest",
         "_loop",
-        "_most_held",
         "_on_over",
         "_pool",
         "_setup",
@@ -125,13 +126,12 @@ class WriterMachine:
         self._carrying: asyncio.Task[None] | None = None
         self._deferred_end: SegmentOver | None = None
         self._loop = asyncio.get_running_loop()
-        self._most_held = pool.settings.max_in_flight_bytes
         self._frame_events = frame_events
         overhead = _EVENT_HEADER_BYTES if frame_events else 0
         self._largest = pool.settings.max_event_bytes + _EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
         self._appends: Appends | None = None
-        self._events = InFlight(overhead)
+        self._events = InFlight(overhead, pool.settings.max_in_flight_bytes)
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
@@ -151,7 +151,7 @@ class WriterMachine:
 
     @property
     def has_room(self) -> bool:
-        return self._events.held_bytes < self._most_held or self._error is not None
+        return self._events.added_bytes < self._events.full_at or self._error is not None
 
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
@@ -202,7 +202,7 @@ class WriterMachine:
             if left <= 0:
                 self._ask_turn()
                 return
-            append, pieces = events.take(outbox.batch_events, outbox.batch_bytes, outbox.now_s)
+            append, pieces = take(events, outbox.batch_events, outbox.batch_bytes, outbox.now_s)
             appends.send(append, pieces)
             left -= append.size
             if self._ack_timer is None:
@@ -287,7 +287,7 @@ class WriterMachine:
         try:
             if writer != self._writer_bytes:
                 raise BadAck(f"acknowledges events of writer {UUID(bytes=writer)}")
-            stored, size = events.acknowledged(number, previous)
+            stored, size = acknowledged(events, number, previous)
         except BadAck as cause:
             self._refused(cause)
             return

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from segstore.client.connection import Pending, Then
+from segstore.client.connection import InFlight, Pending, Then, add
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine
@@ -53,13 +53,13 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         if self._error is not None:
             raise self._again()
         queue = self._events
-        if queue.add(Pending(data, events, tag, done)) and self.state is _OPEN:
+        if add(queue, Pending(data, events, tag, done)) and self.state is _OPEN:
             assert self._flow is not None
             if now:
                 self._flow.turn_now()
             else:
                 self._flow.ask_turn()
-        return queue.held_bytes < self._most_held
+        return queue.added_bytes < queue.full_at
 
     def adopt(self, pending: Iterable[Pending]) -> None:
         """Queues another segment writer's unacknowledged items, including their futures."""
@@ -67,10 +67,22 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             if self._error is not None:
                 self._reject(item.done, self._again())
             else:
-                self._events.add(item)
+                add(self._events, item)
         self._ask_turn()
 
     # --- state and waiting --------------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> InFlight:
+        """Its events, for `add_behind`: an event behind others needs nothing of the writer."""
+        return self._events
+
+    @property
+    def accepted(self) -> tuple[int, int]:
+        """Number and total size of all items that were ever queued here."""
+        events = self._events
+        count = events.settled + events.unsettled
+        return count, events.added_bytes - count * events.overhead
 
     @property
     def held_bytes(self) -> int:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
-from segstore.client.connection import Pending
+from segstore.client.connection import MANY_ITEMS, Pending, Route, add_behind
 from segstore.client.control_api import register_writer
 from segstore.client.errors import (
     ClientError,
@@ -46,10 +47,6 @@ from segstore.wire.names import writer_id
 log = logging.getLogger(__name__)
 
 _OPEN: Final = WriterState.OPEN
-_YIELD_BYTES: Final = 1024 * 1024
-_YIELD_EVENTS: Final = 1024
-"""After this many bytes of a client's events, or events of a writer, it yields to the loop, which sends and reads
-acknowledgements. Sooner means smaller appends; later, objects that have left the processor's cache."""
 _MOST_ROUTES: Final = 4096
 _LONGEST_KEPT: Final = 256
 """A writer keeps the routes of the first `_MOST_ROUTES` routing keys of at most this many characters."""
@@ -89,20 +86,23 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._largest = settings.max_event_bytes
         if settings.enable_large_events:
             self._largest = max(self._largest, settings.max_large_event_bytes)
-        self._loop = asyncio.get_running_loop()
+        self._new_future = partial(asyncio.Future[None], loop=asyncio.get_running_loop())
+        """As the loop's `create_future`, which makes a dictionary of its argument for each."""
+        self._budget = self._pool.budget
         self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
         self._writers: dict[int, SegmentWriter] = {}
-        self._routes: dict[str | None, tuple[float, SegmentWriter]] = {}
-        """Positions and segment writers of the first routing keys, kept until a reroute. A segment writer that is open
-        still owns the position."""
+        self._routes: dict[str | None, Route] = {}
+        """Positions and segment writers of the first routing keys, kept from their writers' start until a reroute. A
+        segment writer that is open still owns the position."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._replaced: list[SegmentWriter] = []
         self._events = 0
         self._bytes = 0
+        """Events accepted, except by the segment writers in `_writers`, which count their own."""
         self._last_sequence = -1
         self._reroutes: set[asyncio.Task[None]] = set()
         self._rerouted = 0
@@ -171,6 +171,10 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         until its writer has started, and raises the error if it does not. If the wait is cancelled, the event stays
         accepted.
         """
+        done = add_behind(self._routes, routing_key, event, self._new_future, self._budget)
+        if done is not None:
+            self._unreported = True
+            return done
         done, ahead = self._accept(event, routing_key, False)
         self._unreported = True
         if ahead is not None:
@@ -196,21 +200,20 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
                 actual=size,
             )
         route = self._routes.get(routing_key)
-        if route is None or route[1].state is not _OPEN:
+        if route is None or route[2].state is not _OPEN:
             route = self._route(routing_key)
-        position, writer = route
-        done: asyncio.Future[None] = self._loop.create_future()
+        queue, position, writer = route
+        done = self._new_future()
+        before = len(queue.newest)
         has_room = writer.append(event, done, 1, position, now)
-        self._events = events = self._events + 1
-        self._bytes += size
-        pool = self._pool
-        pool.unseen_bytes = unseen = pool.unseen_bytes + size
-        if unseen >= _YIELD_BYTES or not events % _YIELD_EVENTS or not has_room or not writer.set_ups:
+        budget = self._budget
+        budget.left = left = budget.left - size
+        if left <= 0 or (before and not before % MANY_ITEMS) or not has_room or not writer.set_ups:
             return done, writer
         return done, None
 
-    def _route(self, routing_key: str | None) -> tuple[float, SegmentWriter]:
-        """Returns the position of an event and the segment writer that takes it."""
+    def _route(self, routing_key: str | None) -> Route:
+        """Returns the segment writer that takes an event, and the event's position."""
         router = self._router
         if router is None or self._closed:
             raise not_open(f"the writer of {self._name}", closed=self._closed)
@@ -219,16 +222,15 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         writer = self._writers.get(segment.segment_id)
         if writer is None or writer.state is not _OPEN:
             writer = self._writer_of(segment)
-        route = position, writer
-        kept = len(self._routes) < _MOST_ROUTES and self._choice.by_key
+        route = writer.queue, position, writer
+        kept = writer.set_ups and len(self._routes) < _MOST_ROUTES and self._choice.by_key
         if kept and routing_key is not None and len(routing_key) <= _LONGEST_KEPT:
             self._routes[routing_key] = route
         return route
 
     async def _admitted(self, writer: SegmentWriter) -> None:
         """Waits until there is room for more and the accepted event's segment writer has started."""
-        # Without this, a caller that never waits would fill the memory limit before the first event is sent.
-        self._pool.unseen_bytes = 0
+        self._budget.left = self._budget.most
         await asyncio.sleep(0)
         while not writer.has_room:
             await writer.room()
@@ -242,6 +244,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         writer = self._writers.get(segment.segment_id)
         if writer is not None and self._never_started(segment.segment_id, writer):
             self._replaced.append(writer)
+            self._count(writer)
             writer = None
         if writer is None:
             writer = self._writers[segment.segment_id] = SegmentWriter(
@@ -258,6 +261,12 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
     def _never_started(self, segment_id: int, writer: SegmentWriter) -> bool:
         """Whether the writer failed to start and the senders of its events have been notified."""
         return writer.state is WriterState.FAILED and not writer.set_ups and segment_id not in self._inherited
+
+    def _count(self, writer: SegmentWriter) -> None:
+        """Counts the events of a segment writer that is removed from `_writers`."""
+        events, size = writer.accepted
+        self._events += events
+        self._bytes += size
 
     # --- successors -------------------------------------------------------------------------------------------------
 
@@ -280,6 +289,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             # There is no await from here on, so later events are queued behind those taken over.
             by_target: dict[int, tuple[SegmentRange, list[Pending]]] = {}
             for item in writer.take_pending():
+                self._events -= 1  # its next writer counts it, too
+                self._bytes -= len(item.data)
                 target = router.route(item.tag)
                 by_target.setdefault(target.segment_id, (target, []))[1].append(item)
             for target, items in by_target.values():
@@ -298,7 +309,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._rerouted += 1
             self._last_sequence = self.last_sequence
             self._routes.clear()
-            del self._writers[segment.segment_id]
+            self._count(self._writers.pop(segment.segment_id))
             await writer.abort()
 
     def _fail(self, writer: SegmentWriter, error: ClientError) -> None:
@@ -357,7 +368,9 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             )
             for each in self._started
         }
-        return WriterStats(self.name, self._events, self._bytes, segments)
+        accepted = [each.accepted for each in self._writers.values()]
+        events, size = self._events + sum(each[0] for each in accepted), self._bytes + sum(each[1] for each in accepted)
+        return WriterStats(self.name, events, size, segments)
 
     # --- flush and shutdown -----------------------------------------------------------------------------------------
 
@@ -414,6 +427,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._routes.clear()
         writers, self._writers = self._writers, {}
         replaced, self._replaced = self._replaced, []
+        for writer in writers.values():
+            self._count(writer)
         ended = [*writers.values(), *replaced]
         for writer in ended:
             writer.end()  # end all before the first await, which may be cancelled

@@ -6,8 +6,8 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from segstore.client.connection import Pending
-from segstore.client.connection.in_flight import resolve_stored, take_items
+from segstore.client.connection import Pending, acknowledged, add, add_behind, take
+from segstore.client.connection.in_flight import Budget, InFlight, resolve_stored, take_items
 from segstore.client.stream.events import frame_event, split_events
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
 from segstore.pipeline.trace.files import Chunk, Located
@@ -106,6 +106,10 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
     notified: list[list[Any]] = [[], []]
     both(frames_of_append, lambda: (writer, list(pieces), few, number, 7, bool(start % 2)))
+    both(take, lambda: (queued(pieces, few), 9, number, few))
+    both(add, lambda: (queued(pieces[1:], few), Pending(pieces[0], few, 0, print)))
+    both(add_behind, lambda: ({"k": (queued(pieces[1:], few), few, 0)}, "k", pieces[0], int, Budget(number, number)))
+    both(acknowledged, lambda: (queued(pieces, few, sent=True), few * len(pieces), number))
     both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number, few))
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
@@ -137,6 +141,15 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
         call(items, lambda problem, seen=seen: seen.append(type(problem)))
     assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]
+
+
+def queued(pieces: list[Any], events: int, *, sent: bool = False) -> InFlight:
+    """A queue whose items are queued, or in flight."""
+    queue = InFlight(events, 100)
+    queue.queued += [Pending(each, events, 0, print) for each in pieces]
+    if sent and pieces and all(type(each) is bytes for each in pieces):
+        take(queue, 9, 1 << 20)
+    return queue
 
 
 def behind(function: Any) -> Any:

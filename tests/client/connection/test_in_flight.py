@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.connection import BadAck, InFlight, OtherWriter, Pending
+from segstore.client.connection import BadAck, InFlight, OtherWriter, Pending, acknowledged, add, take
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def item(loop: asyncio.AbstractEventLoop, data: bytes = b"x", events: int = 1) -
 def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.AbstractEventLoop) -> None:
     events = InFlight()
     for size in (50, 3, 3, 3, 3):
-        events.add(item(loop, b"x" * size))
-    (first, _), (second, _), (third, _) = events.take(2, 10), events.take(2, 10), events.take(9, 10)
+        add(events, item(loop, b"x" * size))
+    (first, _), (second, _), (third, _) = take(events, 2, 10), take(events, 2, 10), take(events, 9, 10)
     assert [(each.first, each.last, each.size) for each in (first, second, third)] == [(1, 1, 50), (2, 3, 6), (4, 5, 6)]
     assert not events.queued
     assert events.held_bytes == 62
@@ -37,25 +37,25 @@ def test_what_is_taken_is_bounded_but_one_item_always_goes(loop: asyncio.Abstrac
 def test_only_an_item_that_is_added_to_an_empty_queue_is_first(loop: asyncio.AbstractEventLoop) -> None:
     events = InFlight()
     for _ in range(2):
-        assert [events.add(item(loop)) for _ in range(20_000)] == [True, *[False] * 19_999]
+        assert [add(events, item(loop)) for _ in range(20_000)] == [True, *[False] * 19_999]
         while events.queued:
-            events.take(500, 1 << 30)
+            take(events, 500, 1 << 30)
 
 
 @pytest.mark.parametrize("most", [1, 7, 5000])
 def test_many_items_are_taken_in_order(loop: asyncio.AbstractEventLoop, most: int) -> None:
     events, waiting = InFlight(), [item(loop, b"%d" % number) for number in range(40_000)]
     for each in waiting:
-        events.add(each)
-    found = [events.carried(), *events.take(most, 1 << 30)[0].items]
+        add(events, each)
+    found = [events.carried(), *take(events, most, 1 << 30)[0].items]
     assert events.unsettled == 39_999
     while events.queued:
-        found += events.take(most, 1 << 30)[0].items
+        found += take(events, most, 1 << 30)[0].items
         if len(found) == 20_000:
             waiting.append(item(loop, b"late"))
-            events.add(waiting[-1])
+            add(events, waiting[-1])
     assert found == waiting
-    events.add(item(loop, b"more"))
+    add(events, item(loop, b"more"))
     assert len(events.take_all()) == len(waiting)
 
 
@@ -68,18 +68,18 @@ def test_an_ack_that_cannot_be_is_refused_and_changes_nothing(
 ) -> None:
     events = InFlight()
     for _ in range(3):
-        events.add(item(loop))
-        events.take(1, 100)
+        add(events, item(loop))
+        take(events, 1, 100)
     with pytest.raises(BadAck, match=why):
-        events.acknowledged(number, previous)
+        acknowledged(events, number, previous)
     assert (events.held_bytes, events.settled, events.last_stored) == (3, 0, -1)
-    assert len(events.acknowledged(3, -(2**63))[0]) == 3
+    assert len(acknowledged(events, 3, -(2**63))[0]) == 3
 
 
 def test_a_set_up_that_knows_more_than_was_sent_is_refused(loop: asyncio.AbstractEventLoop) -> None:
     events = InFlight()
-    events.add(item(loop))
-    events.take(1, 100)
+    add(events, item(loop))
+    take(events, 1, 100)
     with pytest.raises(OtherWriter, match="last sent is 1"):
         events.set_up(2)
 
@@ -88,22 +88,22 @@ def test_what_was_in_flight_at_a_set_up_is_not_new(loop: asyncio.AbstractEventLo
     events = InFlight()
     assert not events.oldest_is_new
     events.set_up(-(2**63))
-    events.add(item(loop))
-    events.take(1, 100)
+    add(events, item(loop))
+    take(events, 1, 100)
     assert events.oldest_is_new
     events.set_up(-(2**63))
     assert not events.oldest_is_new, "the store may have it, though it did not when it was asked"
-    events.add(item(loop))
-    events.take(1, 100)
-    events.acknowledged(1, 0)
+    add(events, item(loop))
+    take(events, 1, 100)
+    acknowledged(events, 1, 0)
     assert events.oldest_is_new
 
 
 def test_an_ack_within_an_append_releases_its_first_events_only(loop: asyncio.AbstractEventLoop) -> None:
     events = InFlight()
     for count in (1, 2, 3):
-        events.add(item(loop, b"abc", count))
-    append, _ = events.take(100, 100)
+        add(events, item(loop, b"abc", count))
+    append, _ = take(events, 100, 100)
     stored, size = events.set_up(4)
     assert [each.events for each in stored] == [1, 2], "the event of which only part is covered stays whole"
     assert size == 6
@@ -118,24 +118,24 @@ def test_whatever_is_acknowledged_cut_and_sent_again_each_item_comes_out_once_an
         events = InFlight()
         added: list[Pending] = []
         out: list[Pending] = []
-        acknowledged = 0
+        reached = 0
         for _ in range(60):
             action = random.random()
             if action < 0.5:
                 made = item(loop, bytes(random.randrange(9)), random.randrange(1, 4))
                 added.append(made)
-                events.add(made)
+                add(events, made)
             elif action < 0.75 and events.queued:
-                events.take(random.randrange(1, 6), random.randrange(1, 20))
+                take(events, random.randrange(1, 6), random.randrange(1, 20))
             else:
                 sent = list(events.sent)
                 if sent:
                     last = random.choice(sent).last
                     if random.random() < 0.5:
-                        out += events.acknowledged(last, acknowledged)[0]
+                        out += acknowledged(events, last, reached)[0]
                     else:
                         out += events.set_up(last)[0]
-                    acknowledged = last
+                    reached = last
             assert events.held_bytes == sum(len(each.data) for each in added[len(out) :])
             assert events.unsettled == len(added) - len(out) == len(added) - events.settled
         out += events.take_all()

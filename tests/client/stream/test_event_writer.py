@@ -477,6 +477,30 @@ async def test_the_last_sequence_does_not_fall_when_a_segment_is_sealed() -> Non
 # --- statistics ---------------------------------------------------------------------------------------------------
 
 
+async def test_events_that_successors_take_over_are_counted_once() -> None:
+    async with streaming(1) as (_, pravega):
+        async with pravega.event_writer("a", "s") as writer:
+            for _ in range(3):
+                await writer.write(b"x", routing_key="k")
+            await scale(pravega, 2)
+            stored = [await writer.submit(b"abc", routing_key="k") for _ in range(5)]
+            assert (writer.stats().events, writer.stats().bytes) == (8, 18)
+            await asyncio.gather(*stored)
+            assert (writer.stats().events, writer.stats().bytes) == (8, 18)
+        assert (writer.stats().events, writer.stats().bytes, writer.last_sequence) == (8, 18, 5)
+
+
+async def test_thousands_of_events_that_are_not_waited_for_stay_in_order() -> None:
+    async with streaming(1) as (_, pravega), pravega.event_writer("a", "s") as writer:
+        await writer.submit(b"first", routing_key="k")
+        stored = [await writer.submit(b"%d" % number, routing_key="k") for number in range(3_000)]
+        await asyncio.gather(*stored)
+        assert writer.last_sequence == 3_001
+        async with pravega.event_reader("a", "s") as events:
+            found = [(await anext(events)).data for _ in range(3_001)]
+        assert found == [b"first", *[b"%d" % number for number in range(3_000)]]
+
+
 @pytest.mark.seed("79.8")
 async def test_statistics_of_writers_on_different_subsets_add_up_by_name() -> None:
     async with (

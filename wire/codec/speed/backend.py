@@ -100,7 +100,7 @@ class Accelerator:
         """The function `behind` with its equal in C, which has the same name, in front.
 
         C is asked if it is called with all the arguments that C knows, by position, and no more.
-        types: classes of what C takes; slots: attributes of the first. head, end, positions: see `append_layout`.
+        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout`.
         """
         made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
         functools.update_wrapper(made, behind)

@@ -8,7 +8,7 @@
 
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 #define MAX_TYPES 3
-#define MAX_SLOTS 6
+#define MAX_SLOTS 11
 #define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
@@ -22,7 +22,7 @@ typedef struct Shortcut {
     PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
     Codec *codec;                   /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
-    Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the first type */
+    Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
     PyObject *method;               /* owned, or NULL: name of the method that is called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
@@ -34,6 +34,7 @@ typedef struct What {
     int arguments, types, slots, positions;
     const char *method;
     int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
+    int owners[MAX_SLOTS]; /* index of the type of each slot */
 } What;
 
 /* --- frames_of_append(writer, pieces, event_count, event_number, request_id, frame_events) ------------------------ */
@@ -133,6 +134,15 @@ frames_of_append(const Shortcut *self, PyObject *const *args)
     return out;
 }
 
+/* Sets a slot to a value, which is consumed. */
+static void
+set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
+    *at = value;
+    Py_XDECREF(before);
+}
+
 /* --- take_items(queue, most_events, most_bytes, overhead) --------------------------------------------------------- */
 
 /* Bytes of exactly bytes, a bytearray or a memoryview; -1 if it is something else. */
@@ -150,8 +160,9 @@ size_of(PyObject *data)
 /* The items that are taken are added to `items`, their data to `pieces`; 0, or -1 if it is declined. Changes nothing
    else. */
 static int
-look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items,
-     PyObject *pieces, int64_t *events, int64_t *size)
+look(PyTypeObject *type, Py_ssize_t of_data, Py_ssize_t of_events, PyObject *queue,
+     int64_t most_events, int64_t most_bytes, int64_t overhead, PyObject *items, PyObject *pieces, int64_t *events,
+     int64_t *size)
 {
     Py_ssize_t i = 0;
     *events = *size = 0;
@@ -159,13 +170,13 @@ look(const Shortcut *self, PyObject *queue, int64_t most_events, int64_t most_by
         PyObject *item = PyList_GET_ITEM(queue, i);
         int64_t count;
         int64_t bytes;
-        if (!Py_IS_TYPE(item, self->types[0]) || !number_in(slot(item, self->slots[1]), 0, INT32_MAX, &count) ||
-            (bytes = size_of(slot(item, self->slots[0]))) < 0)
+        if (!Py_IS_TYPE(item, type) || !number_in(slot(item, of_events), 0, INT32_MAX, &count) ||
+            (bytes = size_of(slot(item, of_data))) < 0)
             return -1;
         bytes += overhead;
         if (i > 0 && bytes > most_bytes - *size)
             break;
-        if (PyList_Append(items, item) < 0 || PyList_Append(pieces, slot(item, self->slots[0])) < 0)
+        if (PyList_Append(items, item) < 0 || PyList_Append(pieces, slot(item, of_data)) < 0)
             return -1;
         *events += count;
         *size += bytes;
@@ -189,7 +200,7 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (taken != NULL) {
         PyTuple_SET_ITEM(taken, 0, Py_NewRef(items));
         PyTuple_SET_ITEM(taken, 1, Py_NewRef(pieces));
-        status = look(self, queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
+        status = look(self->types[0], self->slots[0], self->slots[1], queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
     }
     Py_XDECREF(items);
     Py_XDECREF(pieces);
@@ -202,6 +213,192 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (status < 0 || PyList_SetSlice(queue, 0, PyList_GET_SIZE(items), NULL) < 0)
         Py_CLEAR(taken);
     return taken;
+}
+
+/* --- take(queue, most_events, most_bytes, now_s), acknowledged(queue, number, previous) ---------------------------- */
+
+/* Only if nothing is in flight. All objects that the garbage collector knows are made before the look, as above. */
+static PyObject *
+take(const Shortcut *self, PyObject *const *args)
+{
+    const Py_ssize_t *slots = self->slots;
+    int64_t most_events, most_bytes, overhead, last, events, size;
+    PyObject *queue = args[0];
+    if (!Py_IS_TYPE(queue, self->types[0]) || slot(queue, slots[4]) != Py_None ||
+        !number_in(args[1], INT64_MIN, INT64_MAX, &most_events) || !number_in(args[2], 0, INT32_MAX, &most_bytes))
+        return NULL;
+    PyObject *items = PyList_New(0), *pieces = items == NULL ? NULL : PyList_New(0), *append = NULL, *taken = NULL;
+    PyObject *numbers[3] = {NULL, NULL, NULL};
+    if (pieces != NULL)
+        append = PyObject_Vectorcall((PyObject *)self->types[2],
+                                     (PyObject *[]){Py_None, Py_None, items, Py_None, args[3]}, 5, NULL);
+    if (append != NULL)
+        taken = PyTuple_Pack(2, append, pieces);
+    PyObject *queued = slot(queue, slots[0]), *later = slot(queue, slots[1]);
+    int status = -1;
+    if (taken != NULL && queued != NULL && PyList_CheckExact(queued) && later != NULL && PyList_CheckExact(later) &&
+        PyList_GET_SIZE(later) == 0 && slot(queue, slots[4]) == Py_None &&
+        number_in(slot(queue, slots[2]), 0, INT32_MAX, &overhead) &&
+        number_in(slot(queue, slots[3]), INT64_MIN / 2, INT64_MAX / 2, &last))
+        status = look(self->types[1], slots[5], slots[6], queued, most_events, most_bytes, overhead, items, pieces,
+                      &events, &size);
+    if (status == 0) {
+        numbers[0] = PyLong_FromLongLong(last + 1);
+        numbers[1] = PyLong_FromLongLong(last + events);
+        numbers[2] = PyLong_FromLongLong(size);
+        if (numbers[0] == NULL || numbers[1] == NULL || numbers[2] == NULL ||
+            PyList_SetSlice(queued, 0, PyList_GET_SIZE(items), NULL) < 0)
+            status = -1;
+    }
+    if (status == 0) {
+        set_slot(append, slots[7], Py_NewRef(numbers[0]));
+        set_slot(append, slots[8], Py_NewRef(numbers[1]));
+        set_slot(append, slots[10], Py_NewRef(numbers[2]));
+        set_slot(queue, slots[3], Py_NewRef(numbers[1]));
+        set_slot(queue, slots[4], Py_NewRef(append));
+    }
+    else
+        Py_CLEAR(taken);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(numbers[i]);
+    Py_XDECREF(items);
+    Py_XDECREF(pieces);
+    Py_XDECREF(append);
+    return taken;
+}
+
+/* Only of a whole append that alone is in flight. The result is made before the look. */
+static PyObject *
+acknowledged(const Shortcut *self, PyObject *const *args)
+{
+    const Py_ssize_t *slots = self->slots;
+    int64_t number, previous, first, last, size, full_at, settled;
+    PyObject *queue = args[0];
+    if (!Py_IS_TYPE(queue, self->types[0]) || !number_in(args[1], INT64_MIN, INT64_MAX, &number) ||
+        !number_in(args[2], INT64_MIN, INT64_MAX, &previous))
+        return NULL;
+    PyObject *found = PyTuple_New(2);
+    if (found == NULL)
+        return NULL;
+    PyObject *append = slot(queue, slots[0]), *behind = slot(queue, slots[1]), *full = NULL, *count = NULL;
+    if (append != NULL && Py_IS_TYPE(append, self->types[1]) && behind != NULL &&
+        Py_IS_TYPE(behind, self->types[2]) && Py_SIZE(behind) == 0 &&
+        number_in(slot(append, slots[5]), INT64_MIN, INT64_MAX, &first) &&
+        number_in(slot(append, slots[6]), INT64_MIN, INT64_MAX, &last) && number == last && previous < first &&
+        slot(append, slots[7]) != NULL && PyList_CheckExact(slot(append, slots[7])) &&
+        number_in(slot(append, slots[8]), 0, INT64_MAX / 2, &size) &&
+        number_in(slot(queue, slots[2]), 0, INT64_MAX / 2, &full_at) &&
+        number_in(slot(queue, slots[3]), 0, INT64_MAX / 2, &settled)) {
+        full = PyLong_FromLongLong(full_at + size);
+        count = full == NULL ? NULL : PyLong_FromLongLong(settled + PyList_GET_SIZE(slot(append, slots[7])));
+    }
+    if (count == NULL) {
+        Py_XDECREF(full);
+        Py_DECREF(found);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(found, 0, Py_NewRef(slot(append, slots[7])));
+    PyTuple_SET_ITEM(found, 1, Py_NewRef(slot(append, slots[8])));
+    set_slot(queue, slots[2], full);
+    set_slot(queue, slots[3], count);
+    set_slot(queue, slots[4], Py_NewRef(args[1]));
+    set_slot(queue, slots[0], Py_NewRef(Py_None));
+    return found;
+}
+
+/* --- add(queue, item), add_behind(routes, key, event, new_future, budget) ----------------------------------------- */
+
+#define SHORT 16384     /* length of a list of items */
+#define MANY_ITEMS 1024 /* after as many, Python decides */
+
+/* The list of a queue to which items are added, and its total with another item; NULL if Python has to look. */
+static PyObject *
+newest_of(const Shortcut *self, PyObject *queue, Py_ssize_t size, int64_t *added)
+{
+    PyObject *newest = slot(queue, self->slots[0]);
+    int64_t overhead;
+    if (newest == NULL || !PyList_CheckExact(newest) || PyList_GET_SIZE(newest) >= SHORT ||
+        !number_in(slot(queue, self->slots[1]), 0, INT64_MAX / 2, added) ||
+        !number_in(slot(queue, self->slots[2]), 0, INT32_MAX, &overhead))
+        return NULL;
+    *added += overhead + size;
+    return newest;
+}
+
+static PyObject *
+add(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *queue = args[0], *item = args[1];
+    int64_t added;
+    if (!Py_IS_TYPE(queue, self->types[0]) || !Py_IS_TYPE(item, self->types[1]))
+        return NULL;
+    Py_ssize_t size = size_of(slot(item, self->slots[4]));
+    PyObject *newest = size < 0 ? NULL : newest_of(self, queue, size, &added);
+    PyObject *total = newest == NULL ? NULL : PyLong_FromLongLong(added);
+    if (total == NULL)
+        return NULL;
+    int first = PyList_GET_SIZE(newest) == 0 && newest == slot(queue, self->slots[3]);
+    if (PyList_Append(newest, item) < 0) {
+        Py_DECREF(total);
+        return NULL;
+    }
+    set_slot(queue, self->slots[1], total);
+    return PyBool_FromLong(first);
+}
+
+/* Queues the item of an event; -1 if it is declined, 0 if Python decides, 1 if it is queued. */
+static int
+queue_event(const Shortcut *self, PyObject *queue, PyObject *position, PyObject *event, PyObject *done, PyObject *budget)
+{
+    int64_t added, full_at, left;
+    Py_ssize_t size = PyBytes_GET_SIZE(event);
+    PyObject *newest = newest_of(self, queue, size, &added);
+    if (newest == NULL || !number_in(slot(queue, self->slots[3]), INT64_MIN, INT64_MAX, &full_at) ||
+        !number_in(slot(budget, self->slots[4]), INT64_MIN / 2, INT64_MAX, &left))
+        return -1;
+    if (PyList_GET_SIZE(newest) % MANY_ITEMS == 0 || added >= full_at || size >= left)
+        return 0;
+    PyObject *total = PyLong_FromLongLong(added), *rest = PyLong_FromLongLong(left - size), *one = PyLong_FromLong(1);
+    PyObject *item = NULL;
+    if (total != NULL && rest != NULL && one != NULL)
+        item = PyObject_Vectorcall((PyObject *)self->types[1], (PyObject *[]){event, one, position, done}, 4, NULL);
+    int status = item == NULL || PyList_Append(newest, item) < 0 ? -1 : 1;
+    Py_XDECREF(one);
+    Py_XDECREF(item);
+    if (status < 0) {
+        Py_XDECREF(total);
+        Py_XDECREF(rest);
+        return -1;
+    }
+    set_slot(queue, self->slots[1], total);
+    set_slot(budget, self->slots[4], rest);
+    return 1;
+}
+
+/* The future is made before the look at the queue, because a finalizer may run then. The item's class, which the
+   garbage collector does not track, runs none. */
+static PyObject *
+add_behind(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *routes = args[0], *key = args[1], *event = args[2], *budget = args[4];
+    if (!PyDict_CheckExact(routes) || !(key == Py_None || PyUnicode_CheckExact(key)) || !PyBytes_CheckExact(event) ||
+        !Py_IS_TYPE(budget, self->types[2]))
+        return NULL;
+    PyObject *route = PyDict_GetItemWithError(routes, key);
+    if (route == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (!PyTuple_CheckExact(route) || PyTuple_GET_SIZE(route) != 3 ||
+        !Py_IS_TYPE(PyTuple_GET_ITEM(route, 0), self->types[0]))
+        return NULL;
+    Py_INCREF(route);
+    PyObject *done = PyObject_CallNoArgs(args[3]);
+    int status = -1;
+    if (done != NULL)
+        status = queue_event(self, PyTuple_GET_ITEM(route, 0), PyTuple_GET_ITEM(route, 1), event, done, budget);
+    Py_DECREF(route);
+    if (status <= 0)
+        Py_CLEAR(done);
+    return status == 0 ? Py_NewRef(Py_None) : done;
 }
 
 /* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
@@ -423,13 +620,17 @@ make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return record_of_rows(args);
 }
 
-/*  name, function, arguments, types, slots, positions, method, template */
+/*  name, function, arguments, types, slots, positions, method, template, owners */
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
     {"encode", encode, 1, 0, 0, 0, NULL, -1},
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
     {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
     {"take_items", take_items, 4, 1, 2, 0, NULL, -1},
+    {"take", take, 4, 3, 11, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 2}},
+    {"acknowledged", acknowledged, 3, 3, 9, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 1, 1}},
+    {"add", add, 2, 2, 5, 0, NULL, -1, {0, 0, 0, 0, 1}},
+    {"add_behind", add_behind, 5, 3, 5, 0, NULL, -1, {0, 0, 0, 0, 2}},
     {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
@@ -469,7 +670,7 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
     }
     for (int i = 0; i < what->slots; i++) {
         const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(slots, i));
-        if (name == NULL || (self->slots[i] = slot_of(self->types[0], name)) < 0)
+        if (name == NULL || (self->slots[i] = slot_of(self->types[what->owners[i]], name)) < 0)
             return -1;
     }
     if (what->method != NULL && (self->method = PyUnicode_InternFromString(what->method)) == NULL)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import sys
 from array import array
+from collections import deque
 from functools import partial
 from importlib import import_module
 from struct import Struct
@@ -15,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.connection import Pending
-from segstore.client.connection.in_flight import resolve_stored, take_items
+from segstore.client.connection import Append, InFlight, Pending, acknowledged, add, add_behind, take
+from segstore.client.connection.in_flight import Budget, resolve_stored, take_items
 from segstore.client.stream.events import frame_event, frame_header, split_events
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
@@ -71,6 +73,21 @@ def pairs() -> dict[str, Pair]:
     return {
         "frames_of_append": pair(frames_of_append, **layout),
         "take_items": pair(take_items, Pending, slots=("data", "events")),
+        "take": pair(
+            *(take, InFlight, Pending, Append),
+            slots=(
+                *("queued", "_later", "overhead", "_last_taken", "oldest"),
+                *("data", "events", "first", "last", "items", "size"),
+            ),
+        ),
+        "acknowledged": pair(
+            *(acknowledged, InFlight, Append, deque),
+            slots=("oldest", "_behind", "full_at", "settled", "last_stored", "first", "last", "items", "size"),
+        ),
+        "add": pair(add, InFlight, Pending, slots=("newest", "added_bytes", "overhead", "queued", "data")),
+        "add_behind": pair(
+            *(add_behind, InFlight, Pending, Budget), slots=("newest", "added_bytes", "overhead", "full_at", "left")
+        ),
         "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
@@ -96,11 +113,25 @@ def state(of: Segment) -> tuple[Any, ...]:
     return (bytes(of._tail), *(getattr(of, name) for name in SEGMENT_SLOTS if name != "_tail"))
 
 
+def queue(count: int, *, sent: bool = False) -> InFlight:
+    """A queue with items of 1, 2, … bytes, queued or sent."""
+    made = InFlight(8, 1000)
+    for size in range(1, count + 1):
+        add(made, Pending(bytes(size), 1, size, print))
+    if sent:
+        take(made, count, 1000)
+    return made
+
+
 def plain() -> dict[str, tuple[Any, ...]]:
     """Arguments that C takes, and which a call may change."""
     return {
         "frames_of_append": (WRITER, [b"abc", bytes(5000), b"d"], 3, 8, 9, True),
         "take_items": ([Pending(bytes(at), 1, at, print) for at in range(5)], 9, 7, 1),
+        "take": (queue(5), 3, 700, 2.5),
+        "acknowledged": (queue(5, sent=True), 5, 0),
+        "add": (queue(0), Pending(b"x", 1, None, print)),
+        "add_behind": ({"key": (queue(1), 0.5, None)}, "key", b"event", partial(complex, 5, 1), Budget(9, 9)),
         "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
         "murmur3_128_low": (b"some bytes, more than sixteen", 5),
@@ -410,12 +441,78 @@ def test_anything_odd_has_the_outcome_that_it_has_in_python(name: str) -> None:
 
 
 def copied(odd: Any) -> Any:
+    if isinstance(odd, (InFlight, dict, Budget)):
+        return copy.deepcopy(odd)
     return type(odd)(odd) if isinstance(odd, list) else odd
 
 
 def shape(arguments: list[Any]) -> list[Any]:
     """What a call may have changed."""
-    return [len(each) if isinstance(each, list) else None for each in arguments]
+    return [
+        len(each) if isinstance(each, list) else state(each) if isinstance(each, InFlight) else None
+        for each in arguments
+    ]
+
+
+def state(queue: InFlight) -> dict[str, Any]:
+    """All attributes of a queue."""
+    found = {name: getattr(queue, name) for name in InFlight.__slots__}
+    return found | {"one list": queue.newest is queue.queued}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("add", "add", "behind", "behind", "take", "ack")), st.integers(0, 9)), max_size=40
+    )
+)
+def test_a_queue_in_c_and_in_python_is_the_same_after_each_step(steps: list[tuple[str, int]]) -> None:
+    known = pairs()
+    ours, theirs = InFlight(3, 60), InFlight(3, 60)
+    budgets = Budget(50, 50), Budget(50, 50)
+    for step, number in steps:
+        found = []
+        for at, (each, budget) in enumerate(zip((ours, theirs), budgets, strict=True)):
+            if step == "add":
+                found.append(known["add"][at](each, Pending(bytes(number), number, None, print)))
+            elif step == "behind":
+                arguments = {"key": (each, 0.5, None)}, "key", bytes(number), int, budget
+                found.append(known["add_behind"][at](*arguments))
+            elif step == "take":
+                found.append(outcome(known["take"][at], each, number, 4 * number, 0.5))
+            else:
+                last = each.oldest.last if each.oldest is not None and number > 2 else number
+                found.append(outcome(known["acknowledged"][at], each, last, number - 9))
+        assert found[0] == found[1]
+        assert state(ours) == state(theirs)
+        assert budgets[0] == budgets[1]
+
+
+def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decide() -> None:
+    for call in pairs()["add_behind"]:
+        budget = Budget(100, 100)
+        for routed in (queue(0), queue(1024), queue(16_384)):
+            assert call({"key": (routed, 0.5, None)}, "key", b"event", object, budget) is None
+        routed = queue(2)
+        routes = {"key": (routed, 0.5, None)}
+        assert call(routes, "other", b"event", object, budget) is None
+        assert call(routes, None, b"event", object, budget) is None
+        assert call(routes, "key", bytearray(b"event"), object, budget) is None
+        assert call(routes, "key", bytes(100), object, budget) is None, "the budget is spent"
+        assert (routed.added_bytes, budget.left) == (19, 100)
+        done = call(routes, "key", b"event", object, budget)
+        assert type(done) is object
+        assert routed.queued[-1] == Pending(b"event", 1, 0.5, done)
+        assert (routed.added_bytes, routed.held_bytes, budget.left) == (32, 32, 95)
+        budget.left = 10_000
+        assert call(routes, "key", bytes(1000 - 32 - 8), object, budget) is None, "the writer is full"
+        assert call(routes, "key", bytes(1000 - 32 - 9), object, budget) is not None
+
+
+def test_a_queue_that_a_new_future_empties_takes_no_event_behind_others() -> None:
+    for call in pairs()["add_behind"]:
+        routed = queue(2)
+        assert call({"key": (routed, 0.5, None)}, "key", b"event", routed.take_all, Budget(100, 100)) is None
+        assert (routed.unsettled, routed.queued) == (0, [])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -426,15 +523,15 @@ def test_memory_that_runs_out_is_a_memory_error_and_takes_nothing(name: str) -> 
     failed = 0
     for allowed in range(30):
         arguments = plain()[name]
-        queue = list(arguments[0]) if name == "take_items" else []
+        before = shape(list(arguments))
         testing.set_nomemory(allowed, allowed + 1)  # one allocation fails
         try:
             found = call(*arguments)
         except MemoryError:
             failed += 1
-            if name == "take_items":
+            if name in ("take_items", "take", "acknowledged", "add"):
                 testing.remove_mem_hooks()
-                assert list(arguments[0]) == queue
+                assert shape(list(arguments)) == before
             continue
         finally:
             testing.remove_mem_hooks()
