@@ -108,7 +108,7 @@ def segment(size: int, used: int, events: int | None = None) -> Segment:
     return made
 
 
-def state(of: Segment) -> tuple[Any, ...]:
+def segment_state(of: Segment) -> tuple[Any, ...]:
     """All that an append changes."""
     return (bytes(of._tail), *(getattr(of, name) for name in SEGMENT_SLOTS if name != "_tail"))
 
@@ -377,15 +377,15 @@ def test_appends_are_copied_one_behind_the_other(
         here = segment(end + 1, used, events)
         assert call(here, WRITER, rows, now_ms)
         after = ({WRITER: rows[-1][0]}, end, 100 + end, counted, now_ms)
-        assert state(here) == (b"\xff" * used + copied_bytes + b"\xff", *after)
+        assert segment_state(here) == (b"\xff" * used + copied_bytes + b"\xff", *after)
         short, foreign = segment(max(end - 1, used), used, events), segment(end, used, events)
         if copied_bytes:
             assert not call(short, WRITER, rows, now_ms)
-            assert state(short)[1:] == ({WRITER: 5}, used, 100 + used, events, 7)
+            assert segment_state(short)[1:] == ({WRITER: 5}, used, 100 + used, events, 7)
         assert call(nameless := segment(end, used, events), b"", rows, now_ms)
-        assert state(nameless)[1:] == ({WRITER: 5}, end, 100 + end, events, now_ms)
+        assert segment_state(nameless)[1:] == ({WRITER: 5}, end, 100 + end, events, now_ms)
         assert not call(foreign, bytes(16), rows, now_ms)
-        assert state(foreign) == state(segment(end, used, events))
+        assert segment_state(foreign) == segment_state(segment(end, used, events))
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any) -> None:
     found = []
     for call in pairs()["append_rows"]:
         here = segment(9, 1)
-        found.append((outcome(call, here, WRITER, [(7, 1, b"data", 5), row], 9), state(here)))
+        found.append((outcome(call, here, WRITER, [(7, 1, b"data", 5), row], 9), segment_state(here)))
     assert found[0] == found[1]
 
 
