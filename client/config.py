@@ -73,9 +73,9 @@ class ClientSettings(BaseModel):
             Pravega's Rust client; "blocks" sends each event as an append and batches them in blocks sized by 36.18,
             like the Java client.
         max_batch_bytes, max_batch_events: limits of one append; 1 MiB and 500 (36.19).
-        max_ack_polls: while the only append of a connection is in flight, the event loop runs up to this many
-            iterations instead of sleeping; 64, which take about as long as a wake-up. Where acknowledgements take
-            longer, it soon sleeps as usual. 0 turns this off.
+        max_ack_polls: while an event that its caller waits for is the only append in flight on its connection, the
+            event loop runs up to this many iterations instead of sleeping; 64, which take about as long as a wake-up.
+            Where acknowledgements take longer, it soon sleeps as usual. 0 turns this off.
         max_in_flight_bytes: above this many unacknowledged bytes, a segment writer applies back-pressure.
         max_event_bytes: the largest event that one append may carry; 8 MiB (43.7).
         enable_large_events: larger events go through a transient segment; False refuses them (43.7). The official Rust

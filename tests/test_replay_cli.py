@@ -230,9 +230,12 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
                 assert heard.read() == encode(HELLO)
             listed = run("ctl", "--url", url, "problems")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 1
+            said, problems = process.communicate(timeout=20)
+            assert process.returncode == 1
         finally:
             process.kill()
+    assert said == "", "problems are no part of the output"
+    assert "connection 1: SETUP_APPEND is not in the trace" in problems
     assert listed.output.splitlines() == [
         "1: connection 1: SETUP_APPEND is not in the trace",
         "2: connection 2: CREATE_SEGMENT is not in the trace",

@@ -2,6 +2,7 @@
 
 from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
 from segstore.client.connection.in_flight import (
+    LEAST_COST,
     MANY_ITEMS,
     Append,
     BadAck,
@@ -25,6 +26,7 @@ from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandle
 from segstore.wire.endpoint import Endpoint
 
 __all__ = [
+    "LEAST_COST",
     "MANY_ITEMS",
     "RECEIVE_BYTES",
     "Append",

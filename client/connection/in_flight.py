@@ -37,6 +37,9 @@ _SHORT: Final = 16_384
 MANY_ITEMS: Final = 1024
 """After this many items are queued for a segment, a stream writer yields to the loop. Sooner means smaller appends;
 later, objects that have left the processor's cache."""
+LEAST_COST: Final = 256
+"""Least cost of an event, in bytes of a `Budget`, so that many small events of many segments are bounded, too."""
+assert not _SHORT % MANY_ITEMS, "`add_behind` adds to no list that is full"
 
 
 class Pending(msgspec.Struct, gc=False):
@@ -65,14 +68,16 @@ class Append(msgspec.Struct):
 
 
 class Budget(msgspec.Struct):
-    """Bytes that all stream writers of a pool still accept before one of them yields to the loop; `most` after that.
+    """What all stream writers of a pool accept before one of them yields to the loop: `most` bytes, of which `left` are
+    left. Events of less than `LEAST_COST` bytes count as so many.
 
-    Without this, callers that never wait would fill the memory limit before the first event is sent. Events larger than
-    `most` are never within it.
+    Without this, callers that never wait would fill the memory limit before the first event is sent. largest: size of
+    the largest event that one append may carry.
     """
 
     most: int
     left: int
+    largest: int
 
 
 class InFlight:
@@ -216,7 +221,7 @@ Route = tuple[InFlight, float, Any]
 """The queue of a segment's writer, the position of a routing key, and what else its owner keeps there."""
 
 
-@or_in_c(InFlight, Pending, Budget, slots=("newest", "added_bytes", "overhead", "full_at", "left"))
+@or_in_c(InFlight, Pending, Budget, slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"))
 def add_behind(
     routes: dict[str | None, Route],
     key: str | None,
@@ -224,10 +229,10 @@ def add_behind(
     new_future: Callable[[], asyncio.Future[None]],
     budget: Budget,
 ) -> asyncio.Future[None] | None:
-    """Queues an event behind others, if there are some and nobody has to wait; returns its future.
+    """Queues an event behind others, if there are some and the caller need not wait; returns its future.
 
     Returns None, and queues nothing, if there is anything else to decide: the key has no route, nothing is queued,
-    `MANY_ITEMS` more are, the writer is full, or the budget spent.
+    another `MANY_ITEMS` items are queued, the event is too large, the writer is full, or the budget is spent.
     """
     route = routes.get(key)
     if route is None or type(event) is not bytes:
@@ -235,13 +240,13 @@ def add_behind(
     queue, position, _ = route
     done = new_future()  # before the look at the queue, because a finalizer may run here
     size = len(event)
-    added = queue.added_bytes + size + queue.overhead
+    added, cost = queue.added_bytes + size + queue.overhead, max(size, LEAST_COST)
     newest = queue.newest
-    if not len(newest) % MANY_ITEMS or added >= queue.full_at or size >= budget.left:
+    if not len(newest) % MANY_ITEMS or added >= queue.full_at or cost >= budget.left or size > budget.largest:
         return None
     newest.append(Pending(event, 1, position, done))
     queue.added_bytes = added
-    budget.left -= size
+    budget.left -= cost
     return done
 
 

@@ -122,7 +122,7 @@ class Outbox:
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
-        self.polling = AckPolling(self, settings.max_ack_polls, self._loop.call_soon)
+        self.polling = AckPolling(settings.max_ack_polls, self._loop.call_soon)
         self._largest = settings.max_frame_bytes - BLOCK_BYTES
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
@@ -193,7 +193,7 @@ class Outbox:
         else:
             self.turn_due = True  # keeps others from scheduling a write meanwhile
             self._turn()
-            self.polling.start()
+            self.polling.start(self)
 
     async def writable(self) -> None:
         """Waits until writing is not paused or the connection has ended. The caller sets a deadline."""

@@ -5,8 +5,8 @@ to answer. So while the only append of a connection is in flight, the loop is po
 iterations, each of which serves all other callbacks and sockets too. An acknowledgement that comes meanwhile costs no
 wake-up, which takes about as much CPU as the polling.
 
-Where acknowledgements take longer, polling is wasted, and soon no longer done: after each failure in a row, twice as
-many appends are sent before one is polled for again.
+Where acknowledgements take longer, polling is wasted, so it is soon done less and less: after each failure in a row,
+twice as many appends are sent before one is polled for again.
 
 Invariants: at most one callback is scheduled; polling ends with the acknowledgement, after `most` iterations, or when
 the connection is closed, which leaves nothing in flight. No I/O, no clock.
@@ -30,44 +30,47 @@ class AckPolling:
     """The polling of one connection.
 
     Attributes:
-        active: whether the loop is kept awake now.
         skip: number of appends not to poll for.
     """
 
-    __slots__ = ("_failures", "_left", "_most", "_outbox", "_soon", "active", "skip")
+    __slots__ = ("_awaited", "_failures", "_left", "_most", "_soon", "skip")
 
-    def __init__(self, outbox: InFlightBytes, most: int, soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, most: int, soon: Callable[[Callable[[], None]], object]) -> None:
         """most: maximum number of loop iterations for an append, 0 for none. soon: schedules a callback for the next
         iteration.
         """
-        self._outbox = outbox
+        self._awaited: InFlightBytes | None = None
         self._most = most
         self._soon = soon
         self._left = 0
         self._failures = 0
-        self.active = False
         self.skip = 0
 
-    def start(self) -> None:
+    @property
+    def active(self) -> bool:
+        """Whether the loop is kept awake now."""
+        return self._awaited is not None
+
+    def start(self, outbox: InFlightBytes) -> None:
         """Polls for the acknowledgement of an append that was sent while nothing else was in flight."""
-        if not self._outbox.bytes_in_flight:
+        if not outbox.bytes_in_flight:
             return  # it could not be sent
         if self.skip:
             self.skip -= 1
         elif self._most:
             self._left = self._most
-            if not self.active:
-                self.active = True
+            if self._awaited is None:
                 self._soon(self._poll)
+            self._awaited = outbox
 
     def _poll(self) -> None:
-        if not self._outbox.bytes_in_flight:
-            self.active = False
+        self._left -= 1
+        if self._awaited is None or not self._awaited.bytes_in_flight:
+            self._awaited = None
             self._failures = 0
         elif self._left:
-            self._left -= 1
             self._soon(self._poll)
         else:
-            self.active = False
+            self._awaited = None
             self._failures = min(self._failures + 1, _MOST_FAILURES)
             self.skip = 1 << self._failures

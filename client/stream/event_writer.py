@@ -24,7 +24,7 @@ from typing import Final
 from uuid import uuid4
 
 from segstore.client.cluster import Cluster
-from segstore.client.connection import MANY_ITEMS, Pending, Route, add_behind
+from segstore.client.connection import LEAST_COST, MANY_ITEMS, Pending, Route, add_behind
 from segstore.client.control_api import register_writer
 from segstore.client.errors import (
     ClientError,
@@ -207,7 +207,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         before = len(queue.newest)
         has_room = writer.append(event, done, 1, position, now)
         budget = self._budget
-        budget.left = left = budget.left - size
+        budget.left = left = budget.left - max(size, LEAST_COST)
         if left <= 0 or (before and not before % MANY_ITEMS) or not has_room or not writer.set_ups:
             return done, writer
         return done, None
@@ -289,14 +289,16 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             # There is no await from here on, so later events are queued behind those taken over.
             by_target: dict[int, tuple[SegmentRange, list[Pending]]] = {}
             for item in writer.take_pending():
-                self._events -= 1  # its next writer counts it, too
-                self._bytes -= len(item.data)
                 target = router.route(item.tag)
                 by_target.setdefault(target.segment_id, (target, []))[1].append(item)
             for target, items in by_target.values():
                 successor = self._writer_of(target)
                 self._inherited.add(target.segment_id)
+                events, size = successor.accepted
                 successor.adopt(items)
+                after, size_after = successor.accepted
+                self._events -= after - events  # both writers count them
+                self._bytes -= size_after - size
             if not self._lazy_start:
                 for each in router.segments:
                     self._writer_of(each)

@@ -342,7 +342,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     from segstore.wire.endpoint import Endpoint
 
     stop = stopped_by_signal()
-    with_controller = options["controller_port"] is not None
+    with_controller, as_json = options["controller_port"] is not None, options["announce"] == "json"
 
     printed = 0
 
@@ -353,9 +353,9 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
             return
         try:
             for line in str(problem).splitlines():
-                echo(line)  # which flushes
+                echo(line, err=as_json)  # which flushes
             if printed == _MOST_PRINTED:
-                echo("further problems are only counted, and listed with --http-port")
+                echo("further problems are only counted, and listed with --http-port", err=as_json)
         except BrokenPipeError:  # the reader of the output has gone
             stop.set()
 
@@ -375,7 +375,7 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
         if options["http_port"] is not None:
             http = await _start_http(stack, server, controller, options)
             said += f", http: http://{http}/"
-        if options["announce"] == "json":
+        if as_json:
             print_announcement("json", Endpoint(server.host, server.port), controller, http=http)
         else:
             echo(said)

@@ -452,6 +452,7 @@ class Container(ContainerState):
         for segment in pending:
             if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):
                 del self._unindexed[segment.name]
+                assert segment.index_due_ms, "an entry is due for each segment in it"
                 self._write_index_entry(segment, 0)
                 written += 1
         return written
@@ -552,12 +553,13 @@ class Container(ContainerState):
             raise BadAttribute(segment.name, attribute_id=writer_id, previous=previous)
 
     def _write_index_entry(self, segment: Segment, next_due_ms: int) -> None:
-        """Before a change of its length: write the entry that is due, and remember the change for the next one.
+        """Write the entry that is due, if one is, else remember that the segment changes. Call before its length does.
 
-        No entry is written if the index is missing, sealed, not made for entries, or knows of as many events.
+        next_due_ms: when the next one is due, 0 if nothing changes. No entry is written if the index is missing,
+        sealed, not made for entries, or knows of as many events.
         """
-        now_ms, segment.index_due_ms = segment.index_due_ms, next_due_ms
-        if not now_ms:
+        due_ms, segment.index_due_ms = segment.index_due_ms, next_due_ms
+        if not due_ms:
             self._unindexed[segment.name] = segment
             return
         home, index = self, segment.index
@@ -565,16 +567,16 @@ class Container(ContainerState):
             name = index_name(segment.name)
             found = self if name in self.segments or self._peer_of is None else self._peer_of(name)
             index = None if found is None else found.segments.get(name)
+            segment.index = index if found is self else None
             if found is None or index is None:
                 return
             home = found
-            segment.index = index if home is self else None
         if index.sealed or index.index_entry_size != ENTRY_BYTES:
             return
         known, events = index.event_count, segment.event_count or 0
         if known is None or events > known:
-            entry = pack_entry(segment.length, events, now_ms)
+            entry = pack_entry(segment.length, events, due_ms)
             if home._journal is None:  # where appends are rare, each of them brings an entry
-                home._apply_index_entry(index, entry, events, now_ms)
+                home._apply_index_entry(index, entry, events, due_ms)
             else:
-                home._commit(op.IndexAppended(index.name, entry, events, now_ms))
+                home._commit(op.IndexAppended(index.name, entry, events, due_ms))

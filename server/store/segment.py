@@ -99,7 +99,7 @@ class Segment(SegmentData):
         creation_time, event_count, scale_type, target_rate, rollover_size, kind, index_entry_size: core attributes,
             None where absent. ``kind`` is written once at creation; the attribute can be overwritten, ``is_table`` and
             ``is_transient`` stay.
-        index: its index segment where it was found last, in the same container; None if it was not. It may be gone.
+        index: its index segment, if it was last found in the same container, else None. It may be deleted by now.
         index_due_ms: when an append must look at the index again; ``NEVER`` for a segment without an index.
         waiters: readers that wait for data, or None where there are none.
         table: the table that lies in this segment, None where there is none; its log is this segment.

@@ -108,7 +108,10 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     both(frames_of_append, lambda: (writer, list(pieces), few, number, 7, bool(start % 2)))
     both(take, lambda: (queued(pieces, few), 9, number, few))
     both(add, lambda: (queued(pieces[1:], few), Pending(pieces[0], few, 0, print)))
-    both(add_behind, lambda: ({"k": (queued(pieces[1:], few), few, 0)}, "k", pieces[0], int, Budget(number, number)))
+    both(
+        add_behind,
+        lambda: ({"k": (queued(pieces[1:], few), few, 0)}, "k", pieces[0], int, Budget(number, number, start)),
+    )
     both(acknowledged, lambda: (queued(pieces, few, sent=True), few * len(pieces), number))
     both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number, few))
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))

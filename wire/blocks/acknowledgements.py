@@ -24,12 +24,13 @@ def acknowledger(version: int) -> Acknowledge:
     encode = encoder(version)
 
     def acknowledge(rows: Sequence[Row], writer: bytes, previous: int, offset: int, out: bytearray) -> int:
-        writer_id = UUID(bytes=writer)
+        writer_id, frames = UUID(bytes=writer), []
         for number, _, data, request_id in rows:
             offset += len(data)
             if previous < number:
-                out += encode(DataAppended(request_id, writer_id, number, previous, offset))
+                frames.append(encode(DataAppended(request_id, writer_id, number, previous, offset)))
                 previous = number
+        out += b"".join(frames)
         return previous
 
     return acknowledge

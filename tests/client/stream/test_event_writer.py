@@ -26,6 +26,7 @@ from segstore.client.client import Client
 from segstore.client.errors import (
     Closed,
     ConnectFailed,
+    EventTooLarge,
     NoSuchStream,
     PeerRefused,
     RetriesExhausted,
@@ -362,6 +363,30 @@ async def test_events_of_a_caller_that_never_waits_are_sent_meanwhile(size: int,
             await writer.submit(bytes(size))
         assert pravega.metrics().bytes_out - before > count * size // 4
         await writer.flush()
+
+
+async def test_small_events_of_many_segments_are_sent_meanwhile() -> None:
+    async with streaming(32) as (_, pravega), pravega.event_writer("a", "s") as writer:
+        keys = [str(at) for at in range(200)]
+        for key in keys:
+            await writer.write(b"x", routing_key=key)
+        before = pravega.metrics().bytes_out
+        for at in range(20_000):
+            await writer.submit(b"x", routing_key=keys[at % len(keys)])
+        assert pravega.metrics().bytes_out - before > 20_000 * 9 // 2
+        await writer.flush()
+
+
+async def test_an_event_that_is_too_large_is_refused_behind_others_as_well() -> None:
+    given = {"max_event_bytes": 1000, "enable_large_events": False}
+    async with streaming(1, more=given) as (_, pravega), pravega.event_writer("a", "s") as writer:
+        await writer.write(b"x", routing_key="k")
+        stored = await writer.submit(b"1", routing_key="k")
+        with pytest.raises(EventTooLarge):
+            await writer.submit(bytes(1001), routing_key="k")
+        await (await writer.submit(bytes(1000), routing_key="k"))
+        assert stored.done()
+        assert writer.stats().events == 3
 
 
 async def test_a_key_is_hashed_once_unless_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -545,3 +545,13 @@ def test_a_transient_segment_that_is_refused_is_named_by_its_own_name() -> None:
     assert refused.request_id == 5
     assert refused.segment.startswith(f"{parent}#transient")
     assert not desk.session.ended
+
+
+def test_acknowledgements_and_refusals_of_a_run_leave_in_the_order_of_the_appends() -> None:
+    desk, second = Desk(make_service()), UUID(int=99)
+    desk.ask(create(), create(OTHER), set_up(), set_up(OTHER, second), SealSegment(9, OTHER, ""))
+    blocks = desk._blocks
+    writers = [blocks.writers[each.bytes] for each in (WRITER, second)]
+    runs = [(each, [(number, 1, b"data", 3)]) for number in (1, 2) for each in writers]
+    desk.session.receive_all((runs,))
+    assert [type(each) for each in desk.take()] == [DataAppended, SegmentIsSealed] * 2

@@ -200,7 +200,8 @@ take_items(const Shortcut *self, PyObject *const *args)
     if (taken != NULL) {
         PyTuple_SET_ITEM(taken, 0, Py_NewRef(items));
         PyTuple_SET_ITEM(taken, 1, Py_NewRef(pieces));
-        status = look(self->types[0], self->slots[0], self->slots[1], queue, most_events, most_bytes, overhead, items, pieces, &events, &size);
+        status = look(self->types[0], self->slots[0], self->slots[1], queue, most_events, most_bytes, overhead, items,
+                      pieces, &events, &size);
     }
     Py_XDECREF(items);
     Py_XDECREF(pieces);
@@ -309,7 +310,8 @@ acknowledged(const Shortcut *self, PyObject *const *args)
 /* --- add(queue, item), add_behind(routes, key, event, new_future, budget) ----------------------------------------- */
 
 #define SHORT 16384     /* length of a list of items */
-#define MANY_ITEMS 1024 /* after as many, Python decides */
+#define MANY_ITEMS 1024 /* at each multiple of this length, the caller decides */
+#define LEAST_COST 256  /* of an event in a budget */
 
 /* The list of a queue to which items are added, and its total with another item; NULL if Python has to look. */
 static PyObject *
@@ -346,19 +348,20 @@ add(const Shortcut *self, PyObject *const *args)
     return PyBool_FromLong(first);
 }
 
-/* Queues the item of an event; -1 if it is declined, 0 if Python decides, 1 if it is queued. */
+/* Queues the item of an event: 1 if it is queued, 0 if the answer is None, -1 if it is declined or an exception is set. */
 static int
 queue_event(const Shortcut *self, PyObject *queue, PyObject *position, PyObject *event, PyObject *done, PyObject *budget)
 {
-    int64_t added, full_at, left;
-    Py_ssize_t size = PyBytes_GET_SIZE(event);
+    int64_t added, full_at, left, largest;
+    Py_ssize_t size = PyBytes_GET_SIZE(event), cost = size < LEAST_COST ? LEAST_COST : size;
     PyObject *newest = newest_of(self, queue, size, &added);
     if (newest == NULL || !number_in(slot(queue, self->slots[3]), INT64_MIN, INT64_MAX, &full_at) ||
-        !number_in(slot(budget, self->slots[4]), INT64_MIN / 2, INT64_MAX, &left))
+        !number_in(slot(budget, self->slots[4]), INT64_MIN / 2, INT64_MAX, &left) ||
+        !number_in(slot(budget, self->slots[5]), INT64_MIN, INT64_MAX, &largest))
         return -1;
-    if (PyList_GET_SIZE(newest) % MANY_ITEMS == 0 || added >= full_at || size >= left)
+    if (PyList_GET_SIZE(newest) % MANY_ITEMS == 0 || added >= full_at || cost >= left || size > largest)
         return 0;
-    PyObject *total = PyLong_FromLongLong(added), *rest = PyLong_FromLongLong(left - size), *one = PyLong_FromLong(1);
+    PyObject *total = PyLong_FromLongLong(added), *rest = PyLong_FromLongLong(left - cost), *one = PyLong_FromLong(1);
     PyObject *item = NULL;
     if (total != NULL && rest != NULL && one != NULL)
         item = PyObject_Vectorcall((PyObject *)self->types[1], (PyObject *[]){event, one, position, done}, 4, NULL);
@@ -630,7 +633,7 @@ static const What whats[] = {
     {"take", take, 4, 3, 11, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 2}},
     {"acknowledged", acknowledged, 3, 3, 9, 0, NULL, -1, {0, 0, 0, 0, 0, 1, 1, 1, 1}},
     {"add", add, 2, 2, 5, 0, NULL, -1, {0, 0, 0, 0, 1}},
-    {"add_behind", add_behind, 5, 3, 5, 0, NULL, -1, {0, 0, 0, 0, 2}},
+    {"add_behind", add_behind, 5, 3, 6, 0, NULL, -1, {0, 0, 0, 0, 2, 2}},
     {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},

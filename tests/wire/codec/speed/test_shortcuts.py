@@ -86,7 +86,8 @@ def pairs() -> dict[str, Pair]:
         ),
         "add": pair(add, InFlight, Pending, slots=("newest", "added_bytes", "overhead", "queued", "data")),
         "add_behind": pair(
-            *(add_behind, InFlight, Pending, Budget), slots=("newest", "added_bytes", "overhead", "full_at", "left")
+            *(add_behind, InFlight, Pending, Budget),
+            slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
         ),
         "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
@@ -131,7 +132,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "take": (queue(5), 3, 700, 2.5),
         "acknowledged": (queue(5, sent=True), 5, 0),
         "add": (queue(0), Pending(b"x", 1, None, print)),
-        "add_behind": ({"key": (queue(1), 0.5, None)}, "key", b"event", partial(complex, 5, 1), Budget(9, 9)),
+        "add_behind": ({"key": (queue(1), 0.5, None)}, "key", b"event", partial(complex, 5, 1), Budget(999, 999, 9)),
         "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
         "murmur3_128_low": (b"some bytes, more than sixteen", 5),
@@ -468,7 +469,7 @@ def state(queue: InFlight) -> dict[str, Any]:
 def test_a_queue_in_c_and_in_python_is_the_same_after_each_step(steps: list[tuple[str, int]]) -> None:
     known = pairs()
     ours, theirs = InFlight(3, 60), InFlight(3, 60)
-    budgets = Budget(50, 50), Budget(50, 50)
+    budgets = Budget(1000, 1000, 8), Budget(1000, 1000, 8)
     for step, number in steps:
         found = []
         for at, (each, budget) in enumerate(zip((ours, theirs), budgets, strict=True)):
@@ -489,7 +490,7 @@ def test_a_queue_in_c_and_in_python_is_the_same_after_each_step(steps: list[tupl
 
 def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decide() -> None:
     for call in pairs()["add_behind"]:
-        budget = Budget(100, 100)
+        budget = Budget(1000, 1000, 99)
         for routed in (queue(0), queue(1024), queue(16_384)):
             assert call({"key": (routed, 0.5, None)}, "key", b"event", object, budget) is None
         routed = queue(2)
@@ -497,13 +498,15 @@ def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decid
         assert call(routes, "other", b"event", object, budget) is None
         assert call(routes, None, b"event", object, budget) is None
         assert call(routes, "key", bytearray(b"event"), object, budget) is None
-        assert call(routes, "key", bytes(100), object, budget) is None, "the budget is spent"
-        assert (routed.added_bytes, budget.left) == (19, 100)
+        assert call(routes, "key", bytes(100), object, budget) is None, "it is too large"
+        assert (routed.added_bytes, budget.left) == (19, 1000)
         done = call(routes, "key", b"event", object, budget)
         assert type(done) is object
         assert routed.queued[-1] == Pending(b"event", 1, 0.5, done)
-        assert (routed.added_bytes, routed.held_bytes, budget.left) == (32, 32, 95)
-        budget.left = 10_000
+        assert (routed.added_bytes, routed.held_bytes, budget.left) == (32, 32, 744)
+        budget.left = 256
+        assert call(routes, "key", b"event", object, budget) is None, "the budget is spent"
+        budget.left = budget.largest = 10_000
         assert call(routes, "key", bytes(1000 - 32 - 8), object, budget) is None, "the writer is full"
         assert call(routes, "key", bytes(1000 - 32 - 9), object, budget) is not None
 
@@ -511,7 +514,7 @@ def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decid
 def test_a_queue_that_a_new_future_empties_takes_no_event_behind_others() -> None:
     for call in pairs()["add_behind"]:
         routed = queue(2)
-        assert call({"key": (routed, 0.5, None)}, "key", b"event", routed.take_all, Budget(100, 100)) is None
+        assert call({"key": (routed, 0.5, None)}, "key", b"event", routed.take_all, Budget(1000, 1000, 100)) is None
         assert (routed.unsettled, routed.queued) == (0, [])
 
 
