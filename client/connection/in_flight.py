@@ -37,7 +37,7 @@ _SHORT: Final = 16_384
 MANY_ITEMS: Final = 1024
 """After this many items are queued for a segment, a stream writer yields to the loop. Sooner means smaller appends;
 later, objects that have left the processor's cache."""
-LEAST_COST: Final = 256
+LEAST_COST: Final = 64
 """Least cost of an event, in bytes of a `Budget`, so that many small events of many segments are bounded, too."""
 assert not _SHORT % MANY_ITEMS, "`add_behind` adds to no list that is full"
 

@@ -311,7 +311,7 @@ acknowledged(const Shortcut *self, PyObject *const *args)
 
 #define SHORT 16384     /* length of a list of items */
 #define MANY_ITEMS 1024 /* at each multiple of this length, the caller decides */
-#define LEAST_COST 256  /* of an event in a budget */
+#define LEAST_COST 64   /* of an event in a budget */
 
 /* The list of a queue to which items are added, and its total with another item; NULL if Python has to look. */
 static PyObject *
