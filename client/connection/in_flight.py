@@ -69,7 +69,7 @@ class Append(msgspec.Struct):
 
 class Budget(msgspec.Struct):
     """What all stream writers of a pool accept before one of them yields to the loop: `most` bytes, of which `left` are
-    left. Events of less than `LEAST_COST` bytes count as so many.
+    left. An event of fewer than `LEAST_COST` bytes costs that many.
 
     Without this, callers that never wait would fill the memory limit before the first event is sent. largest: size of
     the largest event that one append may carry.
