@@ -19,7 +19,7 @@ from segstore.client.connection.in_flight import (
 )
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
-from segstore.client.connection.outbox import Appends
+from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Appends
 from segstore.client.connection.pool import ConnectionPool, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
 from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandler
@@ -29,6 +29,8 @@ __all__ = [
     "LEAST_COST",
     "MANY_ITEMS",
     "RECEIVE_BYTES",
+    "WRITERS",
+    "WRITER_SLOTS",
     "Append",
     "Appends",
     "BadAck",

@@ -90,6 +90,7 @@ class InFlight:
         full_at: the total from which there is no room for more; grows as items are settled.
         settled: number of items returned to the caller.
         last_stored: number of the last event known to be stored, -1 if none.
+        segment_length: as of the last acknowledgement, -1 before the first.
         queued: the first items never sent, in order; empty only if there are none.
         newest: the list to which items are added: `queued`, or the last of several lists.
         oldest: the first append in flight, or None.
@@ -108,6 +109,7 @@ class InFlight:
         "oldest",
         "overhead",
         "queued",
+        "segment_length",
         "settled",
     )
 
@@ -128,6 +130,7 @@ class InFlight:
         self.full_at = most_held
         self.settled = 0
         self.last_stored = -1
+        self.segment_length = -1
 
     @property
     def held_bytes(self) -> int:
@@ -206,7 +209,6 @@ class InFlight:
         return taken
 
 
-@or_in_c(InFlight, Pending, slots=("newest", "added_bytes", "overhead", "queued", "data"))
 def add(queue: InFlight, item: Pending) -> bool:
     """Queues an item; returns whether nothing was queued before."""
     queue.added_bytes += len(item.data) + queue.overhead
@@ -250,13 +252,6 @@ def add_behind(
     return done
 
 
-@or_in_c(
-    *(InFlight, Pending, Append),
-    slots=(
-        *("queued", "_later", "overhead", "_last_taken", "oldest"),
-        *("data", "events", "first", "last", "items", "size"),
-    ),
-)
 def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0) -> tuple[Append, list[Buffer]]:
     """Moves the next append from the queue to the appends in flight; returns it with the data of its items.
 
@@ -275,10 +270,6 @@ def take(queue: InFlight, most_events: int, most_bytes: int, now_s: float = 0.0)
     return append, pieces
 
 
-@or_in_c(
-    *(InFlight, Append, deque),
-    slots=(*("oldest", "_behind", "full_at", "settled", "last_stored"), *("first", "last", "items", "size")),
-)
 def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pending], int]:
     """Returns the items that an ack covers and their size; the ack before it was `previous`. Raises BadAck."""
     append = queue.oldest
@@ -298,7 +289,6 @@ def acknowledged(queue: InFlight, number: int, previous: int) -> tuple[list[Pend
     return queue._release(number)
 
 
-@or_in_c(Pending, slots=("data", "events"))
 def take_items(
     queue: list[Pending], most_events: int, most_bytes: int, overhead: int
 ) -> tuple[list[Pending], list[Buffer], int, int]:

@@ -12,6 +12,7 @@ With `append_batching` "turn" each append is a block of its own; "blocks" leaves
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -19,11 +20,20 @@ from uuid import UUID
 import msgspec
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.in_flight import Append
+from segstore.client.connection.in_flight import Append, InFlight, Pending
 from segstore.client.connection.polling import AckPolling
 from segstore.client.errors import Closed
 from segstore.wire import Buffer, Command, FrameTooLarge
-from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizing, framed, frames_of_append
+from segstore.wire.blocks import (
+    APPEND_LAYOUT,
+    BATCH_MS,
+    BLOCK_BYTES,
+    AppendBlockEncoder,
+    BlockSizing,
+    framed,
+    frames_of_append,
+)
+from segstore.wire.codec import or_in_c
 from segstore.wire.protocol import gathered
 
 _LARGE_BYTES: Final = 4096
@@ -42,22 +52,33 @@ class Timers(Protocol):
     def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
 
 
-class Sender(Protocol):
-    """A flow, as the outbox of its connection sees it."""
+class Sender:
+    """A flow, as its outbox and the acknowledgements of its appends see it.
 
-    asked: bool
-    bytes_in_flight: int
-    closed: bool
-    turn: Callable[[], None] | None
+    Attributes:
+        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
+        endpoint: "host:port" of the peer.
+        asked: whether a turn has been requested.
+        bytes_in_flight: appended bytes not yet acknowledged.
+        closed: whether it was closed or lost.
+        turn: called when the flow may send appends; set by the user that requests turns.
+        appends: the appends of the flow's user, if it is a writer that is set up.
+    """
 
-    @property
-    def flow_id(self) -> int: ...
+    __slots__ = ("appends", "asked", "bytes_in_flight", "closed", "endpoint", "flow_id", "turn")
 
-    @property
-    def endpoint(self) -> str: ...
+    def __init__(self, flow_id: int, endpoint: str) -> None:
+        self.flow_id: Final = flow_id
+        self.endpoint: Final = endpoint
+        self.asked = False
+        self.bytes_in_flight = 0
+        self.closed = False
+        self.turn: Callable[[], None] | None = None
+        self.appends: Appends | None = None
 
     def fail(self, cause: Exception) -> None:
         """Ends the flow because its turn raised."""
+        raise NotImplementedError
 
 
 class Counters(msgspec.Struct):
@@ -118,12 +139,12 @@ class Outbox:
         self.now_s = self._loop.time()
         self._blocks = settings.append_batching == "blocks"
         self.most_bytes = max(settings.write_buffer_bytes, 1)
-        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes)  # larger ones go elsewhere
+        self._largest = settings.max_frame_bytes - BLOCK_BYTES
+        self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes, self._largest)
         self.batch_events = 1 if self._blocks else settings.max_batch_events
         self._counters = counters
         self._timers = timers
         self.polling = AckPolling(settings.max_ack_polls, self._loop.call_soon)
-        self._largest = settings.max_frame_bytes - BLOCK_BYTES
         self._sizings: dict[int, BlockSizing] = {}
         self._encoder = AppendBlockEncoder(
             self._sizings.get if self._blocks else None, leftover_ms=BATCH_MS, max_frame_bytes=settings.max_frame_bytes
@@ -210,13 +231,7 @@ class Outbox:
         if self.turns and self._writable is None:
             turns, self.turns = self.turns, []
             self.now_s = self._loop.time()
-            for flow in turns:
-                flow.asked = False
-                try:
-                    if flow.turn is not None and not flow.closed:
-                        flow.turn()
-                except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
-                    flow.fail(error)
+            run_turns(self, turns)
         self.turn_due = False
         if self.closed:
             return
@@ -255,16 +270,33 @@ class Appends:
 
     Attributes:
         outbox: the outbox of the flow's connection.
+        queue: the writer's events.
+        plain: whether turns and acknowledgements concern nothing but the queue: the writer is open, resends nothing,
+            chooses no block sizes, and nothing waits for it.
+        timer: for the acknowledgement of the oldest append; None if there is none.
     """
 
-    __slots__ = ("_flow", "_frame_events", "_request_id", "_segment", "_writer_bytes", "_writer_id", "outbox")
+    __slots__ = (
+        *("_flow", "_frame_events", "_request_id", "_segment", "_writer_bytes", "_writer_id"),
+        *("outbox", "plain", "queue", "timer"),
+    )
 
     def __init__(
-        self, flow: Sender, outbox: Outbox, segment: str, writer_id: UUID, request_id: int, frame_events: bool = False
+        self,
+        flow: Sender,
+        outbox: Outbox,
+        queue: InFlight,
+        segment: str,
+        writer_id: UUID,
+        request_id: int,
+        frame_events: bool = False,
     ) -> None:
         """frame_events: whether each item is one event, which is stored after its header."""
         self._flow = flow
         self.outbox: Final = outbox
+        self.queue: Final = queue
+        self.plain = False
+        self.timer: Timer | None = None
         self._segment = segment
         self._writer_id = writer_id
         self._writer_bytes = writer_id.bytes
@@ -312,3 +344,29 @@ class Appends:
             outbox._out += outbox._encoder.remove(self._segment, self._writer_id)
             if outbox._out:
                 outbox.schedule()
+
+
+WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
+"""Classes of what a writer has in memory for each append."""
+WRITER_SLOTS: Final = (
+    *("asked", "bytes_in_flight", "closed", "appends"),
+    *("_flow", "_frame_events", "_request_id", "_writer_bytes", "outbox", "plain", "queue", "timer"),
+    *("_out", "batch_bytes", "batch_events", "bytes_in_flight", "most_bytes", "now_s", "turn_due", "turns"),
+    *("_behind", "_last_taken", "_later", "added_bytes", "full_at", "last_stored", "newest", "oldest", "overhead"),
+    *("queued", "segment_length", "settled"),
+    *("first", "last", "items", "size"),
+    *("data", "events", "done"),
+)
+"""Their attributes that C uses."""
+
+
+@or_in_c(*WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT)
+def run_turns(outbox: Outbox, flows: list[Sender]) -> None:
+    """Runs the turns that flows have requested. An exception ends its flow and no other."""
+    for flow in flows:
+        flow.asked = False
+        try:
+            if flow.turn is not None and not flow.closed:
+                flow.turn()
+        except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
+            flow.fail(error)

@@ -24,7 +24,8 @@ from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.outbox import Counters, Outbox, Timer, Timers
+from segstore.client.connection.acknowledgements import acknowledge
+from segstore.client.connection.outbox import Counters, Outbox, Sender, Timer, Timers
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -181,18 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         for reply in replies:
             kind: type[Any] = type(reply)
             if kind is Rows and self.state is _READY:  # the most frequent reply
-                for writer, number, previous, request_id, length in reply.fields:
-                    flow = flows.get(request_id >> 32) if owner is None else owner
-                    if flow is None:
-                        self._counters.dropped_replies += 1
-                        continue
-                    on_ack = flow.on_ack
-                    try:
-                        on_ack(writer, number, previous, request_id, length)
-                    except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
-                        flow.fail(error)
-                    if self.flows is not flows:  # it has ended
-                        return
+                acknowledge(reply.fields, flows, self._counters)
                 continue
             if kind is not DataAppended or self.state is not _READY:
                 if not self.usable:
@@ -315,8 +305,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self.ready.done():
             self.ready.set_exception(error)
             self.ready.exception()  # marks it as retrieved, as there may be no waiter
-        flows, self.flows = self.flows, {}
-        for flow in flows.values():
+        flows = tuple(self.flows.values())
+        self.flows.clear()
+        for flow in flows:
             flow.end()
             flow.report(error)
         self._on_end(self)
@@ -336,58 +327,31 @@ class FlowHandler(Protocol):
         """Called when the connection was lost or the flow failed; no callback follows."""
 
 
-class Flow:
+class Flow(Sender):
     """One user's side of a connection. Made by the pool.
 
-    Attributes:
-        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
+    Attributes: beside those of `Sender`,
         connection: the underlying connection.
         handler: receives the replies.
-        closed: whether it was closed or lost.
         reading_at: offset of its pending read, None if there is none. A refusal may carry this in place of a request
             id (seed 36.30).
-        bytes_in_flight: appended bytes not yet acknowledged.
         on_reply: the handler's `on_reply`.
         on_ack: the handler's `on_ack`; without one, a function that passes a DataAppended to `on_reply`.
-        turn: called when the flow may send appends; set by the user that requests turns.
-        asked: whether a turn has been requested.
     """
 
-    __slots__ = (
-        "_on_close",
-        "_sequence",
-        "asked",
-        "bytes_in_flight",
-        "closed",
-        "connection",
-        "flow_id",
-        "handler",
-        "on_ack",
-        "on_reply",
-        "reading_at",
-        "turn",
-    )
+    __slots__ = ("_on_close", "_sequence", "connection", "handler", "on_ack", "on_reply", "reading_at")
 
     def __init__(
         self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]
     ) -> None:
-        self.flow_id: Final = flow_id
+        super().__init__(flow_id, connection.name)
         self.connection: Final = connection
         self.handler: Final = handler
         self.on_reply: Final = handler.on_reply
         self.on_ack: Final[Acknowledged] = getattr(handler, "on_ack", None) or _as_reply(handler.on_reply)
-        self.turn: Callable[[], None] | None = None
-        self.asked = False
-        self.closed = False
         self.reading_at: int | None = None
-        self.bytes_in_flight = 0
         self._sequence: int | None = None
         self._on_close = on_close
-
-    @property
-    def endpoint(self) -> str:
-        """ "host:port" of the peer."""
-        return self.connection.name
 
     @property
     def hello(self) -> Hello:

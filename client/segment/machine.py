@@ -65,13 +65,11 @@ class WriterMachine:
     Attributes:
         segment, writer_id: the segment and the writer's id.
         state: the current state.
-        segment_length: as of the last ack, -1 before the first.
         set_ups: number of successful set-ups.
     """
 
     __slots__ = (
         "__weakref__",
-        "_ack_timer",
         "_appends",
         "_carry",
         "_carrying",
@@ -90,7 +88,6 @@ class WriterMachine:
         "_waits",
         "_writer_bytes",
         "segment",
-        "segment_length",
         "set_ups",
         "state",
         "writer_id",
@@ -118,7 +115,6 @@ class WriterMachine:
         self.writer_id: Final = writer_id or uuid4()
         self._writer_bytes = self.writer_id.bytes
         self.state = WriterState.CONNECTING
-        self.segment_length = -1
         self.set_ups = 0
         self._pool = pool
         self._on_over = on_over
@@ -138,7 +134,6 @@ class WriterMachine:
         self._waits: AppendWaits | None = None
         """Exists only while there are waiters, so that writing without waiting costs nothing."""
         self._sizing: BlockSizeTracker | None = None
-        self._ack_timer: asyncio.TimerHandle | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
         self._setup.start(None)
 
@@ -148,6 +143,11 @@ class WriterMachine:
     def unsettled(self) -> int:
         """Number of items that are not acknowledged, failed or taken over."""
         return self._events.unsettled
+
+    @property
+    def segment_length(self) -> int:
+        """As of the last acknowledgement, -1 before the first."""
+        return self._events.segment_length
 
     @property
     def has_room(self) -> bool:
@@ -165,13 +165,21 @@ class WriterMachine:
             waits.settled(self._events.settled, has_room=self.has_room)
             if not waits.some:
                 self._waits = None
+                self._look()
 
     def _waiting(self) -> AppendWaits:
         """Returns the waits, created on demand."""
         waits = self._waits
         if waits is None:
             waits = self._waits = AppendWaits()
+            self._look()
         return waits
+
+    def _look(self) -> None:
+        """Decides whether the appends are plain."""
+        if self._appends is not None:
+            is_free = not self._trying and self._waits is None and self._sizing is None
+            self._appends.plain = is_free and self.state is _OPEN
 
     def _started(self) -> None:
         """Wakes waiters for start-up: the writer was set up, or never will be."""
@@ -205,8 +213,8 @@ class WriterMachine:
             append, pieces = take(events, outbox.batch_events, outbox.batch_bytes, outbox.now_s)
             appends.send(append, pieces)
             left -= append.size
-            if self._ack_timer is None:
-                self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+            if appends.timer is None:
+                appends.timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
     async def _carry_one(self, item: Pending) -> None:
         """Stores one large event. Nothing else is in flight or sent meanwhile."""
@@ -234,25 +242,28 @@ class WriterMachine:
             self._ask_turn()
 
     def _send_again(self, append: Append) -> None:
-        assert self._appends is not None
+        appends = self._appends
+        assert appends is not None
         append.sent_s = self._loop.time()
-        self._appends.send(append, [item.data for item in append.items])
-        self._appends.outbox.schedule()
-        if self._ack_timer is None:
-            self._ack_timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
+        appends.send(append, [item.data for item in append.items])
+        appends.outbox.schedule()
+        if appends.timer is None:
+            appends.timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
     @property
     def _ack_limit_s(self) -> float:
         return self._pool.settings.request_timeout_ms / 1000
 
     def _ack_due(self) -> None:
-        self._ack_timer = None
-        oldest = self._events.oldest
+        appends, oldest = self._appends, self._events.oldest
+        if appends is None:
+            return
+        appends.timer = None
         if oldest is None or self.state is not _OPEN:
             return
         due_s = oldest.sent_s + self._ack_limit_s
         if self._loop.time() < due_s:
-            self._ack_timer = self._loop.call_at(due_s, self._ack_due)
+            appends.timer = self._loop.call_at(due_s, self._ack_due)
         else:
             self.on_lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
 
@@ -291,8 +302,7 @@ class WriterMachine:
         except BadAck as cause:
             self._refused(cause)
             return
-        if length > self.segment_length:
-            self.segment_length = length
+        events.segment_length = max(events.segment_length, length)
         if self._sizing is not None:
             self._sizing.record_ack(number)
         if not flow.closed:
@@ -308,6 +318,7 @@ class WriterMachine:
     def _send_others(self) -> None:
         """Resends the remaining appends after the first of them was acknowledged."""
         self._trying = False
+        self._look()
         if self.state is _OPEN:  # a callback for the first may have closed the writer
             for append in self._events.sent:
                 self._send_again(append)
@@ -333,13 +344,13 @@ class WriterMachine:
             self._setup.idle()
         else:
             self._send_again(oldest)
+        self._look()
         self._ask_turn()
         if stored:
             self._stored(stored)
 
     def _stored(self, items: list[Pending]) -> None:
-        self._setup.failures = 0  # they are counted from the last progress
-        resolve_stored(items, self._callback_failed)
+        resolve_stored(items, self.callback_failed)
         if self._waits is not None:
             self._settle()
 
@@ -352,9 +363,10 @@ class WriterMachine:
         try:
             done(error)
         except Exception as problem:  # noqa: BLE001 — the callback's failure must not affect the segment
-            self._callback_failed(problem)
+            self.callback_failed(problem)
 
-    def _callback_failed(self, problem: Exception) -> None:
+    def callback_failed(self, problem: Exception) -> None:
+        """Reports what the callback of an append raised."""
         context = {"message": f"the callback of an append to {self.segment} failed", "exception": problem}
         self._loop.call_exception_handler(context)
 
@@ -367,7 +379,9 @@ class WriterMachine:
         self._flow = flow
         flow.turn = self._take_turn
         outbox, request_id = flow.connection.outbox, self._setup.request_id
-        self._appends = Appends(flow, outbox, self.segment, self.writer_id, request_id, self._frame_events)
+        events, frame_events = self._events, self._frame_events
+        self._appends = Appends(flow, outbox, events, self.segment, self.writer_id, request_id, frame_events)
+        flow.appends = self._appends
         self.state = after(self.state, WriterEvent.SENT)
         return True
 
@@ -419,10 +433,12 @@ class WriterMachine:
     def _drop_flow(self) -> None:
         flow, self._flow = self._flow, None
         appends, self._appends = self._appends, None
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
-        if flow is not None and appends is not None and not flow.closed:
+        if flow is None or appends is None:
+            return
+        flow.appends = None
+        if appends.timer is not None:
+            appends.timer.cancel()
+        if not flow.closed:
             appends.close()
             flow.close()
 
@@ -438,7 +454,7 @@ class WriterMachine:
             self._setup.answered(error)
         elif was is _OPEN:
             self.state = after(was, WriterEvent.LOST)
-            self._setup.start(error)
+            self._setup.start(error, self._events.settled)
 
     def _over(self, error: SegmentOver) -> None:
         if self.state in _ENDED:

@@ -53,7 +53,7 @@ class WriterSetup:
     Attributes:
         request_id: the request id of all the writer's commands.
         endpoint: the store of the last attempt.
-        failures: number of consecutive failed attempts. The owner resets it when an event is stored.
+        failures: number of consecutive failed attempts since an event was stored.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class WriterSetup:
         "_owner",
         "_pool",
         "_segment",
+        "_settled",
         "_task",
         "_token",
         "_writer_id",
@@ -86,18 +87,21 @@ class WriterSetup:
         self.endpoint: Endpoint | None = None
         self._token = ""
         self.failures = 0
+        self._settled = 0
         self._attempts: Attempts | None = None
         """The retry budget; set during attempts, and after a failure until there is progress."""
         self._idle_since_s: float | None = None
         self._answer: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, error: ClientError | None) -> None:
-        """Starts attempts; error: the failure that made this necessary, if any."""
+    def start(self, error: ClientError | None, settled: int = 0) -> None:
+        """Starts attempts; error: the failure that made this necessary, if any. settled: number of items settled."""
         loop = asyncio.get_running_loop()
         idle_since_s, self._idle_since_s = self._idle_since_s, None
-        if idle_since_s is not None and loop.time() - idle_since_s >= _HELD_S:
+        is_held = idle_since_s is not None and loop.time() - idle_since_s >= _HELD_S
+        if is_held or settled > self._settled:
             self.failures = 0
+        self._settled = settled
         if not self.failures:
             self._attempts = None
         self._task = loop.create_task(self._trying(error), name=f"setting up a writer of {self._segment}")

@@ -12,12 +12,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from segstore.client.connection import InFlight, Pending, Then, add
+from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, Then, add
 from segstore.client.errors import ClientError, Closed, EventTooLarge
 from segstore.client.lifecycle import FlushedAfter, within
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.wire import Buffer
+from segstore.wire.codec import or_in_c
 
 _OPEN: Final = WriterState.OPEN
 
@@ -38,6 +39,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         self.append(data, done, events, tag)
         return done
 
+    @or_in_c(*(*WRITERS, WriterMachine), slots=(*WRITER_SLOTS, "_events", "_error", "_largest", "_appends"))
     def append(
         self, data: Buffer, done: asyncio.Future[None] | Then, events: int = 1, tag: Any = None, now: bool = False
     ) -> bool:

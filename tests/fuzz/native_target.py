@@ -6,8 +6,11 @@ import copy
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from segstore.client.connection import Pending, acknowledged, add, add_behind, take
-from segstore.client.connection.in_flight import Budget, InFlight, resolve_stored, take_items
+from segstore.client.connection import Pending, add_behind
+from segstore.client.connection.acknowledgements import acknowledge
+from segstore.client.connection.in_flight import Budget, InFlight, resolve_stored
+from segstore.client.connection.outbox import run_turns
+from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event, split_events
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
 from segstore.pipeline.trace.files import Chunk, Located
@@ -36,6 +39,7 @@ from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
+from tests.wire.codec.speed.writers import Writers
 
 if TYPE_CHECKING:
     import random
@@ -106,14 +110,11 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
     notified: list[list[Any]] = [[], []]
     both(frames_of_append, lambda: (writer, list(pieces), few, number, 7, bool(start % 2)))
-    both(take, lambda: (queued(pieces, few), 9, number, few))
-    both(add, lambda: (queued(pieces[1:], few), Pending(pieces[0], few, 0, print)))
+    _writers(pieces, few, number, chance)
     both(
         add_behind,
         lambda: ({"k": (queued(pieces[1:], few), few, 0)}, "k", pieces[0], int, Budget(number, number, start)),
     )
-    both(acknowledged, lambda: (queued(pieces, few, sent=True), few * len(pieces), number))
-    both(take_items, lambda: ([Pending(each, few, 0, print) for each in pieces], 9, number, few))
     kind = chance.choice((bytes, bytearray, memoryview, lambda data: memoryview(data)[::2]))
     both(split_events, lambda: (kind(framed), start, few * 9, 5, lambda *each: each, None, []))
     both(murmur3_128_low, lambda: (pieces[0], number))
@@ -146,12 +147,30 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]
 
 
-def queued(pieces: list[Any], events: int, *, sent: bool = False) -> InFlight:
-    """A queue whose items are queued, or in flight."""
+def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) -> None:
+    """Appends pieces, sends them and has them acknowledged, some in a wrong way."""
+    most, wrong = chance.choice((60, 5000)), chance.choice(("", "", "number", "previous", "writer", "flow", "odd"))
+    odd = chance.choice(ODD)
+    found = []
+    for at in range(2):
+        made = Writers(2, most_bytes=most, batch_bytes=most)
+        append, run, settle = (behind(each) if at else each for each in (SegmentWriter.append, run_turns, acknowledge))
+        results = []
+        for turn, piece in enumerate(pieces):
+            writer = made.writers[turn % 2]
+            results.append(_outcome(append, writer, piece, made.callback(few + turn), 1, number, bool(turn % 3)))
+            if turn % 4 == few % 4:
+                made.run(run)
+                acks = [made.ack(2 - turn % 2, wrong if turn % 5 == 0 else ""), made.ack(1 + turn % 2)]
+                results.append(_outcome(settle, [odd, *acks] if few == 8 else acks, made.flows, made.counters))
+        found.append((results, made.state()))
+    assert found[0] == found[1]
+
+
+def queued(pieces: list[Any], events: int) -> InFlight:
+    """A queue with items."""
     queue = InFlight(events, 100)
     queue.queued += [Pending(each, events, 0, print) for each in pieces]
-    if sent and pieces and all(type(each) is bytes for each in pieces):
-        take(queue, 9, 1 << 20)
     return queue
 
 
@@ -165,10 +184,7 @@ def both(function: Any, arguments: Any) -> None:
     found = []
     for call in (function, behind(function)):
         given = arguments()
-        try:
-            result = call(*given)
-        except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
-            result = type(error), str(error)
+        result = _outcome(call, *given)
         if isinstance(result, list) and all(isinstance(each, bytes) for each in result):
             result = b"".join(result)
         found.append((result, [repr(each) for each in given if isinstance(each, list)]))
@@ -257,3 +273,11 @@ def _in_full(item: Any) -> list[tuple[type, Command]]:
         rows = [DataAppended(id_, uuid.UUID(bytes=w), n, p, at) for w, n, p, id_, at in item.fields]
         return [(DataAppended, row) for row in rows]
     return [(type(item), item)]
+
+
+def _outcome(call: Any, *arguments: Any) -> Any:
+    """What a call returns or raises."""
+    try:
+        return call(*arguments)
+    except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
+        return type(error), str(error)

@@ -26,6 +26,7 @@ differences.
 from segstore.wire.blocks.acknowledgements import Acknowledge, acknowledger
 from segstore.wire.blocks.decoder import WHOLE_APPENDS, Append, AppendBlockDecoder, BlockWriter, Row, Run, one_by_one
 from segstore.wire.blocks.encoder import (
+    APPEND_LAYOUT,
     BLOCK_BYTES,
     MAX_PENDING_BYTES,
     MAX_PENDING_EVENTS,
@@ -37,6 +38,7 @@ from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BATCH_MS, MAX_BLOCK_BYTES, BlockSizeTracker, BlockSizing, FixedBlockSize
 
 __all__ = [
+    "APPEND_LAYOUT",
     "BATCH_MS",
     "BLOCK_BYTES",
     "MAX_BLOCK_BYTES",

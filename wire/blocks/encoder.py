@@ -34,12 +34,14 @@ _BLOCK_FIELDS: Final = _BLOCK.size - _HEADER.size
 _END_FIELDS: Final = _END.size - _HEADER.size
 
 
-@or_in_c(
-    **append_layout(
-        *(AppendBlock, AppendBlockEnd, Event, "writer_id", "size_of_whole_events"),
-        *("num_events", "last_event_number", "request_id"),
-    )
+APPEND_LAYOUT: Final = append_layout(
+    *(AppendBlock, AppendBlockEnd, Event, "writer_id", "size_of_whole_events"),
+    *("num_events", "last_event_number", "request_id"),
 )
+"""What C writes an append from: arguments of `or_in_c`."""
+
+
+@or_in_c(**APPEND_LAYOUT)
 def frames_of_append(
     writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int, frame_events: bool
 ) -> list[Buffer]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from segstore.client.connection import Append, Appends, ConnectionPool, Endpoint, FixedStore, Flow, Pending
+from segstore.client.connection import Append, Appends, ConnectionPool, Endpoint, FixedStore, Flow, InFlight, Pending
 from segstore.client.connection.outbox import Counters, Outbox
 from segstore.client.errors import ClientError, Closed, ProtocolViolation
 from segstore.client.segment import SegmentWriter
@@ -144,7 +144,7 @@ async def test_an_append_by_itself_has_the_frames_that_the_encoder_makes(sizes: 
         outbox.send(setup)
         items = [Pending(bytes([65 + at % 26]) * size, 1, None, lambda _: None) for at, size in enumerate(sizes)]
         append = Append(1, len(items), items, sum(sizes), 0.0)
-        Appends(flow, outbox, SEGMENT, WRITER, 5).send(append, [item.data for item in items])
+        Appends(flow, outbox, InFlight(), SEGMENT, WRITER, 5).send(append, [item.data for item in items])
         outbox.write()
         encoder = AppendBlockEncoder()
         expected = encoder.command(setup)

@@ -203,6 +203,39 @@ PyObject *record_of_rows(PyObject *const *args);
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
 PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
 
+/* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
+
+#define MAX_TYPES 9
+#define MAX_SLOTS 43
+#define MAX_POSITIONS 7
+#define MAX_TEMPLATE 256 /* bytes of a frame without its data */
+
+struct What;
+
+typedef struct Shortcut {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    const struct What *what;
+    PyObject *behind;               /* owned */
+    PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
+    Codec *codec;                   /* owned */
+    PyTypeObject *types[MAX_TYPES]; /* owned */
+    Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
+    PyObject *method;               /* owned, or NULL: name of the method that is called */
+    PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
+    Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
+} Shortcut;
+
+/* The functions of segstore.client.connection with these names, and frames_of_append of segstore.wire.blocks; append_item is
+   `append` of SegmentWriter, whose last three arguments may be NULL. NULL: an exception, or declined if none is set. */
+PyObject *frames_of_append(const Shortcut *self, PyObject *const *args);
+PyObject *take_items(const Shortcut *self, PyObject *const *args);
+PyObject *add_behind(const Shortcut *self, PyObject *const *args);
+PyObject *append_item(const Shortcut *self, PyObject *const *args);
+PyObject *run_turns(const Shortcut *self, PyObject *const *args);
+PyObject *acknowledge(const Shortcut *self, PyObject *const *args);
+PyObject *resolve_stored(const Shortcut *self, PyObject *const *args);
+
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
 /* Whether it is exactly an int from `least` to `most`. */

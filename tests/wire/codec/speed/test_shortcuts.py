@@ -7,7 +7,6 @@ import copy
 import gc
 import sys
 from array import array
-from collections import deque
 from functools import partial
 from importlib import import_module
 from struct import Struct
@@ -17,17 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.connection import Append, InFlight, Pending, acknowledged, add, add_behind, take
-from segstore.client.connection.in_flight import Budget, resolve_stored, take_items
+from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add, add_behind, take
+from segstore.client.connection.acknowledgements import acknowledge
+from segstore.client.connection.in_flight import Budget, resolve_stored
+from segstore.client.connection.outbox import run_turns
+from segstore.client.segment import SegmentWriter
+from segstore.client.segment.machine import WriterMachine
 from segstore.client.stream.events import frame_event, frame_header, split_events
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
-from segstore.wire import AppendBlock, AppendBlockEnd, Event
-from segstore.wire.blocks import frames_of_append
-from segstore.wire.codec import append_layout, codec
+from segstore.wire import AppendBlockEnd, FrameDecoder
+from segstore.wire.blocks import APPEND_LAYOUT, frames_of_append
+from segstore.wire.codec import codec
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
+from tests.wire.codec.speed.writers import TIMER, Writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +45,8 @@ SIZES = array("i", (9, 10, 11)).tobytes()
 SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored")
-"""Functions that allocate nothing, or small objects that Python keeps for reuse."""
+WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
+"""Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
     *(bytearray(b"x"), memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], [b"x", None], [b"x", 5]),
@@ -61,35 +65,18 @@ def pair(function: Any, *types: type, **layout: Any) -> Pair:
 
 
 def pairs() -> dict[str, Pair]:
-    layout = append_layout(
-        AppendBlock,
-        AppendBlockEnd,
-        Event,
-        "writer_id",
-        "size_of_whole_events",
-        "num_events",
-        *("last_event_number", "request_id"),
-    )
+    of_writers = {"slots": (*WRITER_SLOTS, "_events", "_error", "_largest", "_appends")}
+    futures = asyncio.Future, asyncio.InvalidStateError
     return {
-        "frames_of_append": pair(frames_of_append, **layout),
-        "take_items": pair(take_items, Pending, slots=("data", "events")),
-        "take": pair(
-            *(take, InFlight, Pending, Append),
-            slots=(
-                *("queued", "_later", "overhead", "_last_taken", "oldest"),
-                *("data", "events", "first", "last", "items", "size"),
-            ),
-        ),
-        "acknowledged": pair(
-            *(acknowledged, InFlight, Append, deque),
-            slots=("oldest", "_behind", "full_at", "settled", "last_stored", "first", "last", "items", "size"),
-        ),
-        "add": pair(add, InFlight, Pending, slots=("newest", "added_bytes", "overhead", "queued", "data")),
+        "frames_of_append": pair(frames_of_append, **APPEND_LAYOUT),
+        "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
+        "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
+        "acknowledge": pair(acknowledge, *WRITERS, *futures, slots=WRITER_SLOTS),
         "add_behind": pair(
             *(add_behind, InFlight, Pending, Budget),
             slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
         ),
-        "resolve_stored": pair(resolve_stored, Pending, asyncio.Future, asyncio.InvalidStateError, slots=("done",)),
+        "resolve_stored": pair(resolve_stored, Pending, *futures, slots=("done",)),
         "split_events": pair(split_events, head=frame_header(0)),
         "murmur3_128_low": pair(murmur3_128_low),
         "whole_frames": pair(whole_frames),
@@ -114,24 +101,37 @@ def segment_state(of: Segment) -> tuple[Any, ...]:
     return (bytes(of._tail), *(getattr(of, name) for name in SEGMENT_SLOTS if name != "_tail"))
 
 
-def queue(count: int, *, sent: bool = False) -> InFlight:
-    """A queue with items of 1, 2, … bytes, queued or sent."""
+def queue(count: int) -> InFlight:
+    """A queue with items of 1, 2, … bytes."""
     made = InFlight(8, 1000)
     for size in range(1, count + 1):
         add(made, Pending(bytes(size), 1, size, print))
-    if sent:
-        take(made, count, 1000)
     return made
+
+
+def with_turns(made: Writers) -> tuple[Any, ...]:
+    """Arguments of `run_turns`: all writers have asked for a turn."""
+    for number, writer in enumerate(made.writers):
+        writer._appends.timer = TIMER  # type: ignore[union-attr, assignment]
+        for size in range(4):
+            writer.append(bytes(size), made.callback(10 * number + size))
+    return made.outbox, made.outbox.turns
+
+
+def with_acks(made: Writers) -> tuple[Any, ...]:
+    """Arguments of `acknowledge`: of all that the writers have sent."""
+    with_turns(made)
+    made.run(run_turns)
+    return [made.ack(number) for number in made.flows], made.flows, made.counters
 
 
 def plain() -> dict[str, tuple[Any, ...]]:
     """Arguments that C takes, and which a call may change."""
     return {
         "frames_of_append": (WRITER, [b"abc", bytes(5000), b"d"], 3, 8, 9, True),
-        "take_items": ([Pending(bytes(at), 1, at, print) for at in range(5)], 9, 7, 1),
-        "take": (queue(5), 3, 700, 2.5),
-        "acknowledged": (queue(5, sent=True), 5, 0),
-        "add": (queue(0), Pending(b"x", 1, None, print)),
+        "append": (Writers(1).writers[0], b"data", print, 1, None, False),
+        "run_turns": with_turns(Writers(2)),
+        "acknowledge": with_acks(Writers(2)),
         "add_behind": ({"key": (queue(1), 0.5, None)}, "key", b"event", partial(complex, 5, 1), Budget(999, 999, 9)),
         "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
@@ -171,21 +171,6 @@ def test_frames_of_an_append_are_the_same_bytes(pieces: list[bytes], data: st.Da
     large = [piece for piece in pieces if len(piece) >= 4096]
     assert [part for part in parts if any(part is each for each in large)] == large, "handed on, not copied"
     assert len(parts) <= 2 * len(large) + 1
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4))), st.integers(-1, 9), st.integers(0, 30), st.integers(0, 8)
-)
-def test_items_are_taken_up_to_the_same_one(
-    made: list[tuple[int, int]], most_events: int, most_bytes: int, overhead: int
-) -> None:
-    in_c, in_python = pairs()["take_items"]
-    items = [Pending(bytes(size), events, None, print) for size, events in made]
-    ours, theirs = list(items), list(items)
-    for _ in range(3):
-        found = outcome(in_c, ours, most_events, most_bytes, overhead)
-        assert found == outcome(in_python, theirs, most_events, most_bytes, overhead)
-        assert ours == theirs
 
 
 async def test_futures_and_functions_are_told_once_and_what_fails_is_reported() -> None:
@@ -442,6 +427,8 @@ def test_anything_odd_has_the_outcome_that_it_has_in_python(name: str) -> None:
 
 
 def copied(odd: Any) -> Any:
+    if isinstance(odd, SegmentWriter):
+        return Writers(1).writers[0]
     if isinstance(odd, (InFlight, dict, Budget)):
         return copy.deepcopy(odd)
     return type(odd)(odd) if isinstance(odd, list) else odd
@@ -461,31 +448,122 @@ def state(queue: InFlight) -> dict[str, Any]:
     return found | {"one list": queue.newest is queue.queued}
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(("add", "add", "behind", "behind", "take", "ack")), st.integers(0, 9)), max_size=40
-    )
-)
-def test_a_queue_in_c_and_in_python_is_the_same_after_each_step(steps: list[tuple[str, int]]) -> None:
-    known = pairs()
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40))
+def test_a_queue_in_c_and_in_python_is_the_same_after_each_event(steps: list[tuple[bool, int]]) -> None:
+    known = pairs()["add_behind"]
     ours, theirs = InFlight(3, 60), InFlight(3, 60)
     budgets = Budget(1000, 1000, 8), Budget(1000, 1000, 8)
-    for step, number in steps:
+    for is_behind, number in steps:
         found = []
-        for at, (each, budget) in enumerate(zip((ours, theirs), budgets, strict=True)):
-            if step == "add":
-                found.append(known["add"][at](each, Pending(bytes(number), number, None, print)))
-            elif step == "behind":
-                arguments = {"key": (each, 0.5, None)}, "key", bytes(number), int, budget
-                found.append(known["add_behind"][at](*arguments))
-            elif step == "take":
-                found.append(outcome(known["take"][at], each, number, 4 * number, 0.5))
+        for call, each, budget in zip(known, (ours, theirs), budgets, strict=True):
+            if is_behind:
+                found.append(call({"key": (each, 0.5, None)}, "key", bytes(number), int, budget))
             else:
-                last = each.oldest.last if each.oldest is not None and number > 2 else number
-                found.append(outcome(known["acknowledged"][at], each, last, number - 9))
-        assert found[0] == found[1]
+                add(each, Pending(bytes(number), number, None, print))
+                take(each, 3, 9)
+        assert found[:1] == found[1:]
         assert state(ours) == state(theirs)
         assert budgets[0] == budgets[1]
+
+
+WRONG = ("number", "previous", "writer", "flow", "short", "odd")
+SIZES_OF_EVENTS = st.sampled_from((0, 1, 1, 2, 3, 9, 30, 59, 60, 61, 4095, 4096, 5000, 5001))
+STEPS = st.one_of(
+    st.tuples(st.just("append"), SIZES_OF_EVENTS, st.integers(1, 3), st.booleans(), KINDS),
+    st.tuples(st.just("append"), st.integers(0, 9), st.just(1), st.just(False), st.just(bytes)),
+    st.tuples(st.just("again"), st.integers(0, 9)),
+    st.tuples(st.just("turns")),
+    st.tuples(st.just("turns")),
+    st.tuples(st.just("ack"), st.sampled_from(("", "", "", "", *WRONG))),
+    st.tuples(st.just("plain"), st.booleans()),
+    st.tuples(st.just("timer"), st.booleans()),
+    st.tuples(st.just("close")),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), STEPS), max_size=60))
+def test_writers_in_c_and_in_python_are_the_same_after_each_step(steps: list[tuple[int, Any]]) -> None:
+    known = pairs()
+    both = Writers(3), Writers(3)
+    for number, (which, step) in enumerate(steps):
+        found = [outcome(take_step, known, at, made, which, step, number) for at, made in enumerate(both)]
+        assert found[0] == found[1]
+        assert both[0].state() == both[1].state()
+
+
+def take_step(known: dict[str, Pair], at: int, made: Writers, which: int, step: Any, number: int) -> Any:
+    """Does a step with a writer. at: 0 in C, 1 in Python."""
+    writer, append = made.writers[which], known["append"][at]
+    match step:
+        case "append", size, events, now, kind:
+            return append(writer, kind(bytes(size)), made.callback(number), events, size, now)
+        case "again", size:
+            again = partial(append, writer, bytes(size), made.callback(0))
+            return append(writer, bytes(size), made.callback(number, again))
+        case ("turns",):
+            return made.run(known["run_turns"][at])
+        case "ack", wrong:
+            acks = [made.ack(1 + which, wrong), made.ack(1 + (which + 1) % 3)]
+            return known["acknowledge"][at](iter(acks) if number % 2 else acks, made.flows, made.counters)
+        case "plain", is_plain:
+            made.plain(which, is_plain)
+        case "timer", is_armed:
+            writer._appends.timer = TIMER if is_armed else None  # type: ignore[union-attr, assignment]
+        case ("close",):
+            made.flows[1 + which].closed = True
+    return None
+
+
+async def test_futures_of_acknowledged_events_are_done_and_cancelled_ones_are_left() -> None:
+    for append, run, settle in zip(*(pairs()[name] for name in ("append", "run_turns", "acknowledge")), strict=True):
+        made = Writers(1)
+        futures = [asyncio.get_running_loop().create_future() for _ in range(3)]
+        for each in futures:
+            append(made.writers[0], b"x", each)
+        futures[1].cancel()
+        made.run(run)
+        assert settle([made.ack(1)], made.flows, made.counters) is None
+        assert [each.cancelled() or each.result() for each in futures] == [None, True, None]
+
+
+@pytest.mark.needs("CPython's _testcapi")
+def test_when_memory_runs_out_each_event_is_still_queued_or_sent_or_acknowledged() -> None:
+    testing = import_module("_testcapi")
+    run, settle = (pairs()[name][0] for name in ("run_turns", "acknowledge"))
+    for allowed in range(80):
+        made = Writers(2)
+        with_turns(made)
+        testing.set_nomemory(allowed, allowed + 1)
+        try:
+            made.run(run)
+        finally:
+            testing.remove_mem_hooks()
+        events = [item.data for each in made.writers for sent in each._events.sent for item in sent.items]
+        events += [item.data for each in made.writers for item in each._events.queued]
+        assert sorted(events) == sorted([bytes(size) for size in range(4)] * 2)
+        written = [each for each in FrameDecoder().feed(b"".join(made.outbox._out)) if type(each) is AppendBlockEnd]
+        assert len(written) == len([sent for each in made.writers for sent in each._events.sent])
+        testing.set_nomemory(allowed, allowed + 1)
+        try:
+            settle([made.ack(number) for number in made.flows], made.flows, made.counters)
+        except MemoryError:
+            continue
+        finally:
+            testing.remove_mem_hooks()
+        told = [each for each in made.told if each == str(MemoryError()) or each[1] is None]
+        assert len(told) + sum(each.unsettled for each in made.writers) == 8
+
+
+def test_what_ends_the_process_leaves_an_acknowledgement() -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for append, run, settle in zip(*(pairs()[name] for name in ("append", "run_turns", "acknowledge")), strict=True):
+        made = Writers(1)
+        append(made.writers[0], b"x", interrupted)
+        made.run(run)
+        with pytest.raises(KeyboardInterrupt):
+            settle([made.ack(1)], made.flows, made.counters)
 
 
 def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decide() -> None:
@@ -532,7 +610,7 @@ def test_memory_that_runs_out_is_a_memory_error_and_takes_nothing(name: str) -> 
             found = call(*arguments)
         except MemoryError:
             failed += 1
-            if name in ("take_items", "take", "acknowledged", "add"):
+            if name == "append":
                 testing.remove_mem_hooks()
                 assert shape(list(arguments)) == before
             continue
@@ -572,7 +650,7 @@ def test_misuse_of_shortcuts_raises() -> None:
     speed = codec.SPEED
     make = partial(speed._speed.Shortcut, speed._codec)  # type: ignore[union-attr]
     appended = partial(make, "frames_of_append", print, (), ())
-    take = partial(make, "take_items", print)
+    behind = partial(make, "resolve_stored", print)
     appended(bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 48))
     misused: list[Callable[[], Any]] = [
         make,
@@ -591,12 +669,12 @@ def test_misuse_of_shortcuts_raises() -> None:
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 49)),
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 1 << 70)),
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, "48")),
-        partial(take, (Pending, Pending), ("data", "events"), b"", b"", ()),
-        partial(take, (5,), ("data", "events"), b"", b"", ()),
-        partial(take, (Pending,), ("data",), b"", b"", ()),
-        partial(take, (Pending,), ("data", "missing"), b"", b"", ()),
-        partial(take, (Pending,), ("data", 5), b"", b"", ()),
-        partial(take, (int,), ("real", "imag"), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), (), b"", b"", ()),
+        partial(behind, (5, Pending, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending), ("done",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), ("missing",), b"", b"", ()),
+        partial(behind, (Pending, Pending, Pending), (5,), b"", b"", ()),
+        partial(behind, (int, int, int), ("real",), b"", b"", ()),
     ]
     for call in misused:
         with pytest.raises((TypeError, ValueError, OverflowError, AttributeError)):

@@ -1,0 +1,37 @@
+"""Passes acknowledgements of appends on to the flows that sent them.
+
+Invariant: an acknowledgement for an unknown flow, or for one that is closed, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Counters
+from segstore.wire.codec import or_in_c
+from segstore.wire.request_id import FLOWS_DISABLED
+
+if TYPE_CHECKING:
+    from segstore.client.connection.transport import Flow
+
+Ack = tuple[bytes, int, int, int, int]
+"""The fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously acknowledged
+event number, the request id, the segment's length."""
+
+
+@or_in_c(*WRITERS, asyncio.Future, asyncio.InvalidStateError, slots=WRITER_SLOTS)
+def acknowledge(acks: Iterable[Ack], flows: Mapping[int, Flow], counters: Counters) -> None:
+    """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other."""
+    owner = flows.get(FLOWS_DISABLED)
+    for ack in acks:
+        flow = flows.get(ack[3] >> 32) if owner is None else owner
+        if flow is None or flow.closed:
+            counters.dropped_replies += 1
+            continue
+        on_ack = flow.on_ack
+        try:
+            on_ack(*ack)
+        except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
+            flow.fail(error)

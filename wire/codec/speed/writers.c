@@ -1,0 +1,811 @@
+/* What a client does with each event: queues it, sends it in an append, and tells its caller that it is stored. Equals
+   of functions in segstore.client.connection and segstore.wire.blocks.
+
+   Objects that the garbage collector knows are made before the look at what is there: their creation may run finalizers,
+   and so any code. From the look to the last change no code of Python runs. */
+
+#include "speed.h"
+
+#define LARGE_BYTES 4096 /* a piece of this size is not copied */
+
+/* Classes of a writer's objects, and their slots, in the order in which Python names them. */
+enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, MACHINE = FUTURE };
+enum {
+    ASKED, FLOW_BYTES, CLOSED, APPENDS_OF,
+    FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, OUTBOX_OF, PLAIN, QUEUE, TIMER,
+    OUT, BATCH_BYTES, BATCH_EVENTS, OUTBOX_BYTES, MOST_BYTES, NOW_S, TURN_DUE, TURNS,
+    BEHIND, LAST_TAKEN, LATER, ADDED_BYTES, FULL_AT, LAST_STORED, NEWEST, OLDEST, OVERHEAD,
+    QUEUED, SEGMENT_LENGTH, SETTLED,
+    FIRST, LAST, ITEMS, SIZE,
+    DATA, EVENTS, DONE,
+    QUEUE_OF, ERROR, LARGEST, MY_APPENDS
+};
+
+/* Sets a slot to a value, which is consumed. */
+static void
+set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
+    *at = value;
+    Py_XDECREF(before);
+}
+
+/* The value of a slot if it is exactly of a type, else NULL. */
+static PyObject *
+typed(const Shortcut *self, PyObject *owner, int of, int type)
+{
+    PyObject *value = slot(owner, self->slots[of]);
+    return value != NULL && Py_IS_TYPE(value, self->types[type]) ? value : NULL;
+}
+
+static PyObject *
+list_at(const Shortcut *self, PyObject *owner, int of)
+{
+    PyObject *value = slot(owner, self->slots[of]);
+    return value != NULL && PyList_CheckExact(value) ? value : NULL;
+}
+
+static int
+number_at(const Shortcut *self, PyObject *owner, int of, int64_t *number)
+{
+    return number_in(slot(owner, self->slots[of]), -1, INT64_MAX / 4, number);
+}
+
+/* --- frames_of_append(writer, pieces, event_count, event_number, request_id, frame_events) ------------------------ */
+
+/* The header of an event: `event`, which has its type, with the size of a piece. */
+static char *
+add_header(char *at, const unsigned char *event, PyObject *piece)
+{
+    memcpy(at, event, HEADER_BYTES);
+    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
+    return at + HEADER_BYTES;
+}
+
+/* Adds to `out`: `size` bytes before pieces, the pieces, which are bytes, and `size` bytes behind them. Each piece is
+   behind a header, if `event` is not NULL. */
+static int
+add_joined(PyObject *out, const char *before, Py_ssize_t size_before, PyObject *pieces, Py_ssize_t from, Py_ssize_t to,
+           const unsigned char *event, const char *behind, Py_ssize_t size_behind)
+{
+    Py_ssize_t size = size_before + size_behind + (event == NULL ? 0 : (to - from) * HEADER_BYTES);
+    for (Py_ssize_t i = from; i < to; i++)
+        size += PyBytes_GET_SIZE(PyList_GET_ITEM(pieces, i));
+    if (size == 0)
+        return 0;
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
+    if (joined == NULL)
+        return -1;
+    char *at = PyBytes_AS_STRING(joined);
+    memcpy(at, before, size_before);
+    at += size_before;
+    for (Py_ssize_t i = from; i < to; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (event != NULL)
+            at = add_header(at, event, piece);
+        memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece));
+        at += PyBytes_GET_SIZE(piece);
+    }
+    memcpy(at, behind, size_behind);
+    int status = PyList_Append(out, joined);
+    Py_DECREF(joined);
+    return status;
+}
+
+/* Both frames of an append without its data, whose size is given; an event without data is behind the end. */
+static void
+fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
+            int64_t count, int64_t number, int64_t request)
+{
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head);
+    memcpy(block, PyBytes_AS_STRING(self->head), of_block);
+    memcpy(end, PyBytes_AS_STRING(self->end), PyBytes_GET_SIZE(self->end));
+    store32(block + 4, (uint32_t)(of_block - HEADER_BYTES + size));
+    memcpy(block + self->positions[0], PyBytes_AS_STRING(writer), UUID_BYTES);
+    memcpy(end + self->positions[1], PyBytes_AS_STRING(writer), UUID_BYTES);
+    store32(end + self->positions[2], (uint32_t)size);
+    store32(end + self->positions[3], (uint32_t)count);
+    store64(end + self->positions[4], (uint64_t)number);
+    store64(end + self->positions[5], (uint64_t)request);
+}
+
+/* No code of Python runs between the look at the pieces and their copies: `out` is made before. */
+PyObject *
+frames_of_append(const Shortcut *self, PyObject *const *args)
+{
+    int64_t count, number, request;
+    PyObject *writer = args[0], *pieces = args[1];
+    if (!PyBytes_CheckExact(writer) || PyBytes_GET_SIZE(writer) != UUID_BYTES || !PyList_CheckExact(pieces) ||
+        !number_in(args[2], INT32_MIN, INT32_MAX, &count) || !number_in(args[3], INT64_MIN, INT64_MAX, &number) ||
+        !number_in(args[4], INT64_MIN, INT64_MAX, &request) || !PyBool_Check(args[5]))
+        return NULL;
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = self->positions[6], size = 0;
+    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE], *event = args[5] == Py_True ? end + of_end : NULL;
+    Py_ssize_t of_header = event == NULL ? 0 : HEADER_BYTES;
+    PyObject *out = PyList_New(0);
+    if (out == NULL)
+        return NULL;
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (!PyBytes_CheckExact(piece) || PyBytes_GET_SIZE(piece) > MAX_FRAME_BYTES - of_block - of_header - size)
+            status = -1;
+        else
+            size += of_header + PyBytes_GET_SIZE(piece);
+    }
+    if (status == 0) {
+        fill_frames(self, block, end, writer, size, count, number, request);
+    }
+    Py_ssize_t from = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
+        PyObject *piece = PyList_GET_ITEM(pieces, i);
+        if (PyBytes_GET_SIZE(piece) < LARGE_BYTES)
+            continue;
+        char header[HEADER_BYTES];
+        if (event != NULL)
+            add_header(header, event, piece);
+        status = add_joined(out, (char *)block, of_block, pieces, from, i, event, header, of_header);
+        status = status < 0 ? -1 : PyList_Append(out, piece);
+        of_block = 0; /* it is there */
+        from = i + 1;
+    }
+    if (status == 0)
+        status = add_joined(out, (char *)block, of_block, pieces, from, PyList_GET_SIZE(pieces), event, (char *)end,
+                            of_end);
+    if (status < 0)
+        Py_CLEAR(out);
+    return out;
+}
+
+/* --- add_behind(routes, key, event, new_future, budget) ------------------------------------------------------------ */
+
+#define SHORT 16384     /* length of a list of items */
+#define MANY_ITEMS 1024 /* at each multiple of this length, the caller decides */
+#define LEAST_COST 64   /* of an event in a budget */
+
+/* The list of a queue to which items are added, and its total with another item; NULL if Python has to look. of: the
+   slots with the list, the total and the overhead of an item. */
+static PyObject *
+newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3])
+{
+    PyObject *newest = slot(queue, of[0]);
+    int64_t overhead;
+    if (newest == NULL || !PyList_CheckExact(newest) || PyList_GET_SIZE(newest) >= SHORT ||
+        !number_in(slot(queue, of[1]), 0, INT64_MAX / 2, added) ||
+        !number_in(slot(queue, of[2]), 0, INT32_MAX, &overhead))
+        return NULL;
+    *added += overhead + size;
+    return newest;
+}
+
+/* Queues the item of an event: 1 if it is queued, 0 if the answer is None, -1 if it is declined or an exception is set. */
+static int
+queue_event(const Shortcut *self, PyObject *queue, PyObject *position, PyObject *event, PyObject *done, PyObject *budget)
+{
+    int64_t added, full_at, left, largest;
+    Py_ssize_t size = PyBytes_GET_SIZE(event), cost = size < LEAST_COST ? LEAST_COST : size;
+    PyObject *newest = newest_of(queue, size, &added, self->slots);
+    if (newest == NULL || !number_in(slot(queue, self->slots[3]), INT64_MIN, INT64_MAX, &full_at) ||
+        !number_in(slot(budget, self->slots[4]), INT64_MIN / 2, INT64_MAX, &left) ||
+        !number_in(slot(budget, self->slots[5]), INT64_MIN, INT64_MAX, &largest))
+        return -1;
+    if (PyList_GET_SIZE(newest) % MANY_ITEMS == 0 || added >= full_at || cost >= left || size > largest)
+        return 0;
+    PyObject *total = PyLong_FromLongLong(added), *rest = PyLong_FromLongLong(left - cost), *one = PyLong_FromLong(1);
+    PyObject *item = NULL;
+    if (total != NULL && rest != NULL && one != NULL)
+        item = PyObject_Vectorcall((PyObject *)self->types[1], (PyObject *[]){event, one, position, done}, 4, NULL);
+    int status = item == NULL || PyList_Append(newest, item) < 0 ? -1 : 1;
+    Py_XDECREF(one);
+    Py_XDECREF(item);
+    if (status < 0) {
+        Py_XDECREF(total);
+        Py_XDECREF(rest);
+        return -1;
+    }
+    set_slot(queue, self->slots[1], total);
+    set_slot(budget, self->slots[4], rest);
+    return 1;
+}
+
+/* The future is made before the look at the queue, because a finalizer may run then. The item's class, which the
+   garbage collector does not track, runs none. */
+PyObject *
+add_behind(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *routes = args[0], *key = args[1], *event = args[2], *budget = args[4];
+    if (!PyDict_CheckExact(routes) || !(key == Py_None || PyUnicode_CheckExact(key)) || !PyBytes_CheckExact(event) ||
+        !Py_IS_TYPE(budget, self->types[2]))
+        return NULL;
+    PyObject *route = PyDict_GetItemWithError(routes, key);
+    if (route == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (!PyTuple_CheckExact(route) || PyTuple_GET_SIZE(route) != 3 ||
+        !Py_IS_TYPE(PyTuple_GET_ITEM(route, 0), self->types[0]))
+        return NULL;
+    Py_INCREF(route);
+    PyObject *done = PyObject_CallNoArgs(args[3]);
+    int status = -1;
+    if (done != NULL)
+        status = queue_event(self, PyTuple_GET_ITEM(route, 0), PyTuple_GET_ITEM(route, 1), event, done, budget);
+    Py_DECREF(route);
+    if (status <= 0)
+        Py_CLEAR(done);
+    return status == 0 ? Py_NewRef(Py_None) : done;
+}
+
+/* --- append(writer, data, done, events, tag, now) ------------------------------------------------------------------ */
+
+/* Queues an item at the end of a list; asks for a turn then, if `appends` is not NULL. 0, or -1 with an exception and
+   nothing changed. */
+static int
+queue_item(const Shortcut *self, PyObject *queue, PyObject *newest, PyObject *item, int64_t added, PyObject *turns,
+           PyObject *flow)
+{
+    PyObject *total = PyLong_FromLongLong(added);
+    if (total == NULL)
+        return -1;
+    if (PyList_Append(newest, item) < 0) {
+        Py_DECREF(total);
+        return -1;
+    }
+    if (turns != NULL && PyList_Append(turns, flow) < 0) {
+        Py_ssize_t last = PyList_GET_SIZE(newest) - 1;
+        if (PyList_SetSlice(newest, last, last + 1, NULL) < 0)
+            PyErr_Clear(); /* it shrinks a list */
+        Py_DECREF(total);
+        return -1;
+    }
+    if (turns != NULL)
+        set_slot(flow, self->slots[ASKED], Py_NewRef(Py_True));
+    set_slot(queue, self->slots[ADDED_BYTES], total);
+    return 0;
+}
+
+/* Calls a method, which may do anything, its owner included; 1, or -1 with an exception. */
+static int
+call(PyObject *owner, const char *method)
+{
+    Py_INCREF(owner);
+    PyObject *result = PyObject_CallMethod(owner, method, NULL);
+    Py_DECREF(owner);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 1;
+}
+
+/* The exception that is set, if it is an Exception, which is cleared; else NULL. */
+static PyObject *
+exception_of_call(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL;
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    PyErr_NormalizeException(&type, &problem, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(problem, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return problem;
+#endif
+}
+
+/* Passes a problem, which is consumed, to a method; 1, or -1 with an exception. */
+static int
+report(PyObject *owner, const char *method, PyObject *problem)
+{
+    PyObject *done = PyObject_CallMethod(owner, method, "O", problem);
+    Py_DECREF(problem);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
+/* The flow of plain appends, if it is open; NULL if there is none. */
+static PyObject *
+open_flow(const Shortcut *self, PyObject *appends)
+{
+    PyObject *flow = slot(appends, self->slots[FLOW]);
+    if (slot(appends, self->slots[PLAIN]) != Py_True || flow == NULL ||
+        !PyObject_TypeCheck(flow, self->types[SENDER]) || slot(flow, self->slots[CLOSED]) != Py_False)
+        return NULL;
+    return flow;
+}
+
+/* The item's class, which the garbage collector does not track, runs no finalizer. */
+PyObject *
+append_item(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *writer = args[0], *data = args[1], *one = NULL, *flow = NULL, *turns = NULL;
+    int64_t largest, added, full_at;
+    int now = args[5] == Py_True;
+    if (!PyObject_TypeCheck(writer, self->types[MACHINE]) || !PyBytes_CheckExact(data) ||
+        slot(writer, self->slots[ERROR]) != Py_None || !number_at(self, writer, LARGEST, &largest) ||
+        PyBytes_GET_SIZE(data) > largest || (args[5] != NULL && !PyBool_Check(args[5])))
+        return NULL;
+    PyObject *queue = typed(self, writer, QUEUE_OF, IN_FLIGHT);
+    if (queue == NULL || !number_at(self, queue, FULL_AT, &full_at))
+        return NULL;
+    const Py_ssize_t of[] = {self->slots[NEWEST], self->slots[ADDED_BYTES], self->slots[OVERHEAD]};
+    PyObject *newest = newest_of(queue, PyBytes_GET_SIZE(data), &added, of), *outbox = NULL;
+    if (newest == NULL)
+        return NULL;
+    if (PyList_GET_SIZE(newest) == 0 && newest == slot(queue, self->slots[QUEUED])) {
+        PyObject *appends = typed(self, writer, MY_APPENDS, APPENDS);
+        if (appends == NULL || (flow = open_flow(self, appends)) == NULL ||
+            (outbox = typed(self, appends, OUTBOX_OF, OUTBOX)) == NULL ||
+            (turns = list_at(self, outbox, TURNS)) == NULL)
+            return NULL;
+        if (now || slot(flow, self->slots[ASKED]) == Py_True)
+            turns = NULL;
+    }
+    if (args[3] == NULL && (one = PyLong_FromLong(1)) == NULL)
+        return NULL;
+    PyObject *with[] = {data, one != NULL ? one : args[3], args[4] != NULL ? args[4] : Py_None, args[2]};
+    PyObject *item = PyObject_Vectorcall((PyObject *)self->types[PENDING], with, 4, NULL);
+    Py_XDECREF(one);
+    if (item == NULL)
+        return NULL;
+    int status = queue_item(self, queue, newest, item, added, turns, flow);
+    Py_DECREF(item);
+    if (status < 0)
+        return NULL;
+    status = 1;
+    if (flow != NULL && now)
+        status = call(flow, "turn_now");
+    else if (turns != NULL && slot(outbox, self->slots[TURN_DUE]) != Py_True)
+        status = call(outbox, "schedule");
+    if (status < 0 || (queue = typed(self, writer, QUEUE_OF, IN_FLIGHT)) == NULL)
+        return NULL;
+    return PyBool_FromLong(number_at(self, queue, ADDED_BYTES, &added) && number_at(self, queue, FULL_AT, &full_at) &&
+                           added < full_at);
+}
+
+/* --- run_turns(outbox, flows) -------------------------------------------------------------------------------------- */
+
+/* What a turn works with; all borrowed. */
+typedef struct {
+    PyObject *outbox, *flow, *appends, *queue, *queued, *behind, *writer;
+    int64_t overhead, last_taken, request, flow_bytes, outbox_bytes, most_events, most_bytes;
+} Turn;
+
+/* Whether the turn concerns nothing but the queue, and has what it works with. */
+static int
+find_turn(const Shortcut *self, Turn *turn)
+{
+    PyObject *flow = turn->flow, *appends, *later, *timer;
+    turn->appends = appends = typed(self, flow, APPENDS_OF, APPENDS);
+    if (appends == NULL || open_flow(self, appends) != flow || slot(appends, self->slots[OUTBOX_OF]) != turn->outbox ||
+        (timer = slot(appends, self->slots[TIMER])) == NULL || timer == Py_None)
+        return 0;
+    turn->writer = slot(appends, self->slots[WRITER_BYTES]);
+    turn->queue = typed(self, appends, QUEUE, IN_FLIGHT);
+    if (turn->queue == NULL || turn->writer == NULL || !PyBytes_CheckExact(turn->writer) ||
+        PyBytes_GET_SIZE(turn->writer) != UUID_BYTES)
+        return 0;
+    turn->queued = list_at(self, turn->queue, QUEUED);
+    turn->behind = typed(self, turn->queue, BEHIND, DEQUE);
+    later = list_at(self, turn->queue, LATER);
+    return turn->queued != NULL && turn->behind != NULL && later != NULL && PyList_GET_SIZE(later) == 0 &&
+           number_at(self, turn->queue, OVERHEAD, &turn->overhead) &&
+           number_at(self, turn->queue, LAST_TAKEN, &turn->last_taken) &&
+           number_in(slot(appends, self->slots[REQUEST_ID]), INT64_MIN, INT64_MAX, &turn->request) &&
+           number_at(self, flow, FLOW_BYTES, &turn->flow_bytes) &&
+           number_at(self, turn->outbox, OUTBOX_BYTES, &turn->outbox_bytes) &&
+           number_at(self, turn->outbox, BATCH_EVENTS, &turn->most_events) &&
+           number_at(self, turn->outbox, BATCH_BYTES, &turn->most_bytes) && turn->most_bytes <= INT32_MAX;
+}
+
+/* Adds the items of the next append to `items`; how many bytes they take, or -1 if it is not an append of a few bytes of
+   each. */
+static int64_t
+look(const Shortcut *self, const Turn *turn, PyObject *items, int64_t *events)
+{
+    int64_t size = 0, count;
+    *events = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(turn->queued) && (i == 0 || *events < turn->most_events); i++) {
+        PyObject *item = PyList_GET_ITEM(turn->queued, i), *data;
+        if (!Py_IS_TYPE(item, self->types[PENDING]) || (data = slot(item, self->slots[DATA])) == NULL ||
+            !PyBytes_CheckExact(data) || PyBytes_GET_SIZE(data) >= LARGE_BYTES ||
+            !number_in(slot(item, self->slots[EVENTS]), 0, INT32_MAX / 2, &count) || *events > INT32_MAX / 2)
+            return -1;
+        int64_t bytes = PyBytes_GET_SIZE(data) + turn->overhead;
+        if (bytes > turn->most_bytes - size) {
+            if (i == 0)
+                return -1;
+            break;
+        }
+        if (PyList_Append(items, item) < 0)
+            return -1;
+        *events += count;
+        size += bytes;
+    }
+    return PyList_GET_SIZE(items) == 0 ? -1 : size;
+}
+
+/* Makes room for more bytes at the end of what is to be written; where they go, or NULL. `joined`, which is the last
+   part of it, is made if it is NULL. */
+static unsigned char *
+make_room(const Shortcut *self, PyObject *outbox, PyObject **joined, Py_ssize_t size)
+{
+    PyObject *out = list_at(self, outbox, OUT);
+    if (out == NULL)
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(out);
+    if (*joined != NULL && (count == 0 || PyList_GET_ITEM(out, count - 1) != *joined))
+        Py_CLEAR(*joined); /* a finalizer has written it */
+    if (*joined == NULL) {
+        PyObject *made = PyByteArray_FromStringAndSize(NULL, 0);
+        if (made == NULL || PyList_Append(out, made) < 0) {
+            Py_XDECREF(made);
+            return NULL;
+        }
+        *joined = made;
+    }
+    Py_ssize_t before = PyByteArray_GET_SIZE(*joined);
+    if (PyByteArray_Resize(*joined, before + size) < 0)
+        return NULL;
+    return (unsigned char *)PyByteArray_AS_STRING(*joined) + before;
+}
+
+/* Writes the frames of an append. */
+static void
+write_append(const Shortcut *self, const Turn *turn, PyObject *items, int64_t events, Py_ssize_t size, unsigned char *to)
+{
+    unsigned char end[MAX_TEMPLATE];
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = self->positions[6];
+    int has_headers = slot(turn->appends, self->slots[FRAME_EVENTS]) == Py_True;
+    fill_frames(self, to, end, turn->writer, size, events, turn->last_taken + events, turn->request);
+    char *at = (char *)to + of_block;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *data = slot(PyList_GET_ITEM(items, i), self->slots[DATA]);
+        if (has_headers)
+            at = add_header(at, end + of_end, data);
+        memcpy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+        at += PyBytes_GET_SIZE(data);
+    }
+    memcpy(at, end, of_end);
+}
+
+/* Moves items from the queue to an append in flight; 0, or -1 if nothing has changed. numbers: its first, its last, and
+   its size, and the bytes in flight of the flow and of the outbox; consumed. */
+static int
+move_items(const Shortcut *self, const Turn *turn, PyObject *append, PyObject *items, PyObject *numbers[5])
+{
+    int is_oldest = slot(turn->queue, self->slots[OLDEST]) == Py_None, status = 0;
+    for (int i = 0; i < 5; i++)
+        status = numbers[i] == NULL ? -1 : status;
+    if (status == 0 && !is_oldest) {
+        PyObject *added = PyObject_CallMethod((PyObject *)turn->behind, "append", "O", append);
+        status = added == NULL ? -1 : 0;
+        Py_XDECREF(added);
+    }
+    if (status == 0 && PyList_SetSlice(turn->queued, 0, PyList_GET_SIZE(items), NULL) < 0) {
+        status = -1;
+        if (!is_oldest)
+            Py_XDECREF(PyObject_CallMethod((PyObject *)turn->behind, "pop", NULL));
+    }
+    if (status < 0) {
+        for (int i = 0; i < 5; i++)
+            Py_XDECREF(numbers[i]);
+        return -1;
+    }
+    set_slot(append, self->slots[FIRST], numbers[0]);
+    set_slot(turn->queue, self->slots[LAST_TAKEN], Py_NewRef(numbers[1]));
+    set_slot(append, self->slots[LAST], numbers[1]);
+    set_slot(append, self->slots[SIZE], numbers[2]);
+    set_slot(turn->flow, self->slots[FLOW_BYTES], numbers[3]);
+    set_slot(turn->outbox, self->slots[OUTBOX_BYTES], numbers[4]);
+    if (is_oldest)
+        set_slot(turn->queue, self->slots[OLDEST], Py_NewRef(append));
+    return 0;
+}
+
+/* Sends one append of the items that fit; its size, or -1 if nothing has changed. */
+static int64_t
+send_append(const Shortcut *self, Turn *turn, PyObject **joined, PyObject *append, PyObject *items)
+{
+    int64_t events, size;
+    if (!find_turn(self, turn) || (size = look(self, turn, items, &events)) < 0)
+        return -1;
+    Py_ssize_t framed = 0, headers = slot(turn->appends, self->slots[FRAME_EVENTS]) == Py_True ? HEADER_BYTES : 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++)
+        framed += headers + PyBytes_GET_SIZE(slot(PyList_GET_ITEM(items, i), self->slots[DATA]));
+    Py_ssize_t around = PyBytes_GET_SIZE(self->head) + self->positions[6];
+    unsigned char *to = make_room(self, turn->outbox, joined, framed + around);
+    if (to == NULL)
+        return -1;
+    write_append(self, turn, items, events, framed, to);
+    PyObject *numbers[] = {
+        PyLong_FromLongLong(turn->last_taken + 1), PyLong_FromLongLong(turn->last_taken + events),
+        PyLong_FromLongLong(size), PyLong_FromLongLong(turn->flow_bytes + size),
+        PyLong_FromLongLong(turn->outbox_bytes + size),
+    };
+    if (move_items(self, turn, append, items, numbers) == 0)
+        return size;
+    PyErr_Clear();
+    if (PyByteArray_Resize(*joined, PyByteArray_GET_SIZE(*joined) - framed - around) < 0)
+        PyErr_Clear(); /* it shrinks */
+    return -1;
+}
+
+/* Runs a turn: 1, 0 if Python has to go on with it, or -1 with an exception. */
+static int
+run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
+{
+    int64_t left, size;
+    if (!find_turn(self, turn) || !number_at(self, turn->outbox, MOST_BYTES, &left))
+        return 0;
+    set_slot(turn->flow, self->slots[ASKED], Py_NewRef(Py_False));
+    while (PyList_GET_SIZE(turn->queued) > 0) {
+        if (left <= 0)
+            return call(turn->flow, "ask_turn");
+        PyObject *now_s = Py_XNewRef(slot(turn->outbox, self->slots[NOW_S]));
+        PyObject *items = PyList_New(0), *append = NULL;
+        if (items != NULL && now_s != NULL) {
+            PyObject *with[] = {Py_None, Py_None, items, Py_None, now_s};
+            append = PyObject_Vectorcall((PyObject *)self->types[APPEND], with, 5, NULL);
+        }
+        size = append == NULL ? -1 : send_append(self, turn, joined, append, items);
+        Py_XDECREF(now_s);
+        Py_XDECREF(items);
+        Py_XDECREF(append);
+        if (size < 0) {
+            PyErr_Clear(); /* no memory: Python tries as well, and says so */
+            return 0;
+        }
+        left -= size;
+    }
+    return 1;
+}
+
+/* Ends what was joined: other frames go behind it. */
+static void
+end_joined(const Shortcut *self, PyObject *outbox, PyObject **joined)
+{
+    PyObject *out = list_at(self, outbox, OUT);
+    Py_ssize_t last = out == NULL ? -1 : PyList_GET_SIZE(out) - 1;
+    if (*joined != NULL && PyByteArray_GET_SIZE(*joined) == 0 && last >= 0 && PyList_GET_ITEM(out, last) == *joined &&
+        PyList_SetSlice(out, last, last + 1, NULL) < 0)
+        PyErr_Clear(); /* it shrinks a list */
+    Py_CLEAR(*joined);
+}
+
+PyObject *
+run_turns(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *outbox = args[0], *flows = args[1], *joined = NULL;
+    if (!Py_IS_TYPE(outbox, self->types[OUTBOX]) || !PyList_CheckExact(flows))
+        return NULL;
+    int status = 1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(flows) && status > 0; i++) {
+        Turn turn = {.outbox = outbox, .flow = Py_NewRef(PyList_GET_ITEM(flows, i))};
+        status = PyObject_TypeCheck(turn.flow, self->types[SENDER]) ? run_turn(self, &turn, &joined) : 0;
+        PyObject *problem = status < 0 ? exception_of_call() : NULL;
+        if (problem != NULL)
+            status = report(turn.flow, "fail", problem);
+        if (status == 0) {
+            end_joined(self, outbox, &joined);
+            PyObject *others = PyList_New(1), *done = NULL;
+            if (others != NULL) {
+                PyList_SET_ITEM(others, 0, Py_NewRef(turn.flow));
+                done = PyObject_CallFunctionObjArgs(self->behind, outbox, others, NULL);
+            }
+            Py_XDECREF(others);
+            Py_XDECREF(done);
+            status = done == NULL ? -1 : 1;
+        }
+        Py_DECREF(turn.flow);
+    }
+    end_joined(self, outbox, &joined);
+    return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
+
+/* Tells one item's caller that it is stored: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
+static int
+tell(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem)
+{
+    int is_future = PyObject_TypeCheck(done, future);
+    PyObject *result =
+        is_future ? PyObject_CallMethodOneArg(done, self->method, Py_None) : PyObject_CallOneArg(done, Py_None);
+    if (result == NULL && !is_future)
+        return (*problem = exception_of_call()) == NULL ? -1 : 0;
+    if (result == NULL && PyErr_ExceptionMatches((PyObject *)invalid))
+        PyErr_Clear(); /* its waiter was cancelled */
+    Py_XDECREF(result);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+/* What is called may change the list and its items: each is looked at when it is its turn. */
+PyObject *
+resolve_stored(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *items = args[0];
+    if (!PyList_CheckExact(items))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
+        PyObject *item = PyList_GET_ITEM(items, i), *problem, *result;
+        PyObject *done = Py_IS_TYPE(item, self->types[0]) ? Py_XNewRef(slot(item, self->slots[0])) : NULL;
+        if (done == NULL) { /* the others are Python's */
+            PyObject *others = PyList_GetSlice(items, i, PyList_GET_SIZE(items));
+            result = others == NULL ? NULL : PyObject_CallFunctionObjArgs(self->behind, others, args[1], NULL);
+            Py_XDECREF(others);
+            return result;
+        }
+        int status = tell(self, done, self->types[1], self->types[2], &problem);
+        Py_DECREF(done);
+        if (status == 0) {
+            result = PyObject_CallOneArg(args[1], problem);
+            Py_DECREF(problem);
+            Py_XDECREF(result);
+            status = result == NULL ? -1 : 1;
+        }
+        if (status < 0)
+            return NULL;
+    }
+    return Py_NewRef(Py_None);
+}
+
+/* --- acknowledge(acks, flows, counters) ---------------------------------------------------------------------------- */
+
+/* The flow of an acknowledgement; NULL if Python has to look. A new reference. */
+static PyObject *
+flow_of(const Shortcut *self, PyObject *flows, PyObject *ack)
+{
+    int64_t request;
+    if (!PyTuple_CheckExact(ack) || PyTuple_GET_SIZE(ack) != 5 ||
+        !number_in(PyTuple_GET_ITEM(ack, 3), INT64_MIN, INT64_MAX, &request))
+        return NULL;
+    PyObject *key = PyLong_FromLongLong(request >> 32);
+    PyObject *flow = key == NULL ? NULL : PyDict_GetItemWithError(flows, key);
+    Py_XDECREF(key);
+    if (flow == NULL)
+        PyErr_Clear();
+    return flow != NULL && PyObject_TypeCheck(flow, self->types[SENDER]) ? Py_NewRef(flow) : NULL;
+}
+
+/* Removes the oldest append of a queue, if it is the one that is acknowledged; a new reference to its items, or NULL if
+   nothing has changed. */
+static PyObject *
+release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue, PyObject *ack)
+{
+    int64_t number, previous, length, first, last, size, full_at, settled, known, flow_bytes, outbox_bytes;
+    PyObject *append = typed(self, queue, OLDEST, APPEND), *behind = typed(self, queue, BEHIND, DEQUE);
+    PyObject *items = append == NULL ? NULL : list_at(self, append, ITEMS);
+    if (items == NULL || behind == NULL || !number_in(PyTuple_GET_ITEM(ack, 1), INT64_MIN, INT64_MAX, &number) ||
+        !number_in(PyTuple_GET_ITEM(ack, 2), INT64_MIN, INT64_MAX, &previous) ||
+        !number_in(PyTuple_GET_ITEM(ack, 4), INT64_MIN, INT64_MAX, &length) ||
+        !number_at(self, append, FIRST, &first) || !number_at(self, append, LAST, &last) || number != last ||
+        previous >= first || !number_at(self, append, SIZE, &size) || !number_at(self, queue, FULL_AT, &full_at) ||
+        !number_at(self, queue, SETTLED, &settled) || !number_at(self, queue, SEGMENT_LENGTH, &known) ||
+        !number_at(self, flow, FLOW_BYTES, &flow_bytes) || !number_at(self, outbox, OUTBOX_BYTES, &outbox_bytes))
+        return NULL;
+    enum { IS_FULL, IS_SETTLED, IN_FLOW, IN_OUTBOX, NUMBERS };
+    PyObject *numbers[NUMBERS] = {
+        PyLong_FromLongLong(full_at + size), PyLong_FromLongLong(settled + PyList_GET_SIZE(items)),
+        PyLong_FromLongLong(flow_bytes - size), PyLong_FromLongLong(outbox_bytes - size),
+    };
+    PyObject *next = Py_NewRef(Py_None);
+    int made = 1;
+    for (int i = 0; i < NUMBERS; i++)
+        made = made && numbers[i] != NULL;
+    if (made && Py_SIZE(behind) > 0)
+        Py_SETREF(next, PyObject_CallMethod(behind, "popleft", NULL));
+    if (!made || next == NULL) {
+        PyErr_Clear();
+        for (int i = 0; i < NUMBERS; i++)
+            Py_XDECREF(numbers[i]);
+        Py_XDECREF(next);
+        return NULL;
+    }
+    Py_INCREF(items);
+    set_slot(queue, self->slots[FULL_AT], numbers[IS_FULL]);
+    set_slot(queue, self->slots[SETTLED], numbers[IS_SETTLED]);
+    set_slot(flow, self->slots[FLOW_BYTES], numbers[IN_FLOW]);
+    set_slot(outbox, self->slots[OUTBOX_BYTES], numbers[IN_OUTBOX]);
+    set_slot(queue, self->slots[LAST_STORED], Py_NewRef(PyTuple_GET_ITEM(ack, 1)));
+    if (length > known)
+        set_slot(queue, self->slots[SEGMENT_LENGTH], Py_NewRef(PyTuple_GET_ITEM(ack, 4)));
+    set_slot(queue, self->slots[OLDEST], next);
+    return items;
+}
+
+/* The items that an acknowledgement covers, which are removed from the queue; NULL if Python has to look. */
+static PyObject *
+settle(const Shortcut *self, PyObject *flow, PyObject *ack)
+{
+    PyObject *appends = typed(self, flow, APPENDS_OF, APPENDS), *writer = PyTuple_GET_ITEM(ack, 0);
+    if (appends == NULL || open_flow(self, appends) != flow)
+        return NULL;
+    PyObject *own = slot(appends, self->slots[WRITER_BYTES]), *queue = typed(self, appends, QUEUE, IN_FLIGHT);
+    PyObject *outbox = typed(self, appends, OUTBOX_OF, OUTBOX);
+    if (own == NULL || !PyBytes_CheckExact(own) || PyBytes_GET_SIZE(own) != UUID_BYTES || !PyBytes_CheckExact(writer) ||
+        PyBytes_GET_SIZE(writer) != UUID_BYTES ||
+        memcmp(PyBytes_AS_STRING(own), PyBytes_AS_STRING(writer), UUID_BYTES) != 0 || queue == NULL || outbox == NULL)
+        return NULL;
+    return release(self, flow, outbox, queue, ack);
+}
+
+/* What a callback raised goes to the handler of its flow; 1, or -1 with an exception. `problem` is consumed. */
+static int
+report_callback(PyObject *flow, PyObject *problem)
+{
+    PyObject *handler = PyObject_GetAttrString(flow, "handler");
+    if (handler == NULL) {
+        Py_DECREF(problem);
+        return -1;
+    }
+    int status = report(handler, "callback_failed", problem);
+    Py_DECREF(handler);
+    return status;
+}
+
+/* Tells the callers of all items. An item of another class is not told. */
+static int
+tell_all(const Shortcut *self, PyObject *flow, PyObject *items)
+{
+    int status = 1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items) && status > 0; i++) {
+        PyObject *item = PyList_GET_ITEM(items, i), *problem;
+        PyObject *done = Py_IS_TYPE(item, self->types[PENDING]) ? Py_XNewRef(slot(item, self->slots[DONE])) : NULL;
+        if (done == NULL)
+            continue;
+        status = tell(self, done, self->types[FUTURE], self->types[INVALID_STATE], &problem);
+        Py_DECREF(done);
+        if (status == 0)
+            status = report_callback(flow, problem);
+    }
+    return status;
+}
+
+/* What is queued when nothing is in flight has waited for the acknowledgement. 1, or -1 with an exception. */
+static int
+go_on(const Shortcut *self, PyObject *flow)
+{
+    PyObject *appends = typed(self, flow, APPENDS_OF, APPENDS);
+    PyObject *queue = appends == NULL ? NULL : typed(self, appends, QUEUE, IN_FLIGHT);
+    PyObject *queued = queue == NULL ? NULL : list_at(self, queue, QUEUED);
+    if (queued == NULL || PyList_GET_SIZE(queued) == 0 || slot(queue, self->slots[OLDEST]) != Py_None ||
+        slot(flow, self->slots[ASKED]) != Py_False || slot(flow, self->slots[CLOSED]) != Py_False)
+        return 1;
+    return call(flow, "ask_turn");
+}
+
+PyObject *
+acknowledge(const Shortcut *self, PyObject *const *args)
+{
+    PyObject *flows = args[1], *acks = PyDict_CheckExact(flows) ? PyObject_GetIter(args[0]) : NULL, *ack = NULL;
+    if (acks == NULL)
+        return NULL;
+    int status = 1;
+    while (status > 0 && (ack = PyIter_Next(acks)) != NULL) {
+        PyObject *flow = flow_of(self, flows, ack), *items = flow == NULL ? NULL : settle(self, flow, ack);
+        if (items != NULL) {
+            status = tell_all(self, flow, items);
+            if (status > 0)
+                status = go_on(self, flow);
+            PyObject *problem = status < 0 ? exception_of_call() : NULL;
+            if (problem != NULL)
+                status = report(flow, "fail", problem);
+        }
+        else {
+            PyObject *others = PyList_New(1), *done = NULL;
+            if (others != NULL) {
+                PyList_SET_ITEM(others, 0, Py_NewRef(ack));
+                done = PyObject_CallFunctionObjArgs(self->behind, others, flows, args[2], NULL);
+            }
+            Py_XDECREF(others);
+            Py_XDECREF(done);
+            status = done == NULL ? -1 : 1;
+        }
+        Py_XDECREF(items);
+        Py_XDECREF(flow);
+        Py_DECREF(ack);
+    }
+    Py_DECREF(acks);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
