@@ -94,6 +94,13 @@ def test_decisions_and_connections_are_listed_and_connections_cut(run: Run, serv
     assert run("connections", "cut").output == "connections: 0\n"
 
 
+@pytest.mark.parametrize("group", ["connections", "faults", "record", "scopes", "snapshot", "toxics"])
+def test_a_group_without_a_command_lists(run: Run, group: str) -> None:
+    listed = run(group)
+    assert listed.exit_code == 0
+    assert listed.output == run(group, "list").output
+
+
 def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: RunningServer, tmp_path: Path) -> None:
     assert "name: mine\n" in run("record", "start", "mine").output
     server.create_stream("scope", "recorded", 1)
@@ -240,6 +247,7 @@ def test_a_shell_completes_commands_and_names_that_the_server_has(run: Run, serv
     server.create_stream("scope", "stream", 1)
     server.create_stream("scope", "other", 1)
     assert completed(server, "segstore ctl sn") == ["snapshot"]
+    assert completed(server, "segstore ctl connections ") == ["cut", "list"]
     assert completed(server, "segstore ctl streams show s") == ["scope/"]
     assert completed(server, "segstore ctl streams show scope/") == ["scope/other", "scope/stream"]
     assert completed(server, "segstore ctl groups list s") == ["scope"]

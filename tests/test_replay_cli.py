@@ -137,7 +137,7 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            controller = process.stdout.readline().rpartition("controller: ")[2].strip()
+            controller = process.stdout.readline().rpartition(", controller ")[2].strip()
             with grpc.insecure_channel(controller) as channel:
                 method = METHODS["createScope"]
                 ask = channel.unary_unary(method.path, request_serializer=method.request.SerializeToString)
@@ -175,7 +175,7 @@ def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            where = process.stdout.readline().removeprefix("segstore replays: ").strip()
+            where = process.stdout.readline().removeprefix("segstore listens: segment store ").strip()
             result = run("replay", trace, "--to", where)
             process.send_signal(signal.SIGTERM)
             out, said = process.communicate(timeout=20)
@@ -248,8 +248,8 @@ def test_the_problems_that_a_replay_prints_are_bounded(trace: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            host, _, port = process.stdout.readline().removeprefix("segstore replays: ").strip().partition(":")
-            with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
+            port = process.stdout.readline().rpartition(":")[2]
+            with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
                 client.sendall(encode(HELLO) + encode(set_up()) * 105)
                 client.shutdown(socket.SHUT_WR)
                 assert heard.read()

@@ -96,6 +96,18 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
     return dict(place)
 
 
+async def start_of(segments: Segments, options: StreamOptions) -> Cut:
+    """Returns where reading starts. Raises as `cut_at` does."""
+    return await _cut_of_option(segments, "from", options.start or "head")
+
+
+async def _cut_of_option(segments: Segments, option: str, place: Place) -> Cut:
+    try:
+        return await cut_at(segments, place)
+    except CutError as cause:
+        raise CutError(f"{option}: {cause}", cause.actual) from cause
+
+
 async def _cut_of_time(segments: Segments, unix_ms: int) -> Cut:
     """Returns where the stream was when a time began. Segments that had ended by then give way to their successors."""
     cut: Cut = {}
@@ -156,8 +168,8 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
 
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
     """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
-    start = await cut_at(segments, options.start or "head")
-    end = await cut_at(segments, options.end or "tail")
+    start = await start_of(segments, options)
+    end = await _cut_of_option(segments, "to", options.end or "tail")
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
     found: list[ByteRange] = []
@@ -170,10 +182,10 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
             reached.add(segment_id)
             last = end[segment_id]
             if last < offset:
-                raise CutError(f"the end lies before the start: {name} from {offset} to {last}", name)
+                raise CutError(f"'to' lies before 'from': {name} from {offset} to {last}", name)
         else:
             if info is not None and not info.is_sealed:
-                raise CutError(f"the end does not follow the start: {name} is not in it and goes on", name)
+                raise CutError(f"'to' does not follow 'from': {name} is not in it and goes on", name)
             last = info.write_offset if info is not None else first
             for each in await segments.successors(segment_id):
                 if each.segment.segment_id not in seen:
@@ -182,7 +194,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
         if last > first:
             found.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:
-        raise CutError(f"the end does not follow the start: nothing leads to {segments.name_of(min(missed))}", "")
+        raise CutError(f"'to' does not follow 'from': nothing leads to {segments.name_of(min(missed))}", "")
     return await _split(segments, sorted(found), options.split_bytes)
 
 

@@ -25,7 +25,17 @@ from segstore.client import CutError
 from segstore.client.stream import EVENT_HEADER_BYTES
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
-from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, cut_at, lag, next_cut, ranges_between, skipped
+from segstore.pipeline.stream.plan import (
+    ByteRange,
+    Lag,
+    batch_ranges,
+    cut_at,
+    lag,
+    next_cut,
+    ranges_between,
+    skipped,
+    start_of,
+)
 from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.trace.options import OptionError
@@ -145,7 +155,7 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
 
     async def _at(self) -> Offsets:
         async with opened(self.options, "READ") as segments:
-            return offsets_of(await cut_at(segments, self.options.start or "head"))
+            return offsets_of(await start_of(segments, self.options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
         limit, minimum = self.options.limit, self.options.minimum

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
+from segstore.cli.terminal import Listing
 
 _limit = click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True, help="Maximum number.")
 _after = click.option("--after", metavar="NAME", help="Only what comes after this, as the previous page names it.")
@@ -62,7 +63,7 @@ def _name(kind: str) -> Callable[..., Any]:
     return click.argument("name", metavar=metavar, shell_complete=_completed(kind))
 
 
-@click.group()
+@click.group(cls=Listing)
 def scopes() -> None:
     """List and show scopes."""
 

@@ -15,7 +15,7 @@ import click
 
 from segstore.cli.api import URL, Api, pass_api, quoted, read_token
 from segstore.cli.contents import CONTENTS
-from segstore.cli.terminal import EXISTING_FILE, Finite
+from segstore.cli.terminal import EXISTING_FILE, Finite, Listing
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -45,7 +45,7 @@ def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool
     context.obj = Api(url, read_token(token_file), as_json=as_json)
 
 
-@ctl.group()
+@ctl.group(cls=Listing)
 def faults() -> None:
     """List, add, replace, remove and release fault rules, and show what they have done."""
 
@@ -143,7 +143,7 @@ def round_trip(api: Api, milliseconds: float) -> None:
     api.show(api.ask("PUT", "round-trip", {"round_trip_ms": milliseconds}))
 
 
-@ctl.group()
+@ctl.group(cls=Listing)
 def toxics() -> None:
     """List and remove toxics; `faults add` adds those of a file."""
 
@@ -163,7 +163,7 @@ def remove_toxic(api: Api, name: str | None) -> None:
     api.show(api.ask("DELETE", "toxics" if name is None else f"toxics/{quoted(name)}"))
 
 
-@ctl.group()
+@ctl.group(cls=Listing)
 def connections() -> None:
     """List the connections of clients, and close them."""
 
@@ -184,7 +184,7 @@ def cut_connections(api: Api, number: int | None) -> None:
     api.show(api.ask("DELETE", "connections" if number is None else f"connections/{number}"))
 
 
-@ctl.group()
+@ctl.group(cls=Listing)
 def record() -> None:
     """Start, stop, download and delete recordings of the traffic."""
 
@@ -273,7 +273,7 @@ def containers(api: Api) -> None:
     api.show(api.ask("GET", "containers"), ("container", "store", "address", "open", "segments"), "containers")
 
 
-@ctl.group()
+@ctl.group(cls=Listing)
 def snapshot() -> None:
     """List, take, restore and delete snapshots of all data."""
 

@@ -367,19 +367,13 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
     _report_left_out(server.replay.left_out)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(server)
-        said, controller, http = f"segstore replays: {server.host}:{server.port}", None, None
+        controller = http = None
         if with_controller:
             controller = await server.start_controller(records, server.host, options["controller_port"])
-            said += f", controller: {controller}"
             _report_left_out_calls(server.left_out_calls)
         if options["http_port"] is not None:
             http = await _start_http(stack, server, controller, options)
-            said += f", http: http://{http}/"
-        if as_json:
-            print_announcement("json", Endpoint(server.host, server.port), controller, http=http)
-        else:
-            echo(said)
-        sys.stdout.flush()
+        print_announcement(options["announce"], Endpoint(server.host, server.port), controller, http=http)
         await stop.wait()
     if printed > _MOST_PRINTED:
         echo(f"and {printed - _MOST_PRINTED:,} more problems", err=True)

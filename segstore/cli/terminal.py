@@ -118,6 +118,13 @@ class Renamed(click.Option):
             self.opts = names
 
 
+class Listing(click.Group):
+    """A group that runs its command `list` if none is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ([] if ctx.resilient_parsing else ["list"]))
+
+
 class LogFormatter(logging.Formatter):
     """Prints a message on one line, and a traceback line by line; each line has a bounded length."""
 

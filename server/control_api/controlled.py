@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from segstore.server.connection import WriterCounts
 from segstore.server.control_api.fronts import Front, Replayed, ReplayFront, Store, StoreFront, Tap
+from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults
@@ -124,6 +125,12 @@ class Controlled:
     def counts(self) -> WriterCounts:
         """Counts per writer, shared by all stores because segments move between stores and stores are restarted."""
         return WriterCounts(lambda segment: any(each.service.has_segment(segment) for each in self.stores))
+
+    def check_store(self, number: int | None, where: str) -> None:
+        """Refuses the number of a store that does not exist; None means all. A tap may learn of more stores."""
+        count = len(self.stores)
+        if self.tap is None and number is not None and number >= count:
+            raise ApiProblem(422, f"{where}: there is no store {number}: there are {count}, from 0", where)
 
     def forget_requests(self) -> None:
         """Discards the requests that are known so far: the kept traffic, and what a mock has observed."""

@@ -36,7 +36,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from segstore.server.config import PlainName
 from segstore.server.faults.near import check_types
-from segstore.server.toxics import MOST_TOXICS, Toxic, check_names
+from segstore.server.toxics import MOST_TOXICS, Milliseconds, Toxic, check_names
 from segstore.wire import COMMANDS, WireError
 from segstore.wire.names import MAX_INT64
 from segstore.wire.printable import printable
@@ -135,7 +135,7 @@ class Delay(_Action):
     Later traffic of the connection waits too, as with a slow store, unless `overtake` is set.
     """
 
-    delay_ms: float = Field(ge=0, allow_inf_nan=False)
+    delay_ms: Milliseconds
     at: At = "before"
     overtake: bool = False
 
@@ -481,9 +481,9 @@ def check_size(rules: int, terms: int) -> None:
         raise ValueError(f"the filters of all rules have {terms} terms, which exceeds the limit of {_MOST_TERMS}")
 
 
-_RoundTripMs = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_StoreNumber = Annotated[int, Field(ge=0, le=MAX_INT64)]
 RoundTrip = Annotated[
-    Annotated[_RoundTripMs, Tag("<Number>")] | Annotated[dict[int, _RoundTripMs], Tag("<Stores>")],
+    Annotated[Milliseconds, Tag("<Number>")] | Annotated[dict[_StoreNumber, Milliseconds], Tag("<Stores>")],
     Discriminator(lambda given: "<Stores>" if isinstance(given, Mapping) else "<Number>"),
 ]
 """The minimum delay of every reply in ms: one number, or a mapping from store number to delay."""

@@ -34,13 +34,12 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.post("/{container}/move", summary="Move a container to a store; answers once that store serves it")
     async def move_container(container: Annotated[int, Path()], where: MoveTo) -> ContainerInfo:
-        move, count, stores = controlled.move, controlled.containers, len(controlled.stores)
+        move, count = controlled.move, controlled.containers
         if move is None:
             raise ApiProblem(409, f"containers cannot be moved here: {controlled.why_not_moved}", "path")
         if not 0 <= container < count:
             raise ApiProblem(404, f"there is no container {container}: there are {count}, from 0", "path.container")
-        if where.to >= stores:
-            raise ApiProblem(422, f"body.to: there is no store {where.to}: there are {stores}, from 0", "body.to")
+        controlled.check_store(where.to, "body.to")
         try:
             async with asyncio.timeout(_MOVE_S), one_at_a_time:
                 await move(container, where.to)

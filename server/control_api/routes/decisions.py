@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import DecisionInfo, Decisions, RoundTripTime, Unmatched
 from segstore.server.control_api.problems import ApiProblem, shown
-from segstore.server.control_api.routes.faults import faults_of
+from segstore.server.control_api.routes.faults import check_round_trip, faults_of
 from segstore.server.faults import Decision, NoSuchRule
 
 
@@ -48,7 +48,9 @@ def router(controlled: Controlled) -> APIRouter:
 
     @made.put("/round-trip", summary="Set the minimum delay of every reply")
     async def set_round_trip(given: RoundTripTime) -> RoundTripTime:
-        faults_of(controlled).round_trip_ms = given.round_trip_ms
+        there = faults_of(controlled)
+        check_round_trip(controlled, given.round_trip_ms)
+        there.round_trip_ms = given.round_trip_ms
         return given
 
     return made

@@ -19,7 +19,7 @@ from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.models import Added, FaultRule, FaultRules, Released
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.bodies import LongBodyRoute
-from segstore.server.faults import Faults, FaultSettings, NoSuchRule, Rule, Tally
+from segstore.server.faults import Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
 _MADE_UP = re.compile(r"rule \d+")
@@ -80,7 +80,7 @@ def _all_rules(made: APIRouter, controlled: Controlled) -> None:
     @made.post("", summary="Append a rule", status_code=201)
     async def add_fault(rule: Rule) -> Added:
         there = faults_of(controlled)
-        _can_be_shown(rule, "body")
+        _check_rule(controlled, rule, "body")
         if rule.name in there.rules:
             raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
         try:
@@ -91,7 +91,10 @@ def _all_rules(made: APIRouter, controlled: Controlled) -> None:
     @made.put("", summary="Replace all rules and toxics with a fault file", response_model=FaultRules)
     async def replace_faults(settings: FaultSettings) -> Response:
         there = faults_of(controlled)
-        await asyncio.to_thread(_check_rules, settings.rules)
+        await asyncio.to_thread(_check_rules, controlled, settings.rules)
+        check_round_trip(controlled, settings.round_trip_ms)
+        for index, each in enumerate(settings.toxics):
+            controlled.check_store(each.store, f"body.toxics[{index}].store")
         there.clear()
         there.toxics.clear()
         there.load(settings)
@@ -111,7 +114,7 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
     @made.put("/{name:path}", summary="Replace a rule at its place, and release what it holds")
     async def replace_fault(name: _Name, rule: Rule) -> FaultRule:
         there = _faults_with(controlled, name)
-        _can_be_shown(rule, "body")
+        _check_rule(controlled, rule, "body")
         taken = rule.name != name and rule.name in there.rules
         try:
             return _rule(there, there.replace(name, rule))
@@ -140,16 +143,23 @@ def _one_rule(made: APIRouter, controlled: Controlled) -> None:
         return Released(released=_faults_with(controlled, name).release(name))
 
 
-def _check_rules(rules: Sequence[Rule]) -> None:
-    """Refuses rules of a fault file that cannot be encoded, or have a name that is made up for others."""
+def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
+    """Refuses rules of a fault file, also those that have a name that is made up for others."""
     for index, each in enumerate(rules):
-        _can_be_shown(each, f"body.rules[{index}]")
+        _check_rule(controlled, each, f"body.rules[{index}]")
         if _MADE_UP.fullmatch(each.name):
             raise ApiProblem(422, f"{each.name!r} is reserved for rules without a name", f"body.rules[{index}].name")
 
 
-def _can_be_shown(rule: Rule, where: str) -> None:
-    """Refuses a rule that cannot be encoded as JSON, for example because of a lone surrogate."""
+def check_round_trip(controlled: Controlled, given: RoundTrip) -> None:
+    """Refuses round-trip times of stores that do not exist."""
+    for number in () if isinstance(given, int | float) else given:
+        controlled.check_store(number, f"body.round_trip_ms.{number}")
+
+
+def _check_rule(controlled: Controlled, rule: Rule, where: str) -> None:
+    """Refuses a rule of an unknown store, or one that cannot be encoded as JSON: a lone surrogate cannot."""
+    controlled.check_store(rule.store, f"{where}.store")
     try:
         rule.model_dump_json()
     except (ValueError, RecursionError) as error:

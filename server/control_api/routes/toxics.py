@@ -27,6 +27,7 @@ def router(controlled: Controlled) -> APIRouter:
     @made.post("", summary="Add a toxic", status_code=201)
     async def add_toxic(toxic: Toxic) -> Added:
         there = faults_of(controlled).toxics
+        controlled.check_store(toxic.store, "body.store")
         try:
             return Added(name=there.add(toxic))
         except ValueError as error:

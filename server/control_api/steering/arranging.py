@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated
 from uuid import UUID
@@ -111,8 +111,21 @@ def _streams(made: APIRouter, controlled: Controlled) -> None:
     async def truncate_stream(scope: m.Scope, stream: m.Stream, at: m.TruncateAt) -> m.StreamState:
         cut = parse_position(at.position, "body.position")
         async with arranging(controlled) as controller:
+            await _check_ends(controller, scope, stream, cut)
             await controller.streams.truncate(scope, stream, cut)
             return _state(controller, scope, stream)
+
+
+async def _check_ends(controller: Controller, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+    """Refuses a cut beyond the end of a segment, which the controller would accept, as Pravega's does."""
+    found = controller.streams.get(scope, stream)
+    controller.streams.check_progress(found, found.cut, cut)
+    for identifier, offset in cut.items():
+        name = found.segment_name(found.segment(identifier))
+        end = await controller.segments.segment_length(name)
+        if offset > end:
+            why = f"body.position: offset {offset} of {name} is beyond its end, {end}"
+            raise ApiProblem(422, why, "body.position")
 
 
 def _state(controller: Controller, scope: str, stream: str) -> m.StreamState:

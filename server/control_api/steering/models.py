@@ -67,7 +67,7 @@ class ScaleTo(RequestBody):
 class TruncateAt(RequestBody):
     """A position in the stream; events before it are removed."""
 
-    position: str = Field(max_length=32_768, description="`next` of a page of events.")
+    position: str = Field(max_length=32_768, description="`next` of a page of events; not beyond the end of a segment.")
 
 
 class NewEvent(Content):

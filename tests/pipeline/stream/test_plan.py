@@ -11,7 +11,7 @@ from segstore.client import CutError, StreamCut
 from segstore.client.errors import NoSuchStream
 from segstore.pipeline.stream.cuts import Cut, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
-from segstore.pipeline.stream.plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between
+from segstore.pipeline.stream.plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between, start_of
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments
 from tests.pipeline.memory_stream import MemoryStream
@@ -139,8 +139,8 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> No
         await scale(uri, 2)
         later = await cut_at(segments, "tail")
         for start, end, says in (
-            (tail, {0: 0}, "the end lies before the start"),
-            (later, tail, "does not follow the start"),
+            (tail, {0: 0}, "^'to' lies before 'from'"),
+            (later, tail, "^'to' does not follow 'from'"),
         ):
             given = options(uri, **{"from": text_of(start), "to": text_of(end)})
             with pytest.raises(CutError, match=says):
@@ -153,11 +153,11 @@ async def test_a_cut_that_leaves_out_keys_is_refused_as_a_start_and_as_an_end(ur
     async with using(uri) as segments:
         tail = await cut_at(segments, "tail")
         first, _ = sorted(tail)
-        with pytest.raises(CutError, match=r"is no cut of s/out: no segment has the keys from 0\.5 to 1\.0"):
-            await cut_at(segments, {first: 0})  # where a stream would start
-        for given in (options(uri, **{"from": text_of({first: 0})}), options(uri, to=text_of({first: tail[first]}))):
-            with pytest.raises(CutError, match=r"no segment has the keys from 0\.5 to 1\.0"):
-                await batch_ranges(segments, given)
+        with pytest.raises(CutError, match=r"^from: .*is no cut of s/out: no segment has the keys from 0\.5 to 1\.0"):
+            await start_of(segments, options(uri, **{"from": text_of({first: 0})}))
+        for option, cut in (("from", {first: 0}), ("to", {first: tail[first]})):
+            with pytest.raises(CutError, match=rf"^{option}: .* no segment has the keys from 0\.5 to 1\.0"):
+                await batch_ranges(segments, options(uri, **{option: text_of(cut)}))
         with pytest.raises(CutError, match="is behind the end of"):
             await cut_at(segments, {**tail, first: tail[first] + 1})
 

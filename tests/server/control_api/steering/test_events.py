@@ -80,6 +80,18 @@ async def test_truncated_events_are_skipped() -> None:
             assert [each["text"] for each in page["events"]] == ["b"]
 
 
+async def test_a_position_beyond_the_end_of_a_segment_truncates_nothing() -> None:
+    async with asking_cluster() as (_, http):
+        await done(http, "PUT", STREAM, {"segments": 2})
+        await done(http, "POST", EVENTS, events("a"))
+        end = await done(http, "GET", EVENTS)
+        (name, offset), (other, _) = sorted(each.split(":") for each in end["next"].split(","))
+        beyond = {"position": f"{name}:{offset},{other}:99"}
+        said = f"body.position: offset 99 of shop/orders/{other}.#epoch.0 is beyond its end, 0"
+        assert refusal(await http.post(f"{STREAM}/truncate", json=beyond)) == (422, said, "body.position")
+        assert (await done(http, "GET", EVENTS))["events"] == end["events"]
+
+
 @pytest.mark.parametrize(
     "data", [b"\x00\x00\x00\x01\x00\x00\x00\x00", b"\x00\x00\x00\x00\xff\xff\xff\xff", b"\x00\x00"]
 )
