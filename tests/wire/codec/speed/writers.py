@@ -126,7 +126,7 @@ class Writers:
     def state(self) -> Any:
         """All that calls may change."""
         outbox, queues = self.outbox, [each._events for each in self.writers]
-        written = b"".join(outbox._out)
+        written = b"".join(map(_shown, outbox._out))
         asked = [each.flow_id for each in outbox.turns]
         sums = outbox.bytes_in_flight, outbox.turn_due, asked, written, self.counters.dropped_replies
         flows = [(each.asked, each.bytes_in_flight, each.closed) for each in self.flows.values()]
@@ -135,10 +135,15 @@ class Writers:
 
 def queue_state(queue: InFlight) -> Any:
     """All that a queue has, without the callbacks of its items."""
-    items = [[(bytes(each.data), each.events, each.tag) for each in some] for some in (queue.queued, *queue._later)]
+    items = [[(_shown(each.data), each.events, each.tag) for each in some] for some in (queue.queued, *queue._later)]
     sent = [
-        (each.first, each.last, each.size, each.sent_s, [(bytes(item.data), item.events) for item in each.items])
+        (each.first, each.last, each.size, each.sent_s, [(_shown(item.data), item.events) for item in each.items])
         for each in queue.sent
     ]
     numbers = [getattr(queue, name) for name in sorted(InFlight.__slots__) if type(getattr(queue, name)) is int]
     return items, sent, numbers, queue.newest is (queue._later[-1] if queue._later else queue.queued)
+
+
+def _shown(data: Any) -> bytes:
+    """What is compared: data of all kinds with the same bytes are equal."""
+    return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else repr(data).encode()
