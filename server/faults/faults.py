@@ -98,7 +98,6 @@ class Faults(Decider):
         observer: log of requests; None if they are not recorded.
         toxics: disturbances of the bytes below the protocol.
         functions: the functions that rules have called, and their errors.
-        round_trip_ms: minimum delay of every reply; one number, or a mapping from store number to delay.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Faults(Decider):
         self.clock = clock
         self.observer = observer
         self.started_s = clock.now_s()
-        self.round_trip_ms: float | Mapping[int, float] = 0.0
         self.functions = Functions()
         self.toxics = Toxics(clock, lambda: self.seed)
         self._held: dict[str, dict[Waiting, None]] = {}
@@ -125,6 +123,21 @@ class Faults(Decider):
         if settings is not None:
             raise ValueError("faults need watched=True")
         return None
+
+    @property
+    def round_trip_ms(self) -> float | Mapping[int, float]:
+        """The minimum delay of every reply; one number, or a mapping from store number to delay.
+
+        Setting it raises ValueError for what a fault file could not have.
+        """
+        return self._round_trip_ms
+
+    @round_trip_ms.setter
+    def round_trip_ms(self, given: float | Mapping[int, float]) -> None:
+        try:
+            self._round_trip_ms = FaultSettings.model_validate({"round_trip_ms": given}).round_trip_ms
+        except ValidationError as error:
+            raise ValueError(rule_problem(error)) from error
 
     # --- rules ------------------------------------------------------------------------------------------------------
 
@@ -286,7 +299,7 @@ class Faults(Decider):
 
     def round_trip_s(self, store: int) -> float:
         """Returns the minimum delay of a store's replies."""
-        given = self.round_trip_ms
+        given = self._round_trip_ms
         return (given.get(store, 0.0) if isinstance(given, Mapping) else given) / 1000
 
 

@@ -612,6 +612,21 @@ def test_each_store_has_the_round_trip_that_is_set_for_it_or_for_all() -> None:
     assert (faults.seed, faults.round_trip_s(3)) == (9, 0.001)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (-1, "round_trip_ms: .*greater than or equal to 0"),
+        ({0: "fast"}, "round_trip_ms.0"),
+        ({-1: 5}, "round_trip_ms.-1"),
+    ],
+)
+def test_a_round_trip_that_no_fault_file_could_have_is_refused(wrong: Any, said: str) -> None:
+    faults = Faults(FakeClock(), FaultSettings(round_trip_ms=5))
+    with pytest.raises(ValueError, match=said):
+        faults.round_trip_ms = wrong
+    assert faults.round_trip_ms == 5
+
+
 def test_a_wait_is_a_delay_then_its_holds_in_order() -> None:
     clock = FakeClock()
     faults = Faults(clock)
