@@ -236,32 +236,6 @@ add_behind(const Shortcut *self, PyObject *const *args)
 
 /* --- append(writer, data, done, events, tag, now) ------------------------------------------------------------------ */
 
-/* Queues an item at the end of a list; asks for a turn then, if `appends` is not NULL. 0, or -1 with an exception and
-   nothing changed. */
-static int
-queue_item(const Shortcut *self, PyObject *queue, PyObject *newest, PyObject *item, int64_t added, PyObject *turns,
-           PyObject *flow)
-{
-    PyObject *total = PyLong_FromLongLong(added);
-    if (total == NULL)
-        return -1;
-    if (PyList_Append(newest, item) < 0) {
-        Py_DECREF(total);
-        return -1;
-    }
-    if (turns != NULL && PyList_Append(turns, flow) < 0) {
-        Py_ssize_t last = PyList_GET_SIZE(newest) - 1;
-        if (PyList_SetSlice(newest, last, last + 1, NULL) < 0)
-            PyErr_Clear(); /* it shrinks a list */
-        Py_DECREF(total);
-        return -1;
-    }
-    if (turns != NULL)
-        set_slot(flow, self->slots[ASKED], Py_NewRef(Py_True));
-    set_slot(queue, self->slots[ADDED_BYTES], total);
-    return 0;
-}
-
 /* Calls a method, which may do anything, its owner included; 1, or -1 with an exception. */
 static int
 call(PyObject *owner, const char *method)
@@ -314,52 +288,88 @@ open_flow(const Shortcut *self, PyObject *appends)
     return flow;
 }
 
+/* Where an item goes; all borrowed. */
+typedef struct {
+    PyObject *queue, *newest;
+    PyObject *outbox, *flow; /* NULL unless the item is the first one that is queued */
+    PyObject *turns;         /* NULL unless a turn is to be asked for */
+    int64_t added;           /* the queue's total with the item */
+} Place;
+
+/* 0 if Python has to decide. now: whether the turn is wanted at once, which is not asked for. */
+static int
+find_place(const Shortcut *self, PyObject *writer, PyObject *data, int now, Place *place)
+{
+    const Py_ssize_t of[] = {self->slots[NEWEST], self->slots[ADDED_BYTES], self->slots[OVERHEAD]};
+    int64_t largest;
+    if (!PyObject_TypeCheck(writer, self->types[MACHINE]) || !PyBytes_CheckExact(data) ||
+        slot(writer, self->slots[ERROR]) != Py_None || !number_at(self, writer, LARGEST, &largest) ||
+        PyBytes_GET_SIZE(data) > largest || (place->queue = typed(self, writer, QUEUE_OF, IN_FLIGHT)) == NULL ||
+        (place->newest = newest_of(place->queue, PyBytes_GET_SIZE(data), &place->added, of)) == NULL)
+        return 0;
+    if (PyList_GET_SIZE(place->newest) > 0 || place->newest != slot(place->queue, self->slots[QUEUED]))
+        return 1;
+    PyObject *appends = typed(self, writer, MY_APPENDS, APPENDS);
+    if (appends == NULL || (place->flow = open_flow(self, appends)) == NULL ||
+        (place->outbox = typed(self, appends, OUTBOX_OF, OUTBOX)) == NULL ||
+        (place->turns = list_at(self, place->outbox, TURNS)) == NULL)
+        return 0;
+    if (now || slot(place->flow, self->slots[ASKED]) == Py_True)
+        place->turns = NULL;
+    return 1;
+}
+
+/* Queues an item, and asks for a turn if it needs one; 0, or -1 with an exception and nothing changed. */
+static int
+queue_item(const Shortcut *self, const Place *place, PyObject *item)
+{
+    PyObject *total = PyLong_FromLongLong(place->added);
+    if (total == NULL)
+        return -1;
+    if (PyList_Append(place->newest, item) < 0) {
+        Py_DECREF(total);
+        return -1;
+    }
+    if (place->turns != NULL && PyList_Append(place->turns, place->flow) < 0) {
+        Py_ssize_t last = PyList_GET_SIZE(place->newest) - 1;
+        if (PyList_SetSlice(place->newest, last, last + 1, NULL) < 0)
+            PyErr_Clear(); /* it shrinks a list */
+        Py_DECREF(total);
+        return -1;
+    }
+    if (place->turns != NULL)
+        set_slot(place->flow, self->slots[ASKED], Py_NewRef(Py_True));
+    set_slot(place->queue, self->slots[ADDED_BYTES], total);
+    return 0;
+}
+
 /* The item's class, which the garbage collector does not track, runs no finalizer. */
 PyObject *
 append_item(const Shortcut *self, PyObject *const *args)
 {
-    PyObject *writer = args[0], *data = args[1], *one = NULL, *flow = NULL, *turns = NULL;
-    int64_t largest, added, full_at;
-    int now = args[5] == Py_True;
-    if (!PyObject_TypeCheck(writer, self->types[MACHINE]) || !PyBytes_CheckExact(data) ||
-        slot(writer, self->slots[ERROR]) != Py_None || !number_at(self, writer, LARGEST, &largest) ||
-        PyBytes_GET_SIZE(data) > largest || (args[5] != NULL && !PyBool_Check(args[5])))
+    PyObject *writer = args[0], *one = NULL, *queue;
+    int64_t added, full_at;
+    int now = args[5] == Py_True, status = 1;
+    Place place = {NULL};
+    if ((args[5] != NULL && !PyBool_Check(args[5])) || !find_place(self, writer, args[1], now, &place) ||
+        (args[3] == NULL && (one = PyLong_FromLong(1)) == NULL))
         return NULL;
-    PyObject *queue = typed(self, writer, QUEUE_OF, IN_FLIGHT);
-    if (queue == NULL || !number_at(self, queue, FULL_AT, &full_at))
-        return NULL;
-    const Py_ssize_t of[] = {self->slots[NEWEST], self->slots[ADDED_BYTES], self->slots[OVERHEAD]};
-    PyObject *newest = newest_of(queue, PyBytes_GET_SIZE(data), &added, of), *outbox = NULL;
-    if (newest == NULL)
-        return NULL;
-    if (PyList_GET_SIZE(newest) == 0 && newest == slot(queue, self->slots[QUEUED])) {
-        PyObject *appends = typed(self, writer, MY_APPENDS, APPENDS);
-        if (appends == NULL || (flow = open_flow(self, appends)) == NULL ||
-            (outbox = typed(self, appends, OUTBOX_OF, OUTBOX)) == NULL ||
-            (turns = list_at(self, outbox, TURNS)) == NULL)
-            return NULL;
-        if (now || slot(flow, self->slots[ASKED]) == Py_True)
-            turns = NULL;
-    }
-    if (args[3] == NULL && (one = PyLong_FromLong(1)) == NULL)
-        return NULL;
-    PyObject *with[] = {data, one != NULL ? one : args[3], args[4] != NULL ? args[4] : Py_None, args[2]};
+    PyObject *with[] = {args[1], one != NULL ? one : args[3], args[4] != NULL ? args[4] : Py_None, args[2]};
     PyObject *item = PyObject_Vectorcall((PyObject *)self->types[PENDING], with, 4, NULL);
     Py_XDECREF(one);
     if (item == NULL)
         return NULL;
-    int status = queue_item(self, queue, newest, item, added, turns, flow);
+    if (queue_item(self, &place, item) < 0)
+        status = -1;
+    else if (place.flow != NULL && now)
+        status = call(place.flow, "turn_now");
+    else if (place.turns != NULL && slot(place.outbox, self->slots[TURN_DUE]) != Py_True)
+        status = call(place.outbox, "schedule");
     Py_DECREF(item);
     if (status < 0)
         return NULL;
-    status = 1;
-    if (flow != NULL && now)
-        status = call(flow, "turn_now");
-    else if (turns != NULL && slot(outbox, self->slots[TURN_DUE]) != Py_True)
-        status = call(outbox, "schedule");
-    if (status < 0 || (queue = typed(self, writer, QUEUE_OF, IN_FLIGHT)) == NULL)
-        return NULL;
-    return PyBool_FromLong(number_at(self, queue, ADDED_BYTES, &added) && number_at(self, queue, FULL_AT, &full_at) &&
+    return PyBool_FromLong((queue = typed(self, writer, QUEUE_OF, IN_FLIGHT)) != NULL &&
+                           number_at(self, queue, ADDED_BYTES, &added) && number_at(self, queue, FULL_AT, &full_at) &&
                            added < full_at);
 }
 
