@@ -151,6 +151,9 @@ PyObject *payload_of(Reader *r, Py_ssize_t start, Py_ssize_t size);
    releases it. -1: an exception, or declined if none is set. */
 int hold(PyObject *owner, Py_buffer *buffer);
 
+/* As hold(), of what can be written to. */
+int hold_writable(PyObject *owner, Py_buffer *buffer);
+
 /* The command of one whole frame, header included. NULL: an exception, or declined if none is set. */
 PyObject *read_frame(Codec *codec, PyObject *frame);
 
