@@ -206,6 +206,18 @@ PyObject *record_of_rows(PyObject *const *args);
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
 PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
 
+/* As the function of segstore.server.connection.writers, for segments and writers of exactly these types, with slots at
+   these offsets, and acknowledgements by an object of this type. method: the name of Container.update_index. */
+PyObject *store_plain(PyTypeObject *const *types, PyTypeObject *acks, const Py_ssize_t *slots, PyObject *method,
+                      PyObject *const *args);
+
+/* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
+   acks: an Acks; key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
+int add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out);
+
+/* Cuts a bytearray to a size, and keeps the exception that is set; -1. */
+int cut(PyObject *out, Py_ssize_t size);
+
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
 /* Whether it is exactly an int from `least` to `most`. */
