@@ -15,14 +15,14 @@ way, where what comes later has no writer any more and ends the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.states import Ending
-from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
+from segstore.server.connection.writers import WRITER_BYTES, Item, Writer, count_stored, store_plain
 from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
@@ -224,51 +224,60 @@ class Session:
         rows = [(number, append.event_count, append.data, append.request_id)]
         self._store([(writer, rows)], now_ms, -1 if append.expected_offset is None else append.expected_offset)
 
-    def _store(self, runs: Iterable[Run], now_ms: int, expected_offset: int = -1) -> None:
+    def _store(self, runs: Sequence[Run], now_ms: int, expected_offset: int = -1) -> None:
         """Appends as `Container.append` does, counts, and queues an acknowledgement for each number that rises; or
-        refuses. Ends early when the session has ended.
+        refuses. Ends early when the session has ended. expected_offset: for a single append, below 0 no condition.
         """
-        service, acks, stored = self._service, bytearray(), 0
-        containers, acknowledge = service.store.containers, service.acknowledge
+        service, acks, at, stored = self._service, bytearray(), 0, 0
         try:
-            for known, rows in runs:
-                writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
-                if writer is None or rows[0][0] < writer.last_stored:
-                    acks = self._acknowledge(acks)
-                    if self._all_without_writer(known, rows):
-                        break
-                    continue
-                container, id_bytes, previous = writer.container, writer.id_bytes, writer.last_stored
-                problem: StoreError | None = None
-                try:
-                    if containers.get(container.container_id) is not container:
-                        # It has left the store since, and may have come back as another one.
-                        container = writer.container = service.store.container_for(writer.segment)
-                    length = container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
-                except StoreError as error:
-                    problem, length = error, error.run_offset
-                    rows, failed = rows[: error.stored_appends], rows[error.stored_appends :]
-                if rows:
-                    stored += len(rows)
-                    if writer.count is not None:
-                        writer.count.events += sum(row[1] for row in rows)
-                        writer.count.bytes += sum(len(row[2]) for row in rows)
-                    writer.last_stored = acknowledge(rows, id_bytes, previous, length, acks)
-                if problem is not None:
-                    acks = self._acknowledge(acks)
-                    if self._append_failed(writer, failed, problem):
-                        break
+            while at < len(runs) and self.ending is _NOT_YET:
+                if expected_offset < 0:
+                    start = at
+                    at, plain = store_plain(runs, at, service.store.containers, now_ms, service.acknowledge, acks)
+                    stored += plain
+                    if service.writer_counts is not None:
+                        count_stored(runs[start:at])
+                if at < len(runs):
+                    stored += self._store_run(*runs[at], now_ms, expected_offset, acks)
+                    at += 1
         finally:
             service.counters.appends += stored
             self._acknowledge(acks)
 
-    def _acknowledge(self, acks: bytearray) -> bytearray:
-        """Queues acknowledgements, and returns where the next ones are to be added."""
-        if not acks:
-            return acks
-        self.out.append(acks)
-        self.out_bytes += len(acks)
-        return bytearray()
+    def _store_run(
+        self, known: BlockWriter, rows: list[Row], now_ms: int, expected_offset: int, acks: bytearray
+    ) -> int:
+        """Stores or refuses any run, or refuses what is left of it; returns how many appends were stored."""
+        service = self._service
+        writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
+        if writer is None or rows[0][0] < writer.last_stored:
+            self._acknowledge(acks)
+            self._all_without_writer(known, rows)
+            return 0
+        id_bytes, previous = writer.id_bytes, writer.last_stored
+        problem: StoreError | None = None
+        try:
+            if service.store.containers.get(writer.container_id) is not writer.container:
+                # It has left the store since, and may have come back as another one.
+                writer.move_to(service.store.container_for(writer.segment))
+            length = writer.container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
+        except StoreError as error:
+            problem, length = error, error.run_offset
+            rows, failed = rows[: error.stored_appends], rows[error.stored_appends :]
+        if rows:
+            count_stored([(writer, rows)])
+            writer.last_stored = service.acknowledge(rows, id_bytes, previous, length, acks)
+        if problem is not None:
+            self._acknowledge(acks)
+            self._append_failed(writer, failed, problem)
+        return len(rows)
+
+    def _acknowledge(self, acks: bytearray) -> None:
+        """Queues acknowledgements, which are cleared."""
+        if acks:
+            self.out.append(bytes(acks))
+            self.out_bytes += len(acks)
+            acks.clear()
 
     def _command(self, command: Command) -> None:
         special = _SPECIAL.get(type(command))
@@ -446,23 +455,21 @@ class Session:
         else:
             self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
-    def _all_without_writer(self, writer: BlockWriter, rows: Sequence[Row]) -> bool:
-        """`_without_writer` for each append of a run; returns whether the session has ended."""
+    def _all_without_writer(self, writer: BlockWriter, rows: Sequence[Row]) -> None:
+        """`_without_writer` for each append of a run, until the session has ended."""
         for number, _, _, request_id in rows:
             if not self.ended:
                 self._without_writer(writer.segment, writer.writer_id, number, request_id)
-        return self.ended
 
-    def _append_failed(self, writer: Writer, rows: Sequence[Row], error: StoreError) -> bool:
-        """Answers each append of a run that failed; returns whether the session has ended. Its writer is to be set up
-        again if not only a condition failed."""
+    def _append_failed(self, writer: Writer, rows: Sequence[Row], error: StoreError) -> None:
+        """Answers each append of a run that failed. Its writer is to be set up again if not only a condition failed."""
         if isinstance(error, BadOffset):
             self.reply(ConditionalCheckFailed(writer.writer_id, rows[0][0], rows[0][3]))
-            return False
+            return
         key = writer.segment, writer.id_bytes
         self._drop_writer(key)
         self._refused[key] = error
-        return self._all_without_writer(writer, rows)
+        self._all_without_writer(writer, rows)
 
     def _refuse_writer(
         self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int

@@ -1,7 +1,8 @@
-"""The writers that a connection has set up, and counts of their appends (79.8).
+"""The writers that a connection has set up, what they append, and counts of it (79.8).
 
 A writer is one record: the block decoder makes it when a set-up is decoded, the session makes it ready when the set-up
-is executed, and every append goes through it.
+is executed, and every append goes through it. ``store_plain`` stores nearly all of them; the session decides about the
+others.
 
 Counts are kept only if there is a control API to query them. They cover appends over connections to the segments of
 streams. Appends to transactions and large events, whose segments are merged later, appear only in the target segment's
@@ -15,18 +16,17 @@ Source: `WriterState`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
+from segstore.server.store import APPEND_SLOTS, Container, Segment, append_rows
 from segstore.wire import Command
-from segstore.wire.blocks import Append, BlockWriter, Run
+from segstore.wire.blocks import Acknowledge, Append, BlockWriter, Run
+from segstore.wire.codec import or_in_c
 from segstore.wire.names import is_index, parent_of, stream_of
-
-if TYPE_CHECKING:
-    from segstore.server.store import Container
 
 WRITER_BYTES: Final = 400
 """What a writer that was set up takes, roughly."""
@@ -111,12 +111,13 @@ class Writer(BlockWriter):
     Attributes:
         id_bytes: the bytes of its id.
         is_set_up: whether the session takes appends from it; the others are set only then.
-        container: where the segment lies.
+        container, container_id: where the segment lies.
+        segments: the segments there to which `store_plain` may append.
         last_stored: the last event number that was stored, and acknowledged.
         count: the counter of its appends; None if they are not counted.
     """
 
-    __slots__ = ("container", "count", "id_bytes", "is_set_up", "last_stored")
+    __slots__ = ("container", "container_id", "count", "id_bytes", "is_set_up", "last_stored", "segments")
 
     def __init__(self, segment: str, writer_id: UUID) -> None:
         super().__init__(segment, writer_id)
@@ -125,7 +126,66 @@ class Writer(BlockWriter):
 
     def set_up(self, container: Container, last_stored: int, count: WriterCount | None) -> None:
         """The segment's store knows the writer, with `last_stored` as its last number."""
-        self.container = container
+        self.move_to(container)
         self.last_stored = last_stored
         self.count = count
         self.is_set_up = True
+
+    def move_to(self, container: Container) -> None:
+        """The segment lies in another container."""
+        self.container = container
+        self.container_id = container.container_id
+        self.segments = container.plain_segments
+
+
+def count_stored(runs: Iterable[Run]) -> None:
+    """Counts appends that were stored."""
+    for writer, rows in runs:
+        if isinstance(writer, Writer) and (count := writer.count) is not None:
+            count.events += sum(row[1] for row in rows)
+            count.bytes += sum(len(row[2]) for row in rows)
+
+
+@or_in_c(
+    *(Segment, Writer),
+    slots=(
+        *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
+        *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
+    ),
+)
+def store_plain(
+    runs: Sequence[Run],
+    start: int,
+    containers: Mapping[int, Container],
+    now_ms: int,
+    acknowledge: Acknowledge,
+    acks: bytearray,
+) -> tuple[int, int]:
+    """Stores runs from `start` up to one that is not plain; returns its position and how many appends were stored.
+
+    A run is plain if its writer is set up, its segment is one of `Writer.segments` and has no gate, its number is the
+    writer's next, and the segment's last chunk has room: nothing is to be decided then. The acknowledgements are added
+    to `acks`. containers: those of the store.
+    """
+    stored = 0
+    for at in range(start, len(runs)):
+        writer, rows = runs[at]
+        if type(writer) is not Writer or not writer.is_set_up:
+            return at, stored
+        is_here = containers.get(writer.container_id) is writer.container
+        segment, previous = writer.segments.get(writer.segment) if is_here else None, writer.last_stored
+        if (
+            segment is None
+            or segment.gate
+            or segment.attributes.get(writer.id_bytes) != previous
+            or rows[0][0] < previous
+        ):
+            return at, stored
+        if now_ms >= segment.index_due_ms:
+            writer.container.update_index(segment, now_ms)
+        offset = segment.length
+        if not append_rows(segment, writer.id_bytes, rows, now_ms):
+            return at, stored
+        writer.last_stored = acknowledge(rows, writer.id_bytes, previous, offset, acks)
+        stored += len(rows)
+    return len(runs), stored

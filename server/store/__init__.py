@@ -34,12 +34,13 @@ from segstore.server.store.operations import (
     unpack_name,
 )
 from segstore.server.store.results import ReadResult, read_length
-from segstore.server.store.segment import Kind, Segment
+from segstore.server.store.segment import APPEND_SLOTS, Kind, Segment, append_rows
 from segstore.server.store.store import IS_INDEX, SegmentStore
 from segstore.server.store.tables import MAX_FIXED_KEY_BYTES
 from segstore.server.store.waiting import WakeReason
 
 __all__ = [
+    "APPEND_SLOTS",
     "EVENT_COUNT",
     "IS_INDEX",
     "MAX_ATTRIBUTES",
@@ -76,6 +77,7 @@ __all__ = [
     "Unanswered",
     "Unsupported",
     "WakeReason",
+    "append_rows",
     "begin_of_appended",
     "decode",
     "encode",

@@ -73,6 +73,7 @@ MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
 _FIRST_EPOCH: Final = 1
+_NO_SEGMENTS: Final[dict[str, Segment]] = {}
 
 
 def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
@@ -110,6 +111,11 @@ class Container(ContainerState):
         """Move to another store of the same cluster. There must be no waiters."""
         self.waiters = waiters
         self._peer_of = peer_of
+
+    @property
+    def plain_segments(self) -> dict[str, Segment]:
+        """Its segments, as they change, if appends are not recorded in a journal; else none."""
+        return self.segments if self._journal is None else _NO_SEGMENTS
 
     # Creating and deleting
 
@@ -331,7 +337,7 @@ class Container(ContainerState):
         if expected_offset >= 0 and expected_offset != start:
             raise BadOffset(name, expected=expected_offset, actual=start)
         if now_ms >= segment.index_due_ms:
-            self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
+            self.update_index(segment, now_ms)
         try:
             segment.append(writer, rows, now_ms)
         except (StoreFull, MemoryError) as error:
@@ -381,7 +387,7 @@ class Container(ContainerState):
         values = self._decide(target, counted)
         home.settle_index(source_name)
         if now_ms >= target.index_due_ms:
-            self._write_index_entry(target, now_ms + INDEX_DELAY_MS)
+            self.update_index(target, now_ms)
         if source.length == 0:
             self._commit(op.AttributesUpdated(target_name, values, now_ms))
             home._commit(op.SegmentDeleted(source_name, retired=True))
@@ -456,6 +462,10 @@ class Container(ContainerState):
                 self._write_index_entry(segment, 0)
                 written += 1
         return written
+
+    def update_index(self, segment: Segment, now_ms: int) -> None:
+        """Write the index entry that is due, if one is. Call before an append, ``index_due_ms`` or later."""
+        self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
 
     # Inside
 

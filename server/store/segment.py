@@ -34,7 +34,7 @@ from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
 from segstore.wire.codec import or_in_c
 
-NEVER: Final = 1 << 63
+NEVER: Final = (1 << 63) - 1
 """A time that does not come."""
 
 
@@ -235,7 +235,11 @@ class Segment(SegmentData):
         return SegmentInfo(self.name, self.sealed, self.last_modified_ms, self.length, self.start_offset)
 
 
-@or_in_c(Segment, slots=("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms"))
+APPEND_SLOTS: Final = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
+"""The slots of a segment that an append reads or sets, as ``or_in_c`` has them."""
+
+
+@or_in_c(Segment, slots=APPEND_SLOTS)
 def append_rows(segment: Segment, writer: bytes, rows: Sequence[AppendItem], now_ms: int) -> bool:
     """Makes all changes of appends if the last chunk has room for them and the writer has an attribute.
 

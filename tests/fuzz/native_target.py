@@ -17,6 +17,8 @@ from segstore.pipeline.trace.files import Chunk, Located
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
+from segstore.server.connection.writers import Writer, store_plain
+from segstore.server.store import SegmentStore
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
@@ -31,7 +33,7 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, frames_of_append
+from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger, frames_of_append
 from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
@@ -49,6 +51,7 @@ __all__ = ["run_alone", "run_input"]
 assert codec.SPEED is not None
 ASK = codec.SPEED._codec
 NIL_ID = uuid.UUID(int=0)
+ACKNOWLEDGE = acknowledger(17)
 LOOP, ACKS_LOOP = (
     codec.SPEED.frames(frozenset({AppendBlock.code}), joined=joined, in_rows=in_rows, most_elements=None)
     for joined, in_rows in ((WHOLE_APPENDS, None), (None, DataAppended))
@@ -139,6 +142,8 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
         return made
 
     both(append_rows, lambda: (segment(), writer, list(appended), number))
+    stored = [_stored(call, appended, few, number) for call in (store_plain, behind(store_plain))]
+    assert stored[0] == stored[1]
     both(record_of_rows, lambda: (few, data, list(appended), number, writer))
     both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
     for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
@@ -165,6 +170,30 @@ def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) ->
                 results.append(_outcome(settle, [odd, *acks] if few == 8 else acks, made.flows, made.counters))
         found.append((results, made.state()))
     assert found[0] == found[1]
+
+
+def _stored(call: Any, rows: list[Any], few: int, number: Any) -> Any:
+    """What is left when appends were stored, each as a run, with an index entry that is due at some of them."""
+    store, name = SegmentStore(1), "a/b/0.#epoch.0"
+    store.create_segment(name, now_ms=1)
+    container, acks, found = store.containers[0], bytearray(), list[Any]()
+    writer = Writer(name, NIL_ID)
+    writer.set_up(container, container.setup_append(name, NIL_ID, now_ms=1), None)
+    container.append(name, NIL_ID.bytes, [(few - 9, few, bytes(30), 0)], writer.last_stored, 1)
+    writer.last_stored = few - 9
+    if few == 8:
+        container.segments[name].length = number
+    runs: list[Any] = [(writer, [row]) for row in rows]
+    for at in range(len(runs)):
+        try:
+            found.append(call(runs[: at + 1], at, store.containers, 1 + few * at, ACKNOWLEDGE, acks))
+        except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
+            found.append((type(error), str(error)))
+    left = [
+        (each.name, bytes(each._tail), each.length, each.event_count, each.attributes, each.index_due_ms)
+        for each in container.segments.values()
+    ]
+    return found, acks, writer.last_stored, left
 
 
 def queued(pieces: list[Any], events: int) -> InFlight:

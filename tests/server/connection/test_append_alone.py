@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segstore.server.clock import LoopClock
 from segstore.server.config import StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, StoreService
+from segstore.server.connection import Connection, ConnectionHub, StoreService, session
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.writers import Item
 from segstore.server.durable import Gate
@@ -306,7 +306,7 @@ async def test_what_nobody_foresaw_ends_the_connection_of_an_append_alone(monkey
     def fails(*_: object, **__: object) -> list[int]:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(type(side.store.container_for(SEGMENT)), "append", fails)
+    monkeypatch.setattr(session, "store_plain", fails)
     side.read(append(WRITERS[0], 2, b"second"))
     assert side.transport.closed
     assert side.service.counters.internal_errors == 1

@@ -82,8 +82,7 @@ write_acks(const Acks *self, PyObject *rows, const char *key, int64_t *before, i
     return to;
 }
 
-/* Cuts a bytearray to a size, and keeps the exception that is set; -1. */
-static int
+int
 cut(PyObject *out, Py_ssize_t size)
 {
     PyObject *type, *problem, *trace;
@@ -94,10 +93,27 @@ cut(PyObject *out, Py_ssize_t size)
     return -1;
 }
 
+int
+add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out)
+{
+    const Acks *self = (Acks *)acks;
+    Py_ssize_t count = PyList_GET_SIZE(rows), size = PyByteArray_GET_SIZE(out);
+    if (count > (PY_SSIZE_T_MAX - size) / MAX_FRAME_BYTES) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (PyByteArray_Resize(out, size + count * self->size) < 0)
+        return -1;
+    unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
+    unsigned char *end = write_acks(self, rows, key, before, total, start + size);
+    if (end == NULL)
+        return cut(out, size);
+    return end < start + size + count * self->size ? PyByteArray_Resize(out, end - start) : 0;
+}
+
 static PyObject *
 acks_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    const Acks *self = (Acks *)callable;
     if (PyVectorcall_NARGS(nargsf) != 5 || names != NULL || !PyList_CheckExact(args[0]) ||
         !PyBytes_CheckExact(args[1]) || PyBytes_GET_SIZE(args[1]) != UUID_BYTES || !PyByteArray_CheckExact(args[4])) {
         PyErr_SetString(PyExc_TypeError,
@@ -107,18 +123,9 @@ acks_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
     int64_t before = PyLong_AsLongLong(args[2]), total = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[3]);
     if (PyErr_Occurred())
         return NULL;
-    PyObject *out = args[4];
-    Py_ssize_t rows = PyList_GET_SIZE(args[0]), size = PyByteArray_GET_SIZE(out);
-    if (rows > (PY_SSIZE_T_MAX - size) / MAX_FRAME_BYTES)
-        return PyErr_NoMemory();
-    if (PyByteArray_Resize(out, size + rows * self->size) < 0)
+    if (add_acks(callable, args[0], PyBytes_AS_STRING(args[1]), &before, total, args[4]) < 0)
         return NULL;
-    unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
-    unsigned char *end = write_acks(self, args[0], PyBytes_AS_STRING(args[1]), &before, total, start + size);
-    Py_ssize_t used = end == NULL ? size : end - start;
-    if (used < size + rows * self->size && (PyErr_Occurred() ? cut(out, used) : PyByteArray_Resize(out, used)) < 0)
-        return NULL;
-    return end == NULL ? NULL : PyLong_FromLongLong(before);
+    return PyLong_FromLongLong(before);
 }
 
 /* --- the type ---------------------------------------------------------------------------------------------------- */

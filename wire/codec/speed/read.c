@@ -50,6 +50,17 @@ hold(PyObject *owner, Py_buffer *buffer)
     return -1;
 }
 
+int
+hold_writable(PyObject *owner, Py_buffer *buffer)
+{
+    if (hold(owner, buffer) < 0)
+        return -1;
+    if (!buffer->readonly)
+        return 0;
+    PyBuffer_Release(buffer);
+    return -1;
+}
+
 /* As view[start:start + size], without a slice and two ints: a new view's buffer and shape are its own. The view is one
    of bytes (see hold()), and 0 <= start <= start + size <= its length. */
 static PyObject *

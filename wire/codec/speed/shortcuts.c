@@ -168,6 +168,13 @@ append_rows_to_segment(const Shortcut *self, PyObject *const *args)
 }
 
 static PyObject *
+store_plain_runs(const Shortcut *self, PyObject *const *args)
+{
+    const State *state = PyType_GetModuleState(Py_TYPE(self));
+    return state == NULL ? NULL : store_plain(self->types, state->acks, self->slots, self->method, args);
+}
+
+static PyObject *
 make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
     return record_of_rows(args);
@@ -193,6 +200,7 @@ static const What whats[] = {
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
     {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, -1},
+    {"store_plain", store_plain_runs, 6, 2, 19, 0, "update_index", -1, {[12] = 1, 1, 1, 1, 1, 1, 1}},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, -1},
 };
 

@@ -151,6 +151,9 @@ PyObject *payload_of(Reader *r, Py_ssize_t start, Py_ssize_t size);
    releases it. -1: an exception, or declined if none is set. */
 int hold(PyObject *owner, Py_buffer *buffer);
 
+/* As hold(), of what can be written to. */
+int hold_writable(PyObject *owner, Py_buffer *buffer);
+
 /* The command of one whole frame, header included. NULL: an exception, or declined if none is set. */
 PyObject *read_frame(Codec *codec, PyObject *frame);
 
@@ -203,6 +206,18 @@ PyObject *record_of_rows(PyObject *const *args);
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
 PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
 
+/* As the function of segstore.server.connection.writers, for segments and writers of exactly these types, with slots at
+   these offsets, and acknowledgements by an object of this type. method: the name of Container.update_index. */
+PyObject *store_plain(PyTypeObject *const *types, PyTypeObject *acks, const Py_ssize_t *slots, PyObject *method,
+                      PyObject *const *args);
+
+/* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
+   acks: an Acks; key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
+int add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out);
+
+/* Cuts a bytearray to a size, and keeps the exception that is set; -1. */
+int cut(PyObject *out, Py_ssize_t size);
+
 /* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
 
 #define MAX_TYPES 9
@@ -229,7 +244,6 @@ typedef struct Shortcut {
 /* The functions of segstore.client.connection with these names, and frames_of_append of segstore.wire.blocks; append_item is
    `append` of SegmentWriter, whose last three arguments may be NULL. NULL: an exception, or declined if none is set. */
 PyObject *frames_of_append(const Shortcut *self, PyObject *const *args);
-PyObject *take_items(const Shortcut *self, PyObject *const *args);
 PyObject *add_behind(const Shortcut *self, PyObject *const *args);
 PyObject *append_item(const Shortcut *self, PyObject *const *args);
 PyObject *run_turns(const Shortcut *self, PyObject *const *args);

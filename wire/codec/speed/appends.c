@@ -1,0 +1,474 @@
+/* What a store does with appends: copies them into memory and into records of its journal; see segstore.server.store.
+   What a session does with those about which nothing is to be decided; see segstore.server.connection.writers. */
+
+#include "speed.h"
+
+#define MAX_RECORD (1 << 30) /* bytes in the data of a journal's record */
+#define RECORD_END 45
+#define MSGPACK_INT64 0xD3
+#define MSGPACK_BIN8 0xC4
+#define MSGPACK_BIN32 0xC6
+
+/* Copies the data of a row to `at`, which it moves, and adds its events; -1 if it is declined, 1 if there is no room. */
+static int
+copy_row(PyObject *row, const Py_buffer *memory, Py_ssize_t *at, int64_t *events)
+{
+    Py_buffer data;
+    int64_t count;
+    if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 4 ||
+        !number_in(PyTuple_GET_ITEM(row, 1), INT32_MIN, INT32_MAX, &count) ||
+        hold(PyTuple_GET_ITEM(row, 2), &data) < 0)
+        return -1;
+    int is_full = data.len > memory->len - *at;
+    if (!is_full) {
+        memmove((char *)memory->buf + *at, data.buf, data.len);
+        *at += data.len;
+        *events += count;
+    }
+    PyBuffer_Release(&data);
+    return is_full;
+}
+
+/* The slots of a segment and of a writer, in the order in which Python names them. */
+enum {
+    ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, LAST_MODIFIED_MS, GATE, INDEX_DUE_MS, INDEX, INDEX_ENTRY_SIZE,
+    MAPPED, NAME,
+    SEGMENT, ID_BYTES, IS_SET_UP, LAST_STORED, CONTAINER, CONTAINER_ID, SEGMENTS
+};
+enum { CHANGED = LAST_MODIFIED_MS + 1 }; /* the first slots of a segment */
+
+/* Sets a slot to a value, which is consumed. */
+static void
+set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **at = (PyObject **)((char *)owner + offset);
+    Py_XSETREF(*at, value);
+}
+
+/* The number of a row of a list, which has it first; NULL if it has none. */
+static PyObject *
+number_of(PyObject *rows, Py_ssize_t index, int64_t *number)
+{
+    PyObject *row = index >= 0 && index < PyList_GET_SIZE(rows) ? PyList_GET_ITEM(rows, index) : NULL;
+    if (row == NULL || !PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 4 ||
+        !number_in(PyTuple_GET_ITEM(row, 0), INT64_MIN, INT64_MAX, number))
+        return NULL;
+    return PyTuple_GET_ITEM(row, 0);
+}
+
+static void
+set_slots(PyObject *segment, const Py_ssize_t *slots, PyObject **after)
+{
+    for (int i = TAIL_USED; i < CHANGED; i++)
+        set_slot(segment, slots[i], after[i]);
+}
+
+/* What an append needs of a segment. */
+typedef struct {
+    Py_buffer memory; /* of the tail; held */
+    int64_t used, length, events;
+} Tail;
+
+/* 0, or -1 if it is declined. */
+static int
+open_tail(PyObject *segment, const Py_ssize_t *slots, Tail *tail)
+{
+    PyObject *memory = slot(segment, slots[TAIL]), *events = slot(segment, slots[EVENT_COUNT]);
+    tail->events = 0;
+    if (memory == NULL || events == NULL || slot(segment, slots[LAST_MODIFIED_MS]) == NULL ||
+        hold_writable(memory, &tail->memory) < 0)
+        return -1;
+    if (number_in(slot(segment, slots[TAIL_USED]), 0, tail->memory.len, &tail->used) &&
+        number_in(slot(segment, slots[LENGTH]), 0, INT64_MAX - tail->memory.len, &tail->length) &&
+        (events == Py_None || number_in(events, INT64_MIN >> 1, INT64_MAX >> 1, &tail->events)))
+        return 0;
+    PyBuffer_Release(&tail->memory);
+    return -1;
+}
+
+/* Makes the values of a segment's slots when the used bytes end at `at`; -1 with MemoryError, and then `after` is empty. */
+static int
+make_slots(const Tail *tail, int64_t at, int64_t events, PyObject *now_ms, PyObject **after)
+{
+    after[TAIL_USED] = PyLong_FromLongLong(at);
+    after[LENGTH] = PyLong_FromLongLong(tail->length + at - tail->used);
+    after[EVENT_COUNT] = PyLong_FromLongLong(events);
+    after[LAST_MODIFIED_MS] = Py_NewRef(now_ms);
+    if (after[TAIL_USED] != NULL && after[LENGTH] != NULL && after[EVENT_COUNT] != NULL)
+        return 0;
+    drop(after, CHANGED);
+    return -1;
+}
+
+/* Copies rows behind the tail's used bytes, which nothing refers to, and makes the values that slots of the segment have
+   then; 1 if there is no room for all, -1: an exception, or declined if none is set. */
+static int
+prepare(PyObject *segment, const Py_ssize_t *slots, PyObject *rows, PyObject *now_ms, PyObject **after)
+{
+    Tail tail;
+    if (open_tail(segment, slots, &tail) < 0)
+        return -1;
+    Py_ssize_t at = (Py_ssize_t)tail.used;
+    int64_t count = 0;
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++) {
+        status = copy_row(PyList_GET_ITEM(rows, i), &tail.memory, &at, &count);
+        if (count < -(INT64_MAX >> 2) || count > INT64_MAX >> 2)
+            status = -1;
+    }
+    PyBuffer_Release(&tail.memory);
+    return status != 0 ? status : make_slots(&tail, at, tail.events + count, now_ms, after);
+}
+
+/* Sets the slots, and the last number of a writer unless it is NULL; -1 with an exception if nothing has changed. Code
+   of the attributes' other keys may run: the caller holds all of it. Takes what is in `after`. */
+static int
+commit(PyObject *segment, const Py_ssize_t *slots, PyObject *attributes, PyObject *writer, PyObject *number,
+       PyObject **after)
+{
+    if (writer != NULL && PyDict_SetItem(attributes, writer, number) < 0) {
+        drop(after, CHANGED);
+        return -1;
+    }
+    if (writer == NULL)
+        Py_XSETREF(after[EVENT_COUNT], Py_XNewRef(slot(segment, slots[EVENT_COUNT])));
+    set_slots(segment, slots, after);
+    return 0;
+}
+
+PyObject *
+append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args)
+{
+    PyObject *segment = args[0], *writer = args[1], *rows = args[2], *after[CHANGED] = {NULL};
+    int64_t unused;
+    if (!Py_IS_TYPE(segment, type) || !PyBytes_CheckExact(writer) || !PyList_CheckExact(rows) ||
+        !number_in(args[3], INT64_MIN, INT64_MAX, &unused))
+        return NULL;
+    PyObject *attributes = slot(segment, slots[ATTRIBUTES]);
+    if (attributes == NULL || !PyDict_CheckExact(attributes))
+        return NULL;
+    Py_INCREF(attributes); /* a key's code may run, and change the segment and the rows */
+    int has_writer = PyBytes_GET_SIZE(writer) > 0, is_known = has_writer ? PyDict_Contains(attributes, writer) : 1;
+    PyObject *number = Py_XNewRef(number_of(rows, PyList_GET_SIZE(rows) - 1, &unused));
+    int status = is_known == 0 ? 1 : -1;
+    if (is_known > 0 && number != NULL)
+        status = prepare(segment, slots, rows, args[3], after);
+    if (status == 0)
+        status = commit(segment, slots, attributes, has_writer ? writer : NULL, number, after);
+    Py_XDECREF(number);
+    Py_DECREF(attributes);
+    return status < 0 ? NULL : Py_NewRef(status == 0 ? Py_True : Py_False);
+}
+
+/* --- plain runs -------------------------------------------------------------------------------------------------- */
+
+#define AGAIN 2        /* the index is up to date now, but code of Python has run: the run is looked at again */
+#define ENTRY_BYTES 24 /* of segstore.server.store.index, as is the next */
+#define INDEX_DELAY_MS 10
+
+typedef struct {
+    PyTypeObject *segment, *writer;
+    const Py_ssize_t *slots;
+    PyObject *update_index;                             /* name of the method */
+    PyObject *containers, *now_ms, *acknowledge, *acks; /* borrowed: the caller's arguments */
+    int64_t now;
+} Storing;
+
+/* A run that is looked at. Code of keys may run meanwhile: all that is used is held. */
+typedef struct {
+    PyObject *writer, *rows, *segment, *attributes, *key, *number; /* owned; NULL if not known yet */
+    int64_t last;                                                  /* number that the segment has of the writer */
+} Plain;
+
+/* Gets the value of a key, whose own code is not Python's; 1 if there is one, 0 if not, -1: an exception, or declined if
+   none is set. */
+static int
+look_up(PyObject *dict, PyObject *key, PyObject **value)
+{
+    *value = NULL;
+    if (dict == NULL || !PyDict_CheckExact(dict) || key == NULL ||
+        !(PyUnicode_CheckExact(key) || PyBytes_CheckExact(key) || PyLong_CheckExact(key)))
+        return -1;
+    Py_INCREF(dict);
+    Py_INCREF(key);
+    *value = Py_XNewRef(PyDict_GetItemWithError(dict, key));
+    Py_DECREF(key);
+    Py_DECREF(dict);
+    return *value != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+/* Finds the segment of the run's writer, and the writer's last number there; as look_up(). */
+static int
+find_segment(const Storing *storing, Plain *run)
+{
+    const Py_ssize_t *slots = storing->slots;
+    PyObject *writer = run->writer, *container, *last;
+    int status = look_up(storing->containers, slot(writer, slots[CONTAINER_ID]), &container);
+    if (status > 0)
+        status = container == slot(writer, slots[CONTAINER]);
+    Py_XDECREF(container);
+    if (status > 0)
+        status = look_up(slot(writer, slots[SEGMENTS]), slot(writer, slots[SEGMENT]), &run->segment);
+    if (status <= 0 || !Py_IS_TYPE(run->segment, storing->segment))
+        return status <= 0 ? status : -1;
+    run->attributes = Py_XNewRef(slot(run->segment, slots[ATTRIBUTES]));
+    run->key = Py_XNewRef(slot(writer, slots[ID_BYTES]));
+    status = look_up(run->attributes, run->key, &last);
+    if (status > 0 && !number_in(last, INT64_MIN, INT64_MAX, &run->last))
+        status = -1;
+    Py_XDECREF(last);
+    return status;
+}
+
+/* Whether nothing is to be decided about a run whose segment was found; -1 if it is declined. */
+static int
+is_plain(const Storing *storing, Plain *run)
+{
+    const Py_ssize_t *slots = storing->slots;
+    int64_t gate, last, first, number;
+    run->number = Py_XNewRef(number_of(run->rows, PyList_GET_SIZE(run->rows) - 1, &number));
+    if (run->number == NULL || number_of(run->rows, 0, &first) == NULL ||
+        !number_in(slot(run->segment, slots[GATE]), INT64_MIN, INT64_MAX, &gate) ||
+        !number_in(slot(run->writer, slots[LAST_STORED]), INT64_MIN, INT64_MAX, &last) ||
+        !PyBytes_CheckExact(run->key) || PyBytes_GET_SIZE(run->key) != UUID_BYTES)
+        return -1;
+    return gate == 0 && run->last == last && first >= last;
+}
+
+/* Writes an entry, unless the index knows of as many events: 1; 0 if there is no room or it is declined, -1 with an
+   exception. It says where the segment is now; `next_ms` is when the next one is due, and is consumed. */
+static int
+add_entry(const Storing *storing, PyObject *segment, PyObject *index, PyObject *due_ms, int64_t due, PyObject *next_ms)
+{
+    const Py_ssize_t *slots = storing->slots;
+    PyObject *count = slot(segment, slots[EVENT_COUNT]), *after[CHANGED] = {NULL};
+    int64_t length, events = 0;
+    Tail tail;
+    int status = 0;
+    if (next_ms != NULL && number_in(slot(segment, slots[LENGTH]), 0, INT64_MAX, &length) &&
+        (count == Py_None || number_in(count, INT64_MIN >> 1, INT64_MAX >> 1, &events)) &&
+        open_tail(index, slots, &tail) == 0) {
+        int is_new = slot(index, slots[EVENT_COUNT]) == Py_None || events > tail.events;
+        int has_room = tail.memory.len - tail.used >= ENTRY_BYTES;
+        status = !is_new || (has_room && make_slots(&tail, tail.used + ENTRY_BYTES, events, due_ms, after) == 0);
+        if (status > 0 && is_new) {
+            unsigned char *to = (unsigned char *)tail.memory.buf + tail.used;
+            store64(to, (uint64_t)length);
+            store64(to + 8, (uint64_t)events);
+            store64(to + 16, (uint64_t)due);
+        }
+        PyBuffer_Release(&tail.memory);
+    }
+    if (status == 0) {
+        Py_XDECREF(next_ms);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (after[TAIL_USED] != NULL) {
+        set_slots(index, slots, after);
+        set_slot(index, slots[MAPPED], Py_NewRef(Py_True));
+    }
+    set_slot(segment, slots[INDEX_DUE_MS], next_ms);
+    return 1;
+}
+
+/* As Container.update_index if the index is where it was found last, an entry is due, and nothing is to be decided about
+   it: 1; else 0, or -1 with an exception. */
+static int
+write_entry(const Storing *storing, const Plain *run)
+{
+    const Py_ssize_t *slots = storing->slots;
+    PyObject *index = slot(run->segment, slots[INDEX]), *found = NULL;
+    if (index == NULL || !Py_IS_TYPE(index, storing->segment))
+        return 0;
+    int status = look_up(slot(run->writer, slots[SEGMENTS]), slot(index, slots[NAME]), &found);
+    PyObject *due_ms = slot(run->segment, slots[INDEX_DUE_MS]);
+    int64_t due, unused;
+    if (status > 0)
+        status = found == slot(run->segment, slots[INDEX]) && Py_IS_TYPE(found, storing->segment) &&
+                         number_in(slot(found, slots[GATE]), 0, 0, &unused) &&
+                         number_in(slot(found, slots[INDEX_ENTRY_SIZE]), ENTRY_BYTES, ENTRY_BYTES, &unused) &&
+                         number_in(due_ms, INT64_MIN, storing->now, &due) && due != 0 &&
+                         storing->now <= INT64_MAX - INDEX_DELAY_MS
+                     ? add_entry(storing, run->segment, found, due_ms, due,
+                                 PyLong_FromLongLong(storing->now + INDEX_DELAY_MS))
+                     : 0;
+    Py_XDECREF(found);
+    return status > 0 ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+/* Brings the index up to date before an append: 1, or -1 as above, or AGAIN if Python did. */
+static int
+update_index(const Storing *storing, const Plain *run)
+{
+    const Py_ssize_t *slots = storing->slots;
+    int64_t due;
+    if (!number_in(slot(run->segment, slots[INDEX_DUE_MS]), INT64_MIN, INT64_MAX, &due))
+        return -1;
+    int status = storing->now < due ? 1 : write_entry(storing, run);
+    if (status != 0)
+        return status;
+    PyObject *container = Py_XNewRef(slot(run->writer, slots[CONTAINER])), *done = NULL;
+    if (container != NULL)
+        done = PyObject_CallMethodObjArgs(container, storing->update_index, run->segment, storing->now_ms, NULL);
+    Py_XDECREF(container);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : AGAIN;
+}
+
+/* Makes all changes of a plain run; 1 if it did, 0 if there is no room, -1 as above. No code of Python runs before the
+   commit. */
+static int
+store(const Storing *storing, const Plain *run)
+{
+    PyObject *after[CHANGED] = {NULL}, *acks = storing->acks;
+    int64_t last = run->last, length, number;
+    Py_ssize_t size = PyByteArray_GET_SIZE(acks);
+    if (!number_in(slot(run->segment, storing->slots[LENGTH]), 0, INT64_MAX, &length))
+        return -1;
+    int status = prepare(run->segment, storing->slots, run->rows, storing->now_ms, after);
+    if (status != 0)
+        return status < 0 ? -1 : 0;
+    if (add_acks(storing->acknowledge, run->rows, PyBytes_AS_STRING(run->key), &last, length, acks) < 0) {
+        drop(after, CHANGED);
+        if (!PyErr_ExceptionMatches(PyExc_MemoryError))
+            PyErr_Clear(); /* Python raises it again */
+        return -1;
+    }
+    if (number_in(run->number, last, last, &number)) /* else a number falls within the run */
+        status = commit(run->segment, storing->slots, run->attributes, run->key, run->number, after);
+    else {
+        drop(after, CHANGED);
+        status = -1;
+    }
+    if (status < 0)
+        return cut(acks, size);
+    set_slot(run->writer, storing->slots[LAST_STORED], Py_NewRef(run->number));
+    return 1;
+}
+
+/* Stores a run if it is plain: 1; else 0, AGAIN, or -1 as above. */
+static int
+store_run(const Storing *storing, PyObject *from, Py_ssize_t *stored)
+{
+    if (!PyTuple_CheckExact(from) || PyTuple_GET_SIZE(from) != 2 || !PyList_CheckExact(PyTuple_GET_ITEM(from, 1)))
+        return -1;
+    Plain run = {.writer = PyTuple_GET_ITEM(from, 0), .rows = PyTuple_GET_ITEM(from, 1)};
+    if (!Py_IS_TYPE(run.writer, storing->writer))
+        return 0;
+    PyObject *is_set_up = slot(run.writer, storing->slots[IS_SET_UP]);
+    if (is_set_up != Py_True)
+        return is_set_up == Py_False ? 0 : -1;
+    Py_INCREF(run.writer);
+    Py_INCREF(run.rows);
+    int status = find_segment(storing, &run);
+    if (status > 0)
+        status = is_plain(storing, &run);
+    if (status > 0)
+        status = update_index(storing, &run);
+    if (status == 1)
+        status = store(storing, &run);
+    if (status == 1)
+        *stored += PyList_GET_SIZE(run.rows);
+    Py_DECREF(run.writer);
+    Py_DECREF(run.rows);
+    Py_XDECREF(run.segment);
+    Py_XDECREF(run.attributes);
+    Py_XDECREF(run.key);
+    Py_XDECREF(run.number);
+    return status;
+}
+
+/* If a run behind the first is declined, the caller stores it, as one that is not plain. */
+PyObject *
+store_plain(PyTypeObject *const *types, PyTypeObject *acks, const Py_ssize_t *slots, PyObject *method,
+            PyObject *const *args)
+{
+    Storing storing = {types[0], types[1], slots, method, args[2], args[3], args[4], args[5], 0};
+    PyObject *runs = args[0];
+    int64_t start;
+    if (!PyList_CheckExact(runs) || !number_in(args[1], 0, PyList_GET_SIZE(runs), &start) ||
+        !number_in(storing.now_ms, INT64_MIN, INT64_MAX, &storing.now) || !Py_IS_TYPE(storing.acknowledge, acks) ||
+        !PyByteArray_CheckExact(storing.acks))
+        return NULL;
+    Py_ssize_t at = (Py_ssize_t)start, stored = 0;
+    int status = 1;
+    while (status > 0 && at < PyList_GET_SIZE(runs)) {
+        int before = status;
+        status = store_run(&storing, PyList_GET_ITEM(runs, at), &stored);
+        if (status == 1)
+            at++;
+        else if (status == AGAIN && before == AGAIN)
+            status = -1;
+    }
+    if (status < 0 && (PyErr_Occurred() || at == start))
+        return NULL;
+    return Py_BuildValue("nn", at, stored);
+}
+
+/* --- records of a journal ---------------------------------------------------------------------------------------- */
+
+/* The bytes in the data of rows, and the number of the last; -1: an exception, or declined if none is set. */
+static Py_ssize_t
+size_of_rows(PyObject *rows, int64_t *number)
+{
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        Py_buffer data;
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 4 ||
+            !number_in(PyTuple_GET_ITEM(row, 0), INT64_MIN, INT64_MAX, number) ||
+            hold(PyTuple_GET_ITEM(row, 2), &data) < 0)
+            return -1;
+        int fits = data.len <= MAX_RECORD - size;
+        size += fits ? data.len : 0;
+        PyBuffer_Release(&data);
+        if (!fits)
+            return -1;
+    }
+    return size;
+}
+
+/* What is behind the data of a record, RECORD_END bytes: numbers and bytes as msgpack has them. */
+static void
+end_record(unsigned char *to, int64_t events, int64_t now_ms, const char *writer, int64_t number)
+{
+    to[0] = to[9] = to[36] = MSGPACK_INT64;
+    to[18] = MSGPACK_BIN8;
+    to[19] = UUID_BYTES;
+    store64(to + 1, (uint64_t)events);
+    store64(to + 10, (uint64_t)now_ms);
+    memcpy(to + 20, writer, UUID_BYTES);
+    store64(to + 37, (uint64_t)number);
+}
+
+PyObject *
+record_of_rows(PyObject *const *args)
+{
+    int64_t log_id, now_ms, number = 0, events = 0;
+    PyObject *begin = args[1], *rows = args[2], *writer = args[4];
+    if (!number_in(args[0], INT32_MIN, INT32_MAX, &log_id) || !PyBytes_CheckExact(begin) ||
+        PyBytes_GET_SIZE(begin) > MAX_RECORD || !PyList_CheckExact(rows) || PyList_GET_SIZE(rows) == 0 ||
+        !number_in(args[3], INT64_MIN, INT64_MAX, &now_ms) || !PyBytes_CheckExact(writer) ||
+        PyBytes_GET_SIZE(writer) != UUID_BYTES)
+        return NULL;
+    Py_ssize_t size = size_of_rows(rows, &number), at = HEADER_BYTES + PyBytes_GET_SIZE(begin) + 5, end = at + size;
+    PyObject *record = size < 0 ? NULL : PyBytes_FromStringAndSize(NULL, end + RECORD_END);
+    if (record == NULL)
+        return NULL;
+    unsigned char *to = (unsigned char *)PyBytes_AS_STRING(record);
+    store32(to, (uint32_t)log_id);
+    store32(to + 4, (uint32_t)(end + RECORD_END - HEADER_BYTES));
+    memcpy(to + HEADER_BYTES, PyBytes_AS_STRING(begin), PyBytes_GET_SIZE(begin));
+    to[at - 5] = MSGPACK_BIN32;
+    store32(to + at - 4, (uint32_t)size);
+    const Py_buffer memory = {.buf = to, .len = end};
+    int status = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows) && status == 0; i++)
+        status = copy_row(PyList_GET_ITEM(rows, i), &memory, &at, &events);
+    if (status != 0 || at != end) {
+        Py_DECREF(record);
+        return NULL;
+    }
+    end_record(to + end, events, now_ms, PyBytes_AS_STRING(writer), number);
+    return record;
+}
