@@ -1,4 +1,4 @@
-"""Passes acknowledgements of appends on to the flows that sent them.
+"""Forwards acknowledgements of appends to the flows that sent them.
 
 Invariant: an acknowledgement for an unknown flow, or for one that is closed, is dropped and counted.
 """

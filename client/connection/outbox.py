@@ -103,7 +103,7 @@ class Outbox:
         closed: whether the outbox is closed and writes nothing more.
         now_s: loop time at the start of the current turn.
         polling: keeps the event loop awake for the acknowledgement of a single append.
-        most_bytes: limit on what one turn of a writer may add.
+        most_bytes: limit on what one turn of a writer may add; left_bytes: what the current one may still add.
         batch_events, batch_bytes: limits of one append.
         turns: flows that requested a turn, each once; adding one requires setting `turn_due`.
         turn_due: whether turns, and the write after them, are scheduled.
@@ -125,6 +125,7 @@ class Outbox:
         "batch_events",
         "bytes_in_flight",
         "closed",
+        "left_bytes",
         "most_bytes",
         "now_s",
         "polling",
@@ -138,7 +139,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self.now_s = self._loop.time()
         self._blocks = settings.append_batching == "blocks"
-        self.most_bytes = max(settings.write_buffer_bytes, 1)
+        self.most_bytes = self.left_bytes = max(settings.write_buffer_bytes, 1)
         self._largest = settings.max_frame_bytes - BLOCK_BYTES
         self.batch_bytes = min(settings.max_batch_bytes, settings.max_event_bytes, self._largest)
         self.batch_events = 1 if self._blocks else settings.max_batch_events
@@ -271,14 +272,16 @@ class Appends:
     Attributes:
         outbox: the outbox of the flow's connection.
         queue: the writer's events.
-        plain: whether turns and acknowledgements concern nothing but the queue: the writer is open, resends nothing,
-            chooses no block sizes, and nothing waits for it.
+        plain: whether turns and acknowledgements concern nothing but the queue and what awaits them: the writer is
+            open, resends nothing, and chooses no block sizes. C then takes turns and acknowledgements without a call of
+            the writer's methods.
+        awaited: whether acknowledgements are awaited, so that the writer's `settle` is called after each.
         timer: for the acknowledgement of the oldest append; None if there is none.
     """
 
     __slots__ = (
         *("_flow", "_frame_events", "_request_id", "_segment", "_writer_bytes", "_writer_id"),
-        *("outbox", "plain", "queue", "timer"),
+        *("awaited", "outbox", "plain", "queue", "timer"),
     )
 
     def __init__(
@@ -295,7 +298,7 @@ class Appends:
         self._flow = flow
         self.outbox: Final = outbox
         self.queue: Final = queue
-        self.plain = False
+        self.plain = self.awaited = False
         self.timer: Timer | None = None
         self._segment = segment
         self._writer_id = writer_id
@@ -349,9 +352,10 @@ class Appends:
 WRITERS: Final = (Sender, Appends, Outbox, InFlight, Append, Pending, deque)
 """Classes of what a writer has in memory for each append."""
 WRITER_SLOTS: Final = (
-    *("asked", "bytes_in_flight", "closed", "appends"),
-    *("_flow", "_frame_events", "_request_id", "_writer_bytes", "outbox", "plain", "queue", "timer"),
-    *("_out", "batch_bytes", "batch_events", "bytes_in_flight", "most_bytes", "now_s", "turn_due", "turns"),
+    *("asked", "bytes_in_flight", "closed", "appends", "turn"),
+    *("_flow", "_frame_events", "_request_id", "_writer_bytes", "awaited", "outbox", "plain", "queue", "timer"),
+    *("_out", "batch_bytes", "batch_events", "bytes_in_flight", "left_bytes", "most_bytes", "now_s"),
+    *("turn_due", "turns"),
     *("_behind", "_last_taken", "_later", "added_bytes", "full_at", "last_stored", "newest", "oldest", "overhead"),
     *("queued", "segment_length", "settled"),
     *("first", "last", "items", "size"),
@@ -365,6 +369,7 @@ def run_turns(outbox: Outbox, flows: list[Sender]) -> None:
     """Runs the turns that flows have requested. An exception ends its flow and no other."""
     for flow in flows:
         flow.asked = False
+        outbox.left_bytes = outbox.most_bytes
         try:
             if flow.turn is not None and not flow.closed:
                 flow.turn()

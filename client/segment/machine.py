@@ -156,10 +156,11 @@ class WriterMachine:
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
         taken = self._events.take_all()
-        self._settle()
+        self.settle()
         return taken
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Wakes those who wait for what has been acknowledged."""
         waits = self._waits
         if waits is not None:
             waits.settled(self._events.settled, has_room=self.has_room)
@@ -176,10 +177,10 @@ class WriterMachine:
         return waits
 
     def _look(self) -> None:
-        """Decides whether the appends are plain."""
+        """Decides whether the appends are plain, and awaited."""
         if self._appends is not None:
-            is_free = not self._trying and self._waits is None and self._sizing is None
-            self._appends.plain = is_free and self.state is _OPEN
+            self._appends.plain = self.state is _OPEN and not self._trying and self._sizing is None
+            self._appends.awaited = self._waits is not None
 
     def _started(self) -> None:
         """Wakes waiters for start-up: the writer was set up, or never will be."""
@@ -199,7 +200,7 @@ class WriterMachine:
         if self._trying or appends is None:
             return
         events, outbox = self._events, appends.outbox
-        left, largest = outbox.most_bytes, self._largest
+        largest = self._largest
         while events.queued and self.state is _OPEN:
             item = events.queued[0]
             if len(item.data) > largest:
@@ -207,12 +208,12 @@ class WriterMachine:
                     carrying = self._carry_one(item)
                     self._carrying = self._loop.create_task(carrying, name=f"a large event for {self.segment}")
                 return
-            if left <= 0:
+            if outbox.left_bytes <= 0:
                 self._ask_turn()
                 return
             append, pieces = take(events, outbox.batch_events, outbox.batch_bytes, outbox.now_s)
             appends.send(append, pieces)
-            left -= append.size
+            outbox.left_bytes -= append.size
             if appends.timer is None:
                 appends.timer = self._loop.call_at(append.sent_s + self._ack_limit_s, self._ack_due)
 
@@ -352,7 +353,7 @@ class WriterMachine:
     def _stored(self, items: list[Pending]) -> None:
         resolve_stored(items, self.callback_failed)
         if self._waits is not None:
-            self._settle()
+            self.settle()
 
     def _reject(self, done: asyncio.Future[None] | Then, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):

@@ -37,14 +37,6 @@ enum {
 };
 enum { CHANGED = LAST_MODIFIED_MS + 1 }; /* the first slots of a segment */
 
-/* Sets a slot to a value, which is consumed. */
-static void
-set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
-{
-    PyObject **at = (PyObject **)((char *)owner + offset);
-    Py_XSETREF(*at, value);
-}
-
 /* The number of a row of a list, which has it first; NULL if it has none. */
 static PyObject *
 number_of(PyObject *rows, Py_ssize_t index, int64_t *number)

@@ -1,5 +1,4 @@
-/* Functions of Python with an equal in C: what encodes and decodes, a hash, what a client does with each event (see
-   writers.c), what a recorder does with all bytes, and a store's copy of appends.
+/* Functions of Python with an equal in C: what encodes and decodes, a hash, and those of the other files.
 
    C is asked first. What it declines, before it has changed anything, goes to the function of Python with the same
    arguments. */
@@ -17,52 +16,6 @@ typedef struct What {
     int owners[MAX_SLOTS]; /* index of the type of each slot */
     int optional; /* how many of the arguments may be missing: they are NULL */
 } What;
-
-/* --- split_events(data, start, limit, base, make, where, out) ----------------------------------------------------- */
-
-/* Events that are whole: what all begin with, an int32 length, as many bytes. Returns where they end, or -1 with an
-   exception. */
-static Py_ssize_t
-split(const Shortcut *self, PyObject *const *args, const Py_buffer *data, Py_ssize_t at, int64_t limit, int64_t base)
-{
-    const unsigned char *bytes = data->buf;
-    const char *head = PyBytes_AS_STRING(self->head);
-    while (data->len - at >= HEADER_BYTES && memcmp(bytes + at, head, 4) == 0) {
-        Py_ssize_t length = load32(bytes + at + 4);
-        if (length < 0 || length > limit || length > data->len - at - HEADER_BYTES)
-            break;
-        PyObject *event = PyBytes_FromStringAndSize((char *)bytes + at + HEADER_BYTES, length);
-        PyObject *offset = event == NULL ? NULL : PyLong_FromLongLong(base + at);
-        PyObject *made = NULL;
-        if (offset != NULL)
-            made = PyObject_Vectorcall(args[4], (PyObject *[]){event, offset, args[5]}, 3, NULL);
-        int status = made == NULL ? -1 : PyList_Append(args[6], made);
-        Py_XDECREF(event);
-        Py_XDECREF(offset);
-        Py_XDECREF(made);
-        if (status < 0)
-            return -1;
-        at += HEADER_BYTES + length;
-    }
-    return at;
-}
-
-static PyObject *
-split_events(const Shortcut *self, PyObject *const *args)
-{
-    int64_t start, limit, base;
-    Py_buffer data;
-    if (!PyList_CheckExact(args[6]) || hold(args[0], &data) < 0)
-        return NULL;
-    PyObject *end = NULL;
-    if (number_in(args[1], 0, data.len, &start) && number_in(args[2], 0, INT32_MAX, &limit) &&
-        number_in(args[3], 0, INT64_MAX - data.len, &base)) {
-        Py_ssize_t at = split(self, args, &data, (Py_ssize_t)start, limit, base);
-        end = at < 0 ? NULL : PyLong_FromSsize_t(at);
-    }
-    PyBuffer_Release(&data);
-    return end;
-}
 
 /* --- murmur3_128_low(data, seed) ---------------------------------------------------------------------------------- */
 
@@ -181,7 +134,9 @@ make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 }
 
 /*  name, function, arguments, types, slots, positions, method, template, owners */
-#define OF_WRITERS 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5
+#define OF_WRITERS \
+    0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
+        5, 5, 5
 
 static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
@@ -189,9 +144,9 @@ static const What whats[] = {
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
     {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
     {"add_behind", add_behind, 5, 3, 6, 0, NULL, -1, {0, 0, 0, 0, 2, 2}},
-    {"append", append_item, 6, 8, 43, 0, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
-    {"run_turns", run_turns, 2, 7, 39, 7, NULL, 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 9, 39, 0, "set_result", -1, {OF_WRITERS}},
+    {"append", append_item, 6, 8, 46, 0, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
+    {"run_turns", run_turns, 2, 7, 42, 7, NULL, 1, {OF_WRITERS}},
+    {"acknowledge", acknowledge, 3, 9, 42, 0, "set_result", -1, {OF_WRITERS}},
     {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
     {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
     {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
@@ -317,6 +272,8 @@ shortcut_dealloc(Shortcut *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    if (self->weak_references != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
     for (int i = 0; i < MAX_TYPES; i++)
         Py_XDECREF(self->types[i]);
     Py_XDECREF(self->method);
@@ -356,6 +313,7 @@ static PyGetSetDef shortcut_getset[] = {
 static PyMemberDef shortcut_members[] = {
     {"__vectorcalloffset__", Py_T_PYSSIZET, offsetof(Shortcut, vectorcall), Py_READONLY, NULL},
     {"__dictoffset__", Py_T_PYSSIZET, offsetof(Shortcut, dict), Py_READONLY, NULL},
+    {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(Shortcut, weak_references), Py_READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -103,6 +103,15 @@ slot(PyObject *owner, Py_ssize_t offset)
     return *(PyObject **)((char *)owner + offset);
 }
 
+/* Sets a slot to a value, which is consumed. */
+static inline void
+set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
+    *at = value;
+    Py_XDECREF(before);
+}
+
 static inline Shape *
 shape_of_code(const Codec *codec, int32_t code)
 {
@@ -221,7 +230,7 @@ int cut(PyObject *out, Py_ssize_t size);
 /* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
 
 #define MAX_TYPES 9
-#define MAX_SLOTS 43
+#define MAX_SLOTS 46
 #define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
 
@@ -233,6 +242,7 @@ typedef struct Shortcut {
     const struct What *what;
     PyObject *behind;               /* owned */
     PyObject *dict;                 /* owned, or NULL: what functools.update_wrapper sets */
+    PyObject *weak_references;      /* of Python */
     Codec *codec;                   /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
     Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
@@ -241,14 +251,42 @@ typedef struct Shortcut {
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
 
-/* The functions of segstore.client.connection with these names, and frames_of_append of segstore.wire.blocks; append_item is
-   `append` of SegmentWriter, whose last three arguments may be NULL. NULL: an exception, or declined if none is set. */
+/* The functions of segstore.client with these names, and frames_of_append of segstore.wire.blocks. append_item is `append` of SegmentWriter, whose last three arguments may be NULL. NULL: an exception, or declined if
+   none is set. */
 PyObject *frames_of_append(const Shortcut *self, PyObject *const *args);
 PyObject *add_behind(const Shortcut *self, PyObject *const *args);
 PyObject *append_item(const Shortcut *self, PyObject *const *args);
 PyObject *run_turns(const Shortcut *self, PyObject *const *args);
 PyObject *acknowledge(const Shortcut *self, PyObject *const *args);
 PyObject *resolve_stored(const Shortcut *self, PyObject *const *args);
+PyObject *split_events(const Shortcut *self, PyObject *const *args);
+
+#define LARGE_BYTES 4096 /* a piece of this size is not copied */
+
+/* Both frames of an append without its data, whose size is given, to memory of MAX_TEMPLATE bytes each; behind the end is
+   an event without data. self: of a function with positions. */
+void fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
+                 int64_t count, int64_t number, int64_t request);
+
+/* The header of an event: `event`, which has its type, with the size of a piece. */
+static inline char *
+add_header(char *at, const unsigned char *event, PyObject *piece)
+{
+    memcpy(at, event, HEADER_BYTES);
+    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
+    return at + HEADER_BYTES;
+}
+
+/* The list of a queue to which items are added, borrowed, and its total with another item; NULL if Python has to look.
+   of: the slots with the list, the total and the overhead of an item. */
+PyObject *newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3]);
+
+/* Completes what waits for an item: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
+int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem);
+
+/* The exception that is set, if it is an Exception, which is cleared; else NULL. */
+PyObject *exception_of_call(void);
+
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

@@ -1,34 +1,23 @@
-/* What a client does with each event: queues it, sends it in an append, and tells its caller that it is stored. Equals
-   of functions in segstore.client.connection and segstore.wire.blocks.
+/* What a segment writer does with each event: queues it, sends it in an append, and completes what waits for it when it is
+   acknowledged. Equals of functions in segstore.client.connection and segstore.client.segment.
 
    Objects that the garbage collector knows are made before the look at what is there: their creation may run finalizers,
    and so any code. From the look to the last change no code of Python runs. */
 
 #include "speed.h"
 
-#define LARGE_BYTES 4096 /* a piece of this size is not copied */
-
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
 enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, MACHINE = FUTURE };
 enum {
-    ASKED, FLOW_BYTES, CLOSED, APPENDS_OF,
-    FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, OUTBOX_OF, PLAIN, QUEUE, TIMER,
-    OUT, BATCH_BYTES, BATCH_EVENTS, OUTBOX_BYTES, MOST_BYTES, NOW_S, TURN_DUE, TURNS,
+    ASKED, FLOW_BYTES, CLOSED, APPENDS_OF, IN_PYTHON,
+    FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, AWAITED, OUTBOX_OF, PLAIN, QUEUE, TIMER,
+    OUT, BATCH_BYTES, BATCH_EVENTS, OUTBOX_BYTES, LEFT_BYTES, MOST_BYTES, NOW_S, TURN_DUE, TURNS,
     BEHIND, LAST_TAKEN, LATER, ADDED_BYTES, FULL_AT, LAST_STORED, NEWEST, OLDEST, OVERHEAD,
     QUEUED, SEGMENT_LENGTH, SETTLED,
     FIRST, LAST, ITEMS, SIZE,
     DATA, EVENTS, DONE,
     QUEUE_OF, ERROR, LARGEST, MY_APPENDS
 };
-
-/* Sets a slot to a value, which is consumed. */
-static void
-set_slot(PyObject *owner, Py_ssize_t offset, PyObject *value)
-{
-    PyObject **at = (PyObject **)((char *)owner + offset), *before = *at;
-    *at = value;
-    Py_XDECREF(before);
-}
 
 /* The value of a slot if it is exactly of a type, else NULL. */
 static PyObject *
@@ -51,189 +40,6 @@ number_at(const Shortcut *self, PyObject *owner, int of, int64_t *number)
     return number_in(slot(owner, self->slots[of]), -1, INT64_MAX / 4, number);
 }
 
-/* --- frames_of_append(writer, pieces, event_count, event_number, request_id, frame_events) ------------------------ */
-
-/* The header of an event: `event`, which has its type, with the size of a piece. */
-static char *
-add_header(char *at, const unsigned char *event, PyObject *piece)
-{
-    memcpy(at, event, HEADER_BYTES);
-    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
-    return at + HEADER_BYTES;
-}
-
-/* Adds to `out`: `size` bytes before pieces, the pieces, which are bytes, and `size` bytes behind them. Each piece is
-   behind a header, if `event` is not NULL. */
-static int
-add_joined(PyObject *out, const char *before, Py_ssize_t size_before, PyObject *pieces, Py_ssize_t from, Py_ssize_t to,
-           const unsigned char *event, const char *behind, Py_ssize_t size_behind)
-{
-    Py_ssize_t size = size_before + size_behind + (event == NULL ? 0 : (to - from) * HEADER_BYTES);
-    for (Py_ssize_t i = from; i < to; i++)
-        size += PyBytes_GET_SIZE(PyList_GET_ITEM(pieces, i));
-    if (size == 0)
-        return 0;
-    PyObject *joined = PyBytes_FromStringAndSize(NULL, size);
-    if (joined == NULL)
-        return -1;
-    char *at = PyBytes_AS_STRING(joined);
-    memcpy(at, before, size_before);
-    at += size_before;
-    for (Py_ssize_t i = from; i < to; i++) {
-        PyObject *piece = PyList_GET_ITEM(pieces, i);
-        if (event != NULL)
-            at = add_header(at, event, piece);
-        memcpy(at, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece));
-        at += PyBytes_GET_SIZE(piece);
-    }
-    memcpy(at, behind, size_behind);
-    int status = PyList_Append(out, joined);
-    Py_DECREF(joined);
-    return status;
-}
-
-/* Both frames of an append without its data, whose size is given; an event without data is behind the end. */
-static void
-fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
-            int64_t count, int64_t number, int64_t request)
-{
-    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head);
-    memcpy(block, PyBytes_AS_STRING(self->head), of_block);
-    memcpy(end, PyBytes_AS_STRING(self->end), PyBytes_GET_SIZE(self->end));
-    store32(block + 4, (uint32_t)(of_block - HEADER_BYTES + size));
-    memcpy(block + self->positions[0], PyBytes_AS_STRING(writer), UUID_BYTES);
-    memcpy(end + self->positions[1], PyBytes_AS_STRING(writer), UUID_BYTES);
-    store32(end + self->positions[2], (uint32_t)size);
-    store32(end + self->positions[3], (uint32_t)count);
-    store64(end + self->positions[4], (uint64_t)number);
-    store64(end + self->positions[5], (uint64_t)request);
-}
-
-/* No code of Python runs between the look at the pieces and their copies: `out` is made before. */
-PyObject *
-frames_of_append(const Shortcut *self, PyObject *const *args)
-{
-    int64_t count, number, request;
-    PyObject *writer = args[0], *pieces = args[1];
-    if (!PyBytes_CheckExact(writer) || PyBytes_GET_SIZE(writer) != UUID_BYTES || !PyList_CheckExact(pieces) ||
-        !number_in(args[2], INT32_MIN, INT32_MAX, &count) || !number_in(args[3], INT64_MIN, INT64_MAX, &number) ||
-        !number_in(args[4], INT64_MIN, INT64_MAX, &request) || !PyBool_Check(args[5]))
-        return NULL;
-    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = self->positions[6], size = 0;
-    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE], *event = args[5] == Py_True ? end + of_end : NULL;
-    Py_ssize_t of_header = event == NULL ? 0 : HEADER_BYTES;
-    PyObject *out = PyList_New(0);
-    if (out == NULL)
-        return NULL;
-    int status = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
-        PyObject *piece = PyList_GET_ITEM(pieces, i);
-        if (!PyBytes_CheckExact(piece) || PyBytes_GET_SIZE(piece) > MAX_FRAME_BYTES - of_block - of_header - size)
-            status = -1;
-        else
-            size += of_header + PyBytes_GET_SIZE(piece);
-    }
-    if (status == 0) {
-        fill_frames(self, block, end, writer, size, count, number, request);
-    }
-    Py_ssize_t from = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pieces) && status == 0; i++) {
-        PyObject *piece = PyList_GET_ITEM(pieces, i);
-        if (PyBytes_GET_SIZE(piece) < LARGE_BYTES)
-            continue;
-        char header[HEADER_BYTES];
-        if (event != NULL)
-            add_header(header, event, piece);
-        status = add_joined(out, (char *)block, of_block, pieces, from, i, event, header, of_header);
-        status = status < 0 ? -1 : PyList_Append(out, piece);
-        of_block = 0; /* it is there */
-        from = i + 1;
-    }
-    if (status == 0)
-        status = add_joined(out, (char *)block, of_block, pieces, from, PyList_GET_SIZE(pieces), event, (char *)end,
-                            of_end);
-    if (status < 0)
-        Py_CLEAR(out);
-    return out;
-}
-
-/* --- add_behind(routes, key, event, new_future, budget) ------------------------------------------------------------ */
-
-#define SHORT 16384     /* length of a list of items */
-#define MANY_ITEMS 1024 /* at each multiple of this length, the caller decides */
-#define LEAST_COST 64   /* of an event in a budget */
-
-/* The list of a queue to which items are added, and its total with another item; NULL if Python has to look. of: the
-   slots with the list, the total and the overhead of an item. */
-static PyObject *
-newest_of(PyObject *queue, Py_ssize_t size, int64_t *added, const Py_ssize_t of[3])
-{
-    PyObject *newest = slot(queue, of[0]);
-    int64_t overhead;
-    if (newest == NULL || !PyList_CheckExact(newest) || PyList_GET_SIZE(newest) >= SHORT ||
-        !number_in(slot(queue, of[1]), 0, INT64_MAX / 2, added) ||
-        !number_in(slot(queue, of[2]), 0, INT32_MAX, &overhead))
-        return NULL;
-    *added += overhead + size;
-    return newest;
-}
-
-/* Queues the item of an event: 1 if it is queued, 0 if the answer is None, -1 if it is declined or an exception is set. */
-static int
-queue_event(const Shortcut *self, PyObject *queue, PyObject *position, PyObject *event, PyObject *done, PyObject *budget)
-{
-    int64_t added, full_at, left, largest;
-    Py_ssize_t size = PyBytes_GET_SIZE(event), cost = size < LEAST_COST ? LEAST_COST : size;
-    PyObject *newest = newest_of(queue, size, &added, self->slots);
-    if (newest == NULL || !number_in(slot(queue, self->slots[3]), INT64_MIN, INT64_MAX, &full_at) ||
-        !number_in(slot(budget, self->slots[4]), INT64_MIN / 2, INT64_MAX, &left) ||
-        !number_in(slot(budget, self->slots[5]), INT64_MIN, INT64_MAX, &largest))
-        return -1;
-    if (PyList_GET_SIZE(newest) % MANY_ITEMS == 0 || added >= full_at || cost >= left || size > largest)
-        return 0;
-    PyObject *total = PyLong_FromLongLong(added), *rest = PyLong_FromLongLong(left - cost), *one = PyLong_FromLong(1);
-    PyObject *item = NULL;
-    if (total != NULL && rest != NULL && one != NULL)
-        item = PyObject_Vectorcall((PyObject *)self->types[1], (PyObject *[]){event, one, position, done}, 4, NULL);
-    int status = item == NULL || PyList_Append(newest, item) < 0 ? -1 : 1;
-    Py_XDECREF(one);
-    Py_XDECREF(item);
-    if (status < 0) {
-        Py_XDECREF(total);
-        Py_XDECREF(rest);
-        return -1;
-    }
-    set_slot(queue, self->slots[1], total);
-    set_slot(budget, self->slots[4], rest);
-    return 1;
-}
-
-/* The future is made before the look at the queue, because a finalizer may run then. The item's class, which the
-   garbage collector does not track, runs none. */
-PyObject *
-add_behind(const Shortcut *self, PyObject *const *args)
-{
-    PyObject *routes = args[0], *key = args[1], *event = args[2], *budget = args[4];
-    if (!PyDict_CheckExact(routes) || !(key == Py_None || PyUnicode_CheckExact(key)) || !PyBytes_CheckExact(event) ||
-        !Py_IS_TYPE(budget, self->types[2]))
-        return NULL;
-    PyObject *route = PyDict_GetItemWithError(routes, key);
-    if (route == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (!PyTuple_CheckExact(route) || PyTuple_GET_SIZE(route) != 3 ||
-        !Py_IS_TYPE(PyTuple_GET_ITEM(route, 0), self->types[0]))
-        return NULL;
-    Py_INCREF(route);
-    PyObject *done = PyObject_CallNoArgs(args[3]);
-    int status = -1;
-    if (done != NULL)
-        status = queue_event(self, PyTuple_GET_ITEM(route, 0), PyTuple_GET_ITEM(route, 1), event, done, budget);
-    Py_DECREF(route);
-    if (status <= 0)
-        Py_CLEAR(done);
-    return status == 0 ? Py_NewRef(Py_None) : done;
-}
-
 /* --- append(writer, data, done, events, tag, now) ------------------------------------------------------------------ */
 
 /* Calls a method, which may do anything, its owner included; 1, or -1 with an exception. */
@@ -245,26 +51,6 @@ call(PyObject *owner, const char *method)
     Py_DECREF(owner);
     Py_XDECREF(result);
     return result == NULL ? -1 : 1;
-}
-
-/* The exception that is set, if it is an Exception, which is cleared; else NULL. */
-static PyObject *
-exception_of_call(void)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL;
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *problem, *trace;
-    PyErr_Fetch(&type, &problem, &trace);
-    PyErr_NormalizeException(&type, &problem, &trace);
-    if (trace != NULL)
-        PyException_SetTraceback(problem, trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
-    return problem;
-#endif
 }
 
 /* Passes a problem, which is consumed, to a method; 1, or -1 with an exception. */
@@ -479,6 +265,17 @@ write_append(const Shortcut *self, const Turn *turn, PyObject *items, int64_t ev
     memcpy(at, end, of_end);
 }
 
+/* Calls a method of a deque, which runs no code of Python. No bound method is made: the garbage collector knows those. */
+static PyObject *
+call_of_deque(PyObject *deque, const char *method, PyObject *item)
+{
+    PyObject *name = PyUnicode_FromString(method), *result = NULL;
+    if (name != NULL)
+        result = item == NULL ? PyObject_CallMethodNoArgs(deque, name) : PyObject_CallMethodOneArg(deque, name, item);
+    Py_XDECREF(name);
+    return result;
+}
+
 /* Moves items from the queue to an append in flight; 0, or -1 if nothing has changed. numbers: its first, its last, and
    its size, and the bytes in flight of the flow and of the outbox; consumed. */
 static int
@@ -488,14 +285,15 @@ move_items(const Shortcut *self, const Turn *turn, PyObject *append, PyObject *i
     for (int i = 0; i < 5; i++)
         status = numbers[i] == NULL ? -1 : status;
     if (status == 0 && !is_oldest) {
-        PyObject *added = PyObject_CallMethod((PyObject *)turn->behind, "append", "O", append);
+        PyObject *added = call_of_deque(turn->behind, "append", append);
         status = added == NULL ? -1 : 0;
         Py_XDECREF(added);
     }
     if (status == 0 && PyList_SetSlice(turn->queued, 0, PyList_GET_SIZE(items), NULL) < 0) {
         status = -1;
+        PyErr_Clear();
         if (!is_oldest)
-            Py_XDECREF(PyObject_CallMethod((PyObject *)turn->behind, "pop", NULL));
+            Py_XDECREF(call_of_deque(turn->behind, "pop", NULL));
     }
     if (status < 0) {
         for (int i = 0; i < 5; i++)
@@ -541,14 +339,13 @@ send_append(const Shortcut *self, Turn *turn, PyObject **joined, PyObject *appen
     return -1;
 }
 
-/* Runs a turn: 1, 0 if Python has to go on with it, or -1 with an exception. */
+/* Sends what is queued, up to the limit of a turn: 1, 0 if Python has to go on with it, or -1 with an exception. */
 static int
-run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
+send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
 {
     int64_t left, size;
-    if (!find_turn(self, turn) || !number_at(self, turn->outbox, MOST_BYTES, &left))
+    if (!find_turn(self, turn) || !number_at(self, turn->outbox, LEFT_BYTES, &left))
         return 0;
-    set_slot(turn->flow, self->slots[ASKED], Py_NewRef(Py_False));
     while (PyList_GET_SIZE(turn->queued) > 0) {
         if (left <= 0)
             return call(turn->flow, "ask_turn");
@@ -564,7 +361,10 @@ run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
         Py_XDECREF(append);
         if (size < 0) {
             PyErr_Clear(); /* no memory: Python tries as well, and says so */
-            return 0;
+            PyObject *rest = PyLong_FromLongLong(left);
+            if (rest != NULL)
+                set_slot(turn->outbox, self->slots[LEFT_BYTES], rest);
+            return rest == NULL ? -1 : 0;
         }
         left -= size;
     }
@@ -583,81 +383,47 @@ end_joined(const Shortcut *self, PyObject *outbox, PyObject **joined)
     Py_CLEAR(*joined);
 }
 
+/* Runs the turn of a flow, in Python where C does not go on; 1, or -1 with an exception. */
+static int
+run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
+{
+    PyObject *most = slot(turn->outbox, self->slots[MOST_BYTES]);
+    set_slot(turn->flow, self->slots[ASKED], Py_NewRef(Py_False));
+    set_slot(turn->outbox, self->slots[LEFT_BYTES], Py_XNewRef(most));
+    int status = send_queued(self, turn, joined);
+    if (status != 0)
+        return status;
+    end_joined(self, turn->outbox, joined);
+    PyObject *in_python = Py_XNewRef(slot(turn->flow, self->slots[IN_PYTHON])), *done = NULL;
+    if (in_python == NULL || in_python == Py_None || slot(turn->flow, self->slots[CLOSED]) == Py_True)
+        done = Py_NewRef(Py_None);
+    else
+        done = PyObject_CallNoArgs(in_python);
+    Py_XDECREF(in_python);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
 PyObject *
 run_turns(const Shortcut *self, PyObject *const *args)
 {
     PyObject *outbox = args[0], *flows = args[1], *joined = NULL;
-    if (!Py_IS_TYPE(outbox, self->types[OUTBOX]) || !PyList_CheckExact(flows))
+    int status = 1, known = Py_IS_TYPE(outbox, self->types[OUTBOX]) && PyList_CheckExact(flows);
+    for (Py_ssize_t i = 0; known && i < PyList_GET_SIZE(flows); i++)
+        known = PyObject_TypeCheck(PyList_GET_ITEM(flows, i), self->types[SENDER]);
+    if (!known)
         return NULL;
-    int status = 1;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(flows) && status > 0; i++) {
         Turn turn = {.outbox = outbox, .flow = Py_NewRef(PyList_GET_ITEM(flows, i))};
-        status = PyObject_TypeCheck(turn.flow, self->types[SENDER]) ? run_turn(self, &turn, &joined) : 0;
+        if (PyObject_TypeCheck(turn.flow, self->types[SENDER])) /* another turn may have changed the list */
+            status = run_turn(self, &turn, &joined);
         PyObject *problem = status < 0 ? exception_of_call() : NULL;
         if (problem != NULL)
             status = report(turn.flow, "fail", problem);
-        if (status == 0) {
-            end_joined(self, outbox, &joined);
-            PyObject *others = PyList_New(1), *done = NULL;
-            if (others != NULL) {
-                PyList_SET_ITEM(others, 0, Py_NewRef(turn.flow));
-                done = PyObject_CallFunctionObjArgs(self->behind, outbox, others, NULL);
-            }
-            Py_XDECREF(others);
-            Py_XDECREF(done);
-            status = done == NULL ? -1 : 1;
-        }
         Py_DECREF(turn.flow);
     }
     end_joined(self, outbox, &joined);
     return status < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-/* --- resolve_stored(items, failed) -------------------------------------------------------------------------------- */
-
-/* Tells one item's caller that it is stored: 1, 0 with what a callback raised in `problem`, or -1 with an exception. */
-static int
-tell(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeObject *invalid, PyObject **problem)
-{
-    int is_future = PyObject_TypeCheck(done, future);
-    PyObject *result =
-        is_future ? PyObject_CallMethodOneArg(done, self->method, Py_None) : PyObject_CallOneArg(done, Py_None);
-    if (result == NULL && !is_future)
-        return (*problem = exception_of_call()) == NULL ? -1 : 0;
-    if (result == NULL && PyErr_ExceptionMatches((PyObject *)invalid))
-        PyErr_Clear(); /* its waiter was cancelled */
-    Py_XDECREF(result);
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-/* What is called may change the list and its items: each is looked at when it is its turn. */
-PyObject *
-resolve_stored(const Shortcut *self, PyObject *const *args)
-{
-    PyObject *items = args[0];
-    if (!PyList_CheckExact(items))
-        return NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
-        PyObject *item = PyList_GET_ITEM(items, i), *problem, *result;
-        PyObject *done = Py_IS_TYPE(item, self->types[0]) ? Py_XNewRef(slot(item, self->slots[0])) : NULL;
-        if (done == NULL) { /* the others are Python's */
-            PyObject *others = PyList_GetSlice(items, i, PyList_GET_SIZE(items));
-            result = others == NULL ? NULL : PyObject_CallFunctionObjArgs(self->behind, others, args[1], NULL);
-            Py_XDECREF(others);
-            return result;
-        }
-        int status = tell(self, done, self->types[1], self->types[2], &problem);
-        Py_DECREF(done);
-        if (status == 0) {
-            result = PyObject_CallOneArg(args[1], problem);
-            Py_DECREF(problem);
-            Py_XDECREF(result);
-            status = result == NULL ? -1 : 1;
-        }
-        if (status < 0)
-            return NULL;
-    }
-    return Py_NewRef(Py_None);
 }
 
 /* --- acknowledge(acks, flows, counters) ---------------------------------------------------------------------------- */
@@ -704,7 +470,7 @@ release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue,
     for (int i = 0; i < NUMBERS; i++)
         made = made && numbers[i] != NULL;
     if (made && Py_SIZE(behind) > 0)
-        Py_SETREF(next, PyObject_CallMethod(behind, "popleft", NULL));
+        Py_SETREF(next, call_of_deque(behind, "popleft", NULL));
     if (!made || next == NULL) {
         PyErr_Clear();
         for (int i = 0; i < NUMBERS; i++)
@@ -754,9 +520,19 @@ report_callback(PyObject *flow, PyObject *problem)
     return status;
 }
 
-/* Tells the callers of all items. An item of another class is not told. */
+/* Wakes who waits for acknowledgements; 1, or -1 with an exception. */
 static int
-tell_all(const Shortcut *self, PyObject *flow, PyObject *items)
+settle_waits(PyObject *flow)
+{
+    PyObject *handler = PyObject_GetAttrString(flow, "handler");
+    int status = handler == NULL ? -1 : call(handler, "settle");
+    Py_XDECREF(handler);
+    return status;
+}
+
+/* Completes what waits for all items; not for one of another class. */
+static int
+complete_all(const Shortcut *self, PyObject *flow, PyObject *items)
 {
     int status = 1;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items) && status > 0; i++) {
@@ -764,7 +540,7 @@ tell_all(const Shortcut *self, PyObject *flow, PyObject *items)
         PyObject *done = Py_IS_TYPE(item, self->types[PENDING]) ? Py_XNewRef(slot(item, self->slots[DONE])) : NULL;
         if (done == NULL)
             continue;
-        status = tell(self, done, self->types[FUTURE], self->types[INVALID_STATE], &problem);
+        status = complete(self, done, self->types[FUTURE], self->types[INVALID_STATE], &problem);
         Py_DECREF(done);
         if (status == 0)
             status = report_callback(flow, problem);
@@ -785,6 +561,23 @@ go_on(const Shortcut *self, PyObject *flow)
     return call(flow, "ask_turn");
 }
 
+/* Settles what an acknowledgement covers: 1, 0 if Python has to look, or -1 with an exception. */
+static int
+acknowledge_one(const Shortcut *self, PyObject *flow, PyObject *ack)
+{
+    PyObject *appends = Py_XNewRef(slot(flow, self->slots[APPENDS_OF]));
+    PyObject *items = settle(self, flow, ack);
+    int status = items == NULL ? 0 : complete_all(self, flow, items);
+    if (status > 0 && slot(appends, self->slots[AWAITED]) == Py_True)
+        status = settle_waits(flow);
+    if (status > 0)
+        status = go_on(self, flow);
+    Py_XDECREF(items);
+    Py_XDECREF(appends);
+    PyObject *problem = status < 0 ? exception_of_call() : NULL;
+    return problem == NULL ? status : report(flow, "fail", problem);
+}
+
 PyObject *
 acknowledge(const Shortcut *self, PyObject *const *args)
 {
@@ -793,26 +586,16 @@ acknowledge(const Shortcut *self, PyObject *const *args)
         return NULL;
     int status = 1;
     while (status > 0 && (ack = PyIter_Next(acks)) != NULL) {
-        PyObject *flow = flow_of(self, flows, ack), *items = flow == NULL ? NULL : settle(self, flow, ack);
-        if (items != NULL) {
-            status = tell_all(self, flow, items);
-            if (status > 0)
-                status = go_on(self, flow);
-            PyObject *problem = status < 0 ? exception_of_call() : NULL;
-            if (problem != NULL)
-                status = report(flow, "fail", problem);
-        }
-        else {
-            PyObject *others = PyList_New(1), *done = NULL;
-            if (others != NULL) {
-                PyList_SET_ITEM(others, 0, Py_NewRef(ack));
+        PyObject *flow = flow_of(self, flows, ack), *done = NULL;
+        status = flow == NULL ? 0 : acknowledge_one(self, flow, ack);
+        if (status == 0) {
+            PyObject *others = PyTuple_Pack(1, ack);
+            if (others != NULL)
                 done = PyObject_CallFunctionObjArgs(self->behind, others, flows, args[2], NULL);
-            }
             Py_XDECREF(others);
             Py_XDECREF(done);
             status = done == NULL ? -1 : 1;
         }
-        Py_XDECREF(items);
         Py_XDECREF(flow);
         Py_DECREF(ack);
     }

@@ -499,6 +499,7 @@ STEPS = st.one_of(
     st.tuples(st.just("turns")),
     st.tuples(st.just("ack"), st.sampled_from(("", "", "", "", *WRONG))),
     st.tuples(st.just("plain"), st.booleans()),
+    st.tuples(st.just("await")),
     st.tuples(st.just("timer"), st.booleans()),
     st.tuples(st.just("close")),
 )
@@ -530,6 +531,8 @@ def take_step(known: dict[str, Pair], at: int, made: Writers, which: int, step: 
             return known["acknowledge"][at](iter(acks) if number % 2 else acks, made.flows, made.counters)
         case "plain", is_plain:
             made.plain(which, is_plain)
+        case ("await",):
+            made.wait(which)
         case "timer", is_armed:
             writer._appends.timer = TIMER if is_armed else None  # type: ignore[union-attr, assignment]
         case ("close",):
@@ -575,6 +578,74 @@ def test_when_memory_runs_out_each_event_is_still_queued_or_sent_or_acknowledged
             testing.remove_mem_hooks()
         told = [each for each in made.told if each == str(MemoryError()) or each[1] is None]
         assert len(told) + sum(each.unsettled for each in made.writers) == 8
+
+
+def test_writers_keep_no_memory_of_what_is_settled() -> None:
+    append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
+    made = Writers(3)
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            for writer in made.writers:
+                for number in (0, 1, 8):
+                    append(writer, bytes(31), made.callback(number), 1, None, number == 1)
+            while any(each._events.queued or each._events.oldest for each in made.writers):
+                made.run(run)
+                settle([*map(made.ack, made.flows), made.ack(1, "flow")], made.flows, made.counters)
+            made.told.clear()
+            made.outbox._out.clear()
+
+    repeat(50)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    repeat(1000)
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 1000
+
+
+class Finalized:
+    """Garbage: a cycle whose finalizer calls a function."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.call()
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_a_finalizer_may_close_a_writer_while_c_works_with_it(closed: int) -> None:
+    gc.collect()
+    gc.freeze()  # collections are quick then
+    try:
+        assert sum(close_meanwhile(closed, collects_after) for collects_after in range(60))
+    finally:
+        gc.unfreeze()
+
+
+def close_meanwhile(closed: int, collects_after: int) -> bool:
+    """Runs turns and acknowledges while a finalizer may close a writer; returns whether one did."""
+    append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
+    made = Writers(2, most_bytes=1000)
+    for writer in made.writers:
+        writer._appends.timer = TIMER  # type: ignore[union-attr]
+        append(writer, b"first", made.callback(1))
+    made.run(run)
+    for writer in made.writers * 8:
+        append(writer, bytes(50), made.callback(2))
+    Finalized(partial(made.close, closed))
+    threshold = gc.get_threshold()
+    try:
+        gc.set_threshold(gc.get_count()[0] + collects_after, 10, 10)
+        made.run(run)
+        settle([made.ack(1), made.ack(2)], made.flows, made.counters)
+    finally:
+        gc.set_threshold(*threshold)
+    in_flight = [sum(sent.size for sent in each._events.sent) for each in made.writers]
+    assert [each.bytes_in_flight for each in made.flows.values()] == in_flight
+    assert made.outbox.bytes_in_flight == sum(in_flight)
+    return made.flows[1 + closed].closed
 
 
 def test_what_ends_the_process_leaves_an_acknowledgement() -> None:

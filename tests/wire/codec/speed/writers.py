@@ -51,7 +51,8 @@ class Writers:
     def _outbox(self, most_bytes: int, batch_events: int, batch_bytes: int) -> Outbox:
         outbox = Outbox.__new__(Outbox)
         outbox.bytes_in_flight, outbox.closed, outbox.now_s = 0, False, 0.5
-        outbox.most_bytes, outbox.batch_events, outbox.batch_bytes = most_bytes, batch_events, batch_bytes
+        outbox.most_bytes = outbox.left_bytes = most_bytes
+        outbox.batch_events, outbox.batch_bytes = batch_events, batch_bytes
         outbox._out, outbox.turns, outbox.turn_due, outbox._writable = [], [], False, None
         outbox._blocks, outbox._largest = False, 10_000
         outbox._loop = SimpleNamespace(  # type: ignore[assignment]
@@ -115,6 +116,17 @@ class Writers:
         appends = self.writers[which]._appends
         if appends is not None:
             appends.plain = is_plain
+
+    def wait(self, which: int) -> None:
+        """Lets something wait for a writer's acknowledgements."""
+        waits: Any = SimpleNamespace(settled=lambda *given, has_room: self.told.append((given, has_room)), some=True)
+        self.writers[which]._waits = waits
+        self.writers[which]._look()
+
+    def close(self, which: int) -> None:
+        """Ends a writer, as if it failed."""
+        self.writers[which]._drop_flow()
+        self.writers[which].take_pending()
 
     def run(self, run_turns: Callable[..., object]) -> None:
         """Runs the turns that were asked for."""
