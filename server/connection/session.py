@@ -51,6 +51,9 @@ WRITE_ABOVE_BYTES: Final = 1024 * 1024
 _NOT_YET: Final = Ending.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
+_IN_VAIN: Final = 2
+"""Calls of `store_plain` in a row that store nothing, after which the rest of a read is not plain, either: with a
+journal, no run is."""
 
 
 def _writer_bytes(key: tuple[str, bytes]) -> int:
@@ -229,26 +232,26 @@ class Session:
         refuses. Ends early when the session has ended. expected_offset: for a single append, below 0 no condition.
         """
         service, acks, at, stored = self._service, bytearray(), 0, 0
+        in_vain = 0 if expected_offset < 0 else _IN_VAIN
         try:
             while at < len(runs) and self.ending is _NOT_YET:
-                if expected_offset < 0:
+                if in_vain < _IN_VAIN:
                     start = at
                     at, plain = store_plain(runs, at, service.store.containers, now_ms, service.acknowledge, acks)
                     stored += plain
+                    in_vain = 0 if plain else in_vain + 1
                     if service.writer_counts is not None:
                         count_stored(runs[start:at])
                 if at < len(runs):
-                    stored += self._store_run(*runs[at], now_ms, expected_offset, acks)
+                    stored += self._store_run(runs[at], now_ms, expected_offset, acks)
                     at += 1
         finally:
             service.counters.appends += stored
             self._acknowledge(acks)
 
-    def _store_run(
-        self, known: BlockWriter, rows: list[Row], now_ms: int, expected_offset: int, acks: bytearray
-    ) -> int:
+    def _store_run(self, run: Run, now_ms: int, expected_offset: int, acks: bytearray) -> int:
         """Stores or refuses any run, or refuses what is left of it; returns how many appends were stored."""
-        service = self._service
+        service, (known, rows) = self._service, run
         writer = known if type(known) is Writer and known.is_set_up else self._set_up_writer(known)
         if writer is None or rows[0][0] < writer.last_stored:
             self._acknowledge(acks)
@@ -265,7 +268,8 @@ class Session:
             problem, length = error, error.run_offset
             rows, failed = rows[: error.stored_appends], rows[error.stored_appends :]
         if rows:
-            count_stored([(writer, rows)])
+            if writer.count is not None:
+                count_stored([(writer, rows)])
             writer.last_stored = service.acknowledge(rows, id_bytes, previous, length, acks)
         if problem is not None:
             self._acknowledge(acks)
