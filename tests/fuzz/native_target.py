@@ -33,7 +33,7 @@ from segstore.wire import (
     decode,
     encode,
 )
-from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger, frames_of_append
+from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter, acknowledger
 from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
@@ -112,7 +112,6 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     start, writer = chance.randrange(len(data) + 9), chance.choice((bytes(16), data[:16], chance.choice(ODD)))
     framed = b"".join(frame_event(each) for each in pieces if type(each) is bytes) + data
     notified: list[list[Any]] = [[], []]
-    both(frames_of_append, lambda: (writer, list(pieces), few, number, 7, bool(start % 2)))
     _writers(pieces, few, number, chance)
     both(
         add_behind,

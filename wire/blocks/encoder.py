@@ -12,7 +12,7 @@ from uuid import UUID
 
 from segstore.wire.blocks.rules import AppendRule, AppendViolation
 from segstore.wire.blocks.size import BlockSizing
-from segstore.wire.codec import append_layout, encode_parts, or_in_c
+from segstore.wire.codec import append_layout, encode_parts
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Event, Hello, Padding, PartialEvent, SetupAppend
 from segstore.wire.errors import BadField, FrameTooLarge, OutOfOrder
 from segstore.wire.names import MAX_INT32, MAX_INT64
@@ -41,7 +41,6 @@ APPEND_LAYOUT: Final = append_layout(
 """What C writes an append from: arguments of `or_in_c`."""
 
 
-@or_in_c(**APPEND_LAYOUT)
 def frames_of_append(
     writer: bytes, pieces: list[Buffer], event_count: int, event_number: int, request_id: int, frame_events: bool
 ) -> list[Buffer]:

@@ -142,7 +142,6 @@ static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, -1},
     {"encode", encode, 1, 0, 0, 0, NULL, -1},
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
-    {"frames_of_append", frames_of_append, 6, 0, 0, 7, NULL, 1},
     {"add_behind", add_behind, 5, 3, 6, 0, NULL, -1, {0, 0, 0, 0, 2, 2}},
     {"append", append_item, 6, 8, 46, 0, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, 7, NULL, 1, {OF_WRITERS}},

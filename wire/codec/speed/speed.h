@@ -251,31 +251,14 @@ typedef struct Shortcut {
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
 
-/* The functions of segstore.client with these names, and frames_of_append of segstore.wire.blocks. append_item is `append` of SegmentWriter, whose last three arguments may be NULL. NULL: an exception, or declined if
-   none is set. */
-PyObject *frames_of_append(const Shortcut *self, PyObject *const *args);
+/* The functions of segstore.client with these names. append_item is `append` of SegmentWriter, whose last three arguments
+   may be NULL. NULL: an exception, or declined if none is set. */
 PyObject *add_behind(const Shortcut *self, PyObject *const *args);
 PyObject *append_item(const Shortcut *self, PyObject *const *args);
 PyObject *run_turns(const Shortcut *self, PyObject *const *args);
 PyObject *acknowledge(const Shortcut *self, PyObject *const *args);
 PyObject *resolve_stored(const Shortcut *self, PyObject *const *args);
 PyObject *split_events(const Shortcut *self, PyObject *const *args);
-
-#define LARGE_BYTES 4096 /* a piece of this size is not copied */
-
-/* Both frames of an append without its data, whose size is given, to memory of MAX_TEMPLATE bytes each; behind the end is
-   an event without data. self: of a function with positions. */
-void fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
-                 int64_t count, int64_t number, int64_t request);
-
-/* The header of an event: `event`, which has its type, with the size of a piece. */
-static inline char *
-add_header(char *at, const unsigned char *event, PyObject *piece)
-{
-    memcpy(at, event, HEADER_BYTES);
-    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
-    return at + HEADER_BYTES;
-}
 
 /* The list of a queue to which items are added, borrowed, and its total with another item; NULL if Python has to look.
    of: the slots with the list, the total and the overhead of an item. */

@@ -6,6 +6,8 @@
 
 #include "speed.h"
 
+#define LARGE_BYTES 4096 /* a piece of this size is not copied */
+
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
 enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, MACHINE = FUTURE };
 enum {
@@ -194,8 +196,39 @@ find_turn(const Shortcut *self, Turn *turn)
            number_at(self, turn->outbox, BATCH_BYTES, &turn->most_bytes) && turn->most_bytes <= INT32_MAX;
 }
 
-/* Adds the items of the next append to `items`; how many bytes they take, or -1 if it is not an append of a few bytes of
-   each. */
+/* Both frames of an append without its data, whose size is given, to memory of MAX_TEMPLATE bytes each; behind the end is
+   an event without data. */
+static void
+fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
+            int64_t count, int64_t number, int64_t request)
+{
+    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head);
+    memcpy(block, PyBytes_AS_STRING(self->head), of_block);
+    memcpy(end, PyBytes_AS_STRING(self->end), PyBytes_GET_SIZE(self->end));
+    store32(block + 4, (uint32_t)(of_block - HEADER_BYTES + size));
+    memcpy(block + self->positions[0], PyBytes_AS_STRING(writer), UUID_BYTES);
+    memcpy(end + self->positions[1], PyBytes_AS_STRING(writer), UUID_BYTES);
+    store32(end + self->positions[2], (uint32_t)size);
+    store32(end + self->positions[3], (uint32_t)count);
+    store64(end + self->positions[4], (uint64_t)number);
+    store64(end + self->positions[5], (uint64_t)request);
+}
+
+/* The header of an event: `event`, which has its type, with the size of a piece. */
+static char *
+add_header(char *at, const unsigned char *event, PyObject *piece)
+{
+    memcpy(at, event, HEADER_BYTES);
+    store32((unsigned char *)at + 4, (uint32_t)PyBytes_GET_SIZE(piece));
+    return at + HEADER_BYTES;
+}
+
+typedef struct {
+    const unsigned char *bytes;
+    Py_ssize_t size;
+} Bytes;
+
+/* Adds the items of the next append to `items`; how many bytes they take, or -1 if there are none that it can send. */
 static int64_t
 look(const Shortcut *self, const Turn *turn, PyObject *items, int64_t *events)
 {
@@ -204,7 +237,7 @@ look(const Shortcut *self, const Turn *turn, PyObject *items, int64_t *events)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(turn->queued) && (i == 0 || *events < turn->most_events); i++) {
         PyObject *item = PyList_GET_ITEM(turn->queued, i), *data;
         if (!Py_IS_TYPE(item, self->types[PENDING]) || (data = slot(item, self->slots[DATA])) == NULL ||
-            !PyBytes_CheckExact(data) || PyBytes_GET_SIZE(data) >= LARGE_BYTES ||
+            !PyBytes_CheckExact(data) ||
             !number_in(slot(item, self->slots[EVENTS]), 0, INT32_MAX / 2, &count) || *events > INT32_MAX / 2)
             return -1;
         int64_t bytes = PyBytes_GET_SIZE(data) + turn->overhead;
@@ -229,9 +262,6 @@ make_room(const Shortcut *self, PyObject *outbox, PyObject **joined, Py_ssize_t 
     PyObject *out = list_at(self, outbox, OUT);
     if (out == NULL)
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(out);
-    if (*joined != NULL && (count == 0 || PyList_GET_ITEM(out, count - 1) != *joined))
-        Py_CLEAR(*joined); /* a finalizer has written it */
     if (*joined == NULL) {
         PyObject *made = PyByteArray_FromStringAndSize(NULL, 0);
         if (made == NULL || PyList_Append(out, made) < 0) {
@@ -246,23 +276,71 @@ make_room(const Shortcut *self, PyObject *outbox, PyObject **joined, Py_ssize_t 
     return (unsigned char *)PyByteArray_AS_STRING(*joined) + before;
 }
 
-/* Writes the frames of an append. */
-static void
-write_append(const Shortcut *self, const Turn *turn, PyObject *items, int64_t events, Py_ssize_t size, unsigned char *to)
+/* Adds to what is to be written: `size` bytes before items, the items, each behind a header if `event` is not NULL, and
+   `size` bytes behind them. A last item that is large is only its header. 0, or -1 with an exception. */
+static int
+add_items(const Shortcut *self, PyObject *outbox, PyObject **joined, Bytes before, PyObject *items, Py_ssize_t from,
+          Py_ssize_t to, const unsigned char *event, Bytes behind)
 {
-    unsigned char end[MAX_TEMPLATE];
-    Py_ssize_t of_block = PyBytes_GET_SIZE(self->head), of_end = self->positions[6];
-    int has_headers = slot(turn->appends, self->slots[FRAME_EVENTS]) == Py_True;
-    fill_frames(self, to, end, turn->writer, size, events, turn->last_taken + events, turn->request);
-    char *at = (char *)to + of_block;
+    Py_ssize_t size = before.size + behind.size;
+    for (Py_ssize_t i = from; i < to; i++) {
+        Py_ssize_t bytes = PyBytes_GET_SIZE(slot(PyList_GET_ITEM(items, i), self->slots[DATA]));
+        size += (event == NULL ? 0 : HEADER_BYTES) + (bytes < LARGE_BYTES ? bytes : 0);
+    }
+    char *at = size == 0 ? NULL : (char *)make_room(self, outbox, joined, size);
+    if (at == NULL)
+        return size == 0 ? 0 : -1;
+    memcpy(at, before.bytes, before.size);
+    at += before.size;
+    for (Py_ssize_t i = from; i < to; i++) {
+        PyObject *data = slot(PyList_GET_ITEM(items, i), self->slots[DATA]);
+        if (event != NULL)
+            at = add_header(at, event, data);
+        if (PyBytes_GET_SIZE(data) < LARGE_BYTES) {
+            memcpy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
+            at += PyBytes_GET_SIZE(data);
+        }
+    }
+    memcpy(at, behind.bytes, behind.size);
+    return 0;
+}
+
+/* Adds the frames of an append to what is to be written, large items as they are; 0, or -1 with an exception. */
+static int
+write_append(const Shortcut *self, const Turn *turn, PyObject **joined, PyObject *items, int64_t events)
+{
+    unsigned char block[MAX_TEMPLATE], end[MAX_TEMPLATE], *event = NULL;
+    Py_ssize_t from = 0, size = 0, of_end = self->positions[6];
+    if (slot(turn->appends, self->slots[FRAME_EVENTS]) == Py_True)
+        event = end + of_end;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++)
+        size += (event == NULL ? 0 : HEADER_BYTES) +
+                PyBytes_GET_SIZE(slot(PyList_GET_ITEM(items, i), self->slots[DATA]));
+    fill_frames(self, block, end, turn->writer, size, events, turn->last_taken + events, turn->request);
+    Bytes before = {block, PyBytes_GET_SIZE(self->head)}, nothing = {end, 0};
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *data = slot(PyList_GET_ITEM(items, i), self->slots[DATA]);
-        if (has_headers)
-            at = add_header(at, end + of_end, data);
-        memcpy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data));
-        at += PyBytes_GET_SIZE(data);
+        if (PyBytes_GET_SIZE(data) < LARGE_BYTES)
+            continue;
+        PyObject *out = list_at(self, turn->outbox, OUT);
+        if (add_items(self, turn->outbox, joined, before, items, from, i + 1, event, nothing) < 0 ||
+            PyList_Append(out, data) < 0)
+            return -1;
+        Py_CLEAR(*joined);
+        before.size = 0;
+        from = i + 1;
     }
-    memcpy(at, end, of_end);
+    return add_items(self, turn->outbox, joined, before, items, from, PyList_GET_SIZE(items), event,
+                     (Bytes){end, of_end});
+}
+
+/* Removes what was added to `out` behind its first `count` parts, the last of which is `joined` and had `size` bytes. */
+static void
+take_back(PyObject *out, Py_ssize_t count, PyObject *joined, Py_ssize_t size)
+{
+    if (PyList_SetSlice(out, count, PyList_GET_SIZE(out), NULL) < 0 ||
+        (joined != NULL && PyByteArray_Resize(joined, size) < 0))
+        PyErr_Clear(); /* both shrink */
 }
 
 /* Calls a method of a deque, which runs no code of Python. No bound method is made: the garbage collector knows those. */
@@ -316,27 +394,30 @@ static int64_t
 send_append(const Shortcut *self, Turn *turn, PyObject **joined, PyObject *append, PyObject *items)
 {
     int64_t events, size;
-    if (!find_turn(self, turn) || (size = look(self, turn, items, &events)) < 0)
+    PyObject *out = list_at(self, turn->outbox, OUT);
+    if (out == NULL || !find_turn(self, turn) || (size = look(self, turn, items, &events)) < 0)
         return -1;
-    Py_ssize_t framed = 0, headers = slot(turn->appends, self->slots[FRAME_EVENTS]) == Py_True ? HEADER_BYTES : 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++)
-        framed += headers + PyBytes_GET_SIZE(slot(PyList_GET_ITEM(items, i), self->slots[DATA]));
-    Py_ssize_t around = PyBytes_GET_SIZE(self->head) + self->positions[6];
-    unsigned char *to = make_room(self, turn->outbox, joined, framed + around);
-    if (to == NULL)
-        return -1;
-    write_append(self, turn, items, events, framed, to);
-    PyObject *numbers[] = {
-        PyLong_FromLongLong(turn->last_taken + 1), PyLong_FromLongLong(turn->last_taken + events),
-        PyLong_FromLongLong(size), PyLong_FromLongLong(turn->flow_bytes + size),
-        PyLong_FromLongLong(turn->outbox_bytes + size),
-    };
-    if (move_items(self, turn, append, items, numbers) == 0)
-        return size;
-    PyErr_Clear();
-    if (PyByteArray_Resize(*joined, PyByteArray_GET_SIZE(*joined) - framed - around) < 0)
-        PyErr_Clear(); /* it shrinks */
-    return -1;
+    Py_ssize_t count = PyList_GET_SIZE(out);
+    if (*joined != NULL && (count == 0 || PyList_GET_ITEM(out, count - 1) != *joined))
+        Py_CLEAR(*joined); /* a finalizer has written it */
+    PyObject *before = Py_XNewRef(*joined);
+    Py_ssize_t before_bytes = before == NULL ? 0 : PyByteArray_GET_SIZE(before);
+    int status = write_append(self, turn, joined, items, events);
+    if (status == 0) {
+        PyObject *numbers[] = {
+            PyLong_FromLongLong(turn->last_taken + 1), PyLong_FromLongLong(turn->last_taken + events),
+            PyLong_FromLongLong(size), PyLong_FromLongLong(turn->flow_bytes + size),
+            PyLong_FromLongLong(turn->outbox_bytes + size),
+        };
+        status = move_items(self, turn, append, items, numbers);
+    }
+    if (status < 0) {
+        PyErr_Clear();
+        take_back(out, count, before, before_bytes);
+        Py_XSETREF(*joined, Py_XNewRef(before));
+    }
+    Py_XDECREF(before);
+    return status < 0 ? -1 : size;
 }
 
 /* Sends what is queued, up to the limit of a turn: 1, 0 if Python has to go on with it, or -1 with an exception. */

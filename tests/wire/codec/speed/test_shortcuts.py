@@ -29,8 +29,8 @@ from segstore.server.store import SegmentStore
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
-from segstore.wire import AppendBlockEnd, FrameDecoder
-from segstore.wire.blocks import APPEND_LAYOUT, acknowledger, frames_of_append
+from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
+from segstore.wire.blocks import APPEND_LAYOUT, acknowledger
 from segstore.wire.codec import codec
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
@@ -75,7 +75,6 @@ def pairs() -> dict[str, Pair]:
     of_writers = {"slots": (*WRITER_SLOTS, "_events", "_error", "_largest", "_appends")}
     futures = asyncio.Future, asyncio.InvalidStateError
     return {
-        "frames_of_append": pair(frames_of_append, **APPEND_LAYOUT),
         "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
         "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
         "acknowledge": pair(acknowledge, *WRITERS, *futures, slots=WRITER_SLOTS),
@@ -131,12 +130,15 @@ def queue(count: int) -> InFlight:
     return made
 
 
+SIZES_OF_TURNS = (0, 1, 2, 3, 4096, 5)
+
+
 def with_turns(made: Writers) -> tuple[Any, ...]:
     """Arguments of `run_turns`: all writers have asked for a turn."""
     for number, writer in enumerate(made.writers):
         writer._appends.timer = TIMER  # type: ignore[union-attr, assignment]
-        for size in range(4):
-            writer.append(bytes(size), made.callback(10 * number + size))
+        for size in SIZES_OF_TURNS:
+            writer.append(bytes(size), made.callback(10 * number + size % 10))
     return made.outbox, made.outbox.turns
 
 
@@ -150,10 +152,9 @@ def with_acks(made: Writers) -> tuple[Any, ...]:
 def plain() -> dict[str, tuple[Any, ...]]:
     """Arguments that C takes, and which a call may change."""
     return {
-        "frames_of_append": (WRITER, [b"abc", bytes(5000), b"d"], 3, 8, 9, True),
         "append": (Writers(1).writers[0], b"data", print, 1, None, False),
-        "run_turns": with_turns(Writers(2)),
-        "acknowledge": with_acks(Writers(2)),
+        "run_turns": with_turns(Writers(2, batch_bytes=5000)),
+        "acknowledge": with_acks(Writers(2, batch_bytes=5000)),
         "add_behind": ({"key": (queue(1), 0.5, None)}, "key", b"event", partial(complex, 5, 1), Budget(999, 999, 9)),
         "resolve_stored": ([Pending(b"x", 1, None, lambda _: None)], print),
         "split_events": (frame_header(3) + b"abc" + frame_header(0) + b"\0", 0, 9, 70, lambda *each: each, "at", []),
@@ -181,19 +182,6 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def joined(found: Any) -> Any:
     return b"".join(found) if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else found
-
-
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([4095, 4096, 9000]).map(bytes)), st.data())
-def test_frames_of_an_append_are_the_same_bytes(pieces: list[bytes], data: st.DataObject) -> None:
-    in_c, in_python = pairs()["frames_of_append"]
-    count = data.draw(st.integers(-(2**31), 2**31 - 1))
-    number, request = (data.draw(st.integers(-(2**63), 2**63 - 1)) for _ in range(2))
-    arguments = (WRITER, pieces, count, number, request, data.draw(st.booleans()))
-    parts = in_c(*arguments)
-    assert b"".join(parts) == b"".join(in_python(*arguments))
-    large = [piece for piece in pieces if len(piece) >= 4096]
-    assert [part for part in parts if any(part is each for each in large)] == large, "handed on, not copied"
-    assert len(parts) <= 2 * len(large) + 1
 
 
 async def test_futures_and_functions_are_told_once_and_what_fails_is_reported() -> None:
@@ -552,32 +540,55 @@ async def test_futures_of_acknowledged_events_are_done_and_cancelled_ones_are_le
         assert [each.cancelled() or each.result() for each in futures] == [None, True, None]
 
 
+def test_large_events_are_written_as_they_are_and_small_ones_are_joined() -> None:
+    made = Writers(2, most_bytes=20_000, batch_bytes=15_000)
+    events = [b"a", bytes(4095), bytes(4096), bytes(5000), b"b"]
+    for writer in made.writers:
+        writer._appends.timer = TIMER  # type: ignore[union-attr]
+        for event in events:
+            pairs()["append"][0](writer, event, print)
+    made.run(pairs()["run_turns"][0])
+    parts = made.outbox._out
+    same = [any(part is each for each in events) for part in parts]
+    assert same == [False, True, False, True, False, True, True, False], "the second writer frames no events"
+    assert [type(each) for each in FrameDecoder().feed(b"".join(parts))] == [AppendBlock, AppendBlockEnd] * 2
+
+
 @pytest.mark.needs("CPython's _testcapi")
 def test_when_memory_runs_out_each_event_is_still_queued_or_sent_or_acknowledged() -> None:
-    testing = import_module("_testcapi")
     run, settle = (pairs()[name][0] for name in ("run_turns", "acknowledge"))
-    for allowed in range(80):
-        made = Writers(2)
-        with_turns(made)
-        testing.set_nomemory(allowed, allowed + 1)
-        try:
-            made.run(run)
-        finally:
-            testing.remove_mem_hooks()
-        events = [item.data for each in made.writers for sent in each._events.sent for item in sent.items]
-        events += [item.data for each in made.writers for item in each._events.queued]
-        assert sorted(events) == sorted([bytes(size) for size in range(4)] * 2)
-        written = [each for each in FrameDecoder().feed(b"".join(made.outbox._out)) if type(each) is AppendBlockEnd]
-        assert len(written) == len([sent for each in made.writers for sent in each._events.sent])
-        testing.set_nomemory(allowed, allowed + 1)
-        try:
-            settle([made.ack(number) for number in made.flows], made.flows, made.counters)
-        except MemoryError:
-            continue
-        finally:
-            testing.remove_mem_hooks()
-        told = [each for each in made.told if each == str(MemoryError()) or each[1] is None]
-        assert len(told) + sum(each.unsettled for each in made.writers) == 8
+    gc.collect()
+    gc.disable()  # a collection without memory would warn
+    try:
+        for allowed in range(80):
+            made = Writers(2, most_bytes=9000, batch_bytes=5000)
+            with_turns(made)
+            with_little_memory(allowed, made.run, run)
+            events = [item.data for each in made.writers for sent in each._events.sent for item in sent.items]
+            events += [item.data for each in made.writers for item in each._events.queued]
+            assert sorted(events) == sorted([bytes(size) for size in SIZES_OF_TURNS] * 2)
+            frames = FrameDecoder().feed(b"".join(made.outbox._out))
+            appends = [sent.items for each in made.writers for sent in each._events.sent]
+            assert [type(each) for each in frames] == [AppendBlock, AppendBlockEnd] * len(appends)
+            acks = [made.ack(number) for number in made.flows]
+            if with_little_memory(allowed, settle, acks, made.flows, made.counters) is MemoryError:
+                continue
+            told = [each for each in made.told if each == str(MemoryError()) or each[1] is None]
+            assert len(told) + sum(each.unsettled for each in made.writers) == 2 * len(SIZES_OF_TURNS)
+    finally:
+        gc.enable()
+
+
+def with_little_memory(allowed: int, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function, of whose allocations one fails; returns MemoryError if it raises that."""
+    testing = import_module("_testcapi")
+    testing.set_nomemory(allowed, allowed + 1)
+    try:
+        return call(*arguments)
+    except MemoryError:
+        return MemoryError
+    finally:
+        testing.remove_mem_hooks()
 
 
 def test_writers_keep_no_memory_of_what_is_settled() -> None:
@@ -743,7 +754,8 @@ def test_a_shortcut_is_collected_with_its_function() -> None:
 def test_misuse_of_shortcuts_raises() -> None:
     speed = codec.SPEED
     make = partial(speed._speed.Shortcut, speed._codec)  # type: ignore[union-attr]
-    appended = partial(make, "frames_of_append", print, (), ())
+    slots = (*WRITERS,), (*WRITER_SLOTS,)
+    appended = partial(make, "run_turns", print, *slots)
     behind = partial(make, "resolve_stored", print)
     appended(bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 48))
     misused: list[Callable[[], Any]] = [
