@@ -106,9 +106,8 @@ add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64
         return -1;
     unsigned char *start = (unsigned char *)PyByteArray_AS_STRING(out);
     unsigned char *end = write_acks(self, rows, key, before, total, start + size);
-    if (end == NULL)
-        return cut(out, size);
-    return end < start + size + count * self->size ? PyByteArray_Resize(out, end - start) : 0;
+    int fits = end != NULL && (end == start + size + count * self->size || PyByteArray_Resize(out, end - start) == 0);
+    return fits ? 0 : cut(out, size);
 }
 
 static PyObject *

@@ -11,7 +11,7 @@ typedef struct What {
     const char *name;
     PyObject *(*ask)(const Shortcut *, PyObject *const *args); /* NULL without an exception: declined */
     int arguments, types, slots, positions;
-    const char *method;
+    const char *method, *other_method;
     int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
     int owners[MAX_SLOTS]; /* index of the type of each slot */
     int optional; /* how many of the arguments may be missing: they are NULL */
@@ -133,29 +133,29 @@ make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return record_of_rows(args);
 }
 
-/*  name, function, arguments, types, slots, positions, method, template, owners */
 #define OF_WRITERS \
     0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
         5, 5, 5
 
+/* name, function, arguments, types, slots, positions, methods, template, owners, optional */
 static const What whats[] = {
-    {"decode", decode, 1, 0, 0, 0, NULL, -1},
-    {"encode", encode, 1, 0, 0, 0, NULL, -1},
-    {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, -1},
-    {"add_behind", add_behind, 5, 3, 6, 0, NULL, -1, {0, 0, 0, 0, 2, 2}},
-    {"append", append_item, 6, 8, 46, 0, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
-    {"run_turns", run_turns, 2, 7, 42, 7, NULL, 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 9, 42, 0, "set_result", -1, {OF_WRITERS}},
-    {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", -1},
-    {"split_events", split_events, 7, 0, 0, 0, NULL, 0},
-    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, -1},
-    {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, -1},
-    {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, -1},
-    {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, -1},
-    {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, -1},
-    {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, -1},
-    {"store_plain", store_plain_runs, 6, 2, 19, 0, "update_index", -1, {[12] = 1, 1, 1, 1, 1, 1, 1}},
-    {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, -1},
+    {"decode", decode, 1, 0, 0, 0, NULL, NULL, -1},
+    {"encode", encode, 1, 0, 0, 0, NULL, NULL, -1},
+    {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, NULL, -1},
+    {"add_behind", add_behind, 5, 3, 6, 0, NULL, NULL, -1, {0, 0, 0, 0, 2, 2}},
+    {"append", append_item, 6, 8, 46, 0, NULL, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
+    {"run_turns", run_turns, 2, 7, 42, 7, "append", "pop", 1, {OF_WRITERS}},
+    {"acknowledge", acknowledge, 3, 9, 42, 0, "set_result", "popleft", -1, {OF_WRITERS}},
+    {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", NULL, -1},
+    {"split_events", split_events, 7, 0, 0, 0, NULL, NULL, 0},
+    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, NULL, -1},
+    {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, NULL, -1},
+    {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, NULL, -1},
+    {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, NULL, -1},
+    {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, NULL, -1},
+    {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, NULL, -1},
+    {"store_plain", store_plain_runs, 6, 2, 19, 0, "update_index", NULL, -1, {[12] = 1, 1, 1, 1, 1, 1, 1}},
+    {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
 };
 
 static PyObject *
@@ -195,6 +195,8 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
             return -1;
     }
     if (what->method != NULL && (self->method = PyUnicode_InternFromString(what->method)) == NULL)
+        return -1;
+    if (what->other_method != NULL && (self->other_method = PyUnicode_InternFromString(what->other_method)) == NULL)
         return -1;
     Py_ssize_t head = PyBytes_GET_SIZE(self->head), end = PyBytes_GET_SIZE(self->end);
     if (what->template >= 0 && (head < HEADER_BYTES || head > MAX_TEMPLATE))
@@ -276,6 +278,7 @@ shortcut_dealloc(Shortcut *self)
     for (int i = 0; i < MAX_TYPES; i++)
         Py_XDECREF(self->types[i]);
     Py_XDECREF(self->method);
+    Py_XDECREF(self->other_method);
     Py_XDECREF(self->codec);
     Py_XDECREF(self->behind);
     Py_XDECREF(self->dict);

@@ -210,6 +210,8 @@ PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 PyObject *add_piece(PyObject *const *args);
+
+/* As the function of segstore.server.store.operations. */
 PyObject *record_of_rows(PyObject *const *args);
 
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
@@ -246,7 +248,7 @@ typedef struct Shortcut {
     Codec *codec;                   /* owned */
     PyTypeObject *types[MAX_TYPES]; /* owned */
     Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
-    PyObject *method;               /* owned, or NULL: name of the method that is called */
+    PyObject *method, *other_method;        /* owned, or NULL: names of the methods that are called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
@@ -269,7 +271,6 @@ int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeO
 
 /* The exception that is set, if it is an Exception, which is cleared; else NULL. */
 PyObject *exception_of_call(void);
-
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

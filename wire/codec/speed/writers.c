@@ -334,48 +334,34 @@ write_append(const Shortcut *self, const Turn *turn, PyObject **joined, PyObject
                      (Bytes){end, of_end});
 }
 
-/* Removes what was added to `out` behind its first `count` parts, the last of which is `joined` and had `size` bytes. */
+/* Removes what was added to `out` behind its first `count` parts, the last of which is `joined` and had `size` bytes. Both
+   shrink, which fails only if memory has run out twice. */
 static void
 take_back(PyObject *out, Py_ssize_t count, PyObject *joined, Py_ssize_t size)
 {
-    if (PyList_SetSlice(out, count, PyList_GET_SIZE(out), NULL) < 0 ||
-        (joined != NULL && PyByteArray_Resize(joined, size) < 0))
-        PyErr_Clear(); /* both shrink */
-}
-
-/* Calls a method of a deque, which runs no code of Python. No bound method is made: the garbage collector knows those. */
-static PyObject *
-call_of_deque(PyObject *deque, const char *method, PyObject *item)
-{
-    PyObject *name = PyUnicode_FromString(method), *result = NULL;
-    if (name != NULL)
-        result = item == NULL ? PyObject_CallMethodNoArgs(deque, name) : PyObject_CallMethodOneArg(deque, name, item);
-    Py_XDECREF(name);
-    return result;
+    if (PyList_SetSlice(out, count, PyList_GET_SIZE(out), NULL) < 0)
+        PyErr_Clear();
+    if (joined != NULL && PyByteArray_Resize(joined, size) < 0)
+        PyErr_Clear();
 }
 
 /* Moves items from the queue to an append in flight; 0, or -1 if nothing has changed. numbers: its first, its last, and
-   its size, and the bytes in flight of the flow and of the outbox; consumed. */
+   its size, and the bytes in flight of the flow and of the outbox; consumed if it is 0. The methods of a deque run no code
+   of Python, and are called by name: the garbage collector knows bound ones. */
 static int
 move_items(const Shortcut *self, const Turn *turn, PyObject *append, PyObject *items, PyObject *numbers[5])
 {
-    int is_oldest = slot(turn->queue, self->slots[OLDEST]) == Py_None, status = 0;
-    for (int i = 0; i < 5; i++)
-        status = numbers[i] == NULL ? -1 : status;
-    if (status == 0 && !is_oldest) {
-        PyObject *added = call_of_deque(turn->behind, "append", append);
-        status = added == NULL ? -1 : 0;
-        Py_XDECREF(added);
+    int is_oldest = slot(turn->queue, self->slots[OLDEST]) == Py_None;
+    if (!is_oldest) {
+        PyObject *added = PyObject_CallMethodOneArg(turn->behind, self->method, append);
+        if (added == NULL)
+            return -1;
+        Py_DECREF(added);
     }
-    if (status == 0 && PyList_SetSlice(turn->queued, 0, PyList_GET_SIZE(items), NULL) < 0) {
-        status = -1;
+    if (PyList_SetSlice(turn->queued, 0, PyList_GET_SIZE(items), NULL) < 0) {
         PyErr_Clear();
         if (!is_oldest)
-            Py_XDECREF(call_of_deque(turn->behind, "pop", NULL));
-    }
-    if (status < 0) {
-        for (int i = 0; i < 5; i++)
-            Py_XDECREF(numbers[i]);
+            Py_XDECREF(PyObject_CallMethodNoArgs(turn->behind, self->other_method));
         return -1;
     }
     set_slot(append, self->slots[FIRST], numbers[0]);
@@ -397,26 +383,31 @@ send_append(const Shortcut *self, Turn *turn, PyObject **joined, PyObject *appen
     PyObject *out = list_at(self, turn->outbox, OUT);
     if (out == NULL || !find_turn(self, turn) || (size = look(self, turn, items, &events)) < 0)
         return -1;
+    PyObject *numbers[] = {
+        PyLong_FromLongLong(turn->last_taken + 1), PyLong_FromLongLong(turn->last_taken + events),
+        PyLong_FromLongLong(size), PyLong_FromLongLong(turn->flow_bytes + size),
+        PyLong_FromLongLong(turn->outbox_bytes + size),
+    };
+    int status = 0;
+    for (int i = 0; i < 5; i++)
+        status = numbers[i] == NULL ? -1 : status;
+    Py_INCREF(out);
     Py_ssize_t count = PyList_GET_SIZE(out);
     if (*joined != NULL && (count == 0 || PyList_GET_ITEM(out, count - 1) != *joined))
         Py_CLEAR(*joined); /* a finalizer has written it */
     PyObject *before = Py_XNewRef(*joined);
     Py_ssize_t before_bytes = before == NULL ? 0 : PyByteArray_GET_SIZE(before);
-    int status = write_append(self, turn, joined, items, events);
-    if (status == 0) {
-        PyObject *numbers[] = {
-            PyLong_FromLongLong(turn->last_taken + 1), PyLong_FromLongLong(turn->last_taken + events),
-            PyLong_FromLongLong(size), PyLong_FromLongLong(turn->flow_bytes + size),
-            PyLong_FromLongLong(turn->outbox_bytes + size),
-        };
-        status = move_items(self, turn, append, items, numbers);
-    }
-    if (status < 0) {
+    if (status == 0 && (write_append(self, turn, joined, items, events) < 0 ||
+                        move_items(self, turn, append, items, numbers) < 0)) {
         PyErr_Clear();
         take_back(out, count, before, before_bytes);
         Py_XSETREF(*joined, Py_XNewRef(before));
+        status = -1;
     }
+    for (int i = 0; i < 5 && status < 0; i++)
+        Py_XDECREF(numbers[i]);
     Py_XDECREF(before);
+    Py_DECREF(out);
     return status < 0 ? -1 : size;
 }
 
@@ -452,18 +443,6 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
     return 1;
 }
 
-/* Ends what was joined: other frames go behind it. */
-static void
-end_joined(const Shortcut *self, PyObject *outbox, PyObject **joined)
-{
-    PyObject *out = list_at(self, outbox, OUT);
-    Py_ssize_t last = out == NULL ? -1 : PyList_GET_SIZE(out) - 1;
-    if (*joined != NULL && PyByteArray_GET_SIZE(*joined) == 0 && last >= 0 && PyList_GET_ITEM(out, last) == *joined &&
-        PyList_SetSlice(out, last, last + 1, NULL) < 0)
-        PyErr_Clear(); /* it shrinks a list */
-    Py_CLEAR(*joined);
-}
-
 /* Runs the turn of a flow, in Python where C does not go on; 1, or -1 with an exception. */
 static int
 run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
@@ -474,7 +453,7 @@ run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
     int status = send_queued(self, turn, joined);
     if (status != 0)
         return status;
-    end_joined(self, turn->outbox, joined);
+    Py_CLEAR(*joined); /* other frames go behind it */
     PyObject *in_python = Py_XNewRef(slot(turn->flow, self->slots[IN_PYTHON])), *done = NULL;
     if (in_python == NULL || in_python == Py_None || slot(turn->flow, self->slots[CLOSED]) == Py_True)
         done = Py_NewRef(Py_None);
@@ -503,7 +482,7 @@ run_turns(const Shortcut *self, PyObject *const *args)
             status = report(turn.flow, "fail", problem);
         Py_DECREF(turn.flow);
     }
-    end_joined(self, outbox, &joined);
+    Py_CLEAR(joined);
     return status < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -551,7 +530,7 @@ release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue,
     for (int i = 0; i < NUMBERS; i++)
         made = made && numbers[i] != NULL;
     if (made && Py_SIZE(behind) > 0)
-        Py_SETREF(next, call_of_deque(behind, "popleft", NULL));
+        Py_SETREF(next, PyObject_CallMethodNoArgs(behind, self->other_method));
     if (!made || next == NULL) {
         PyErr_Clear();
         for (int i = 0; i < NUMBERS; i++)
