@@ -31,6 +31,7 @@ import pytest
 from hypothesis import settings
 
 from segstore.pipeline.session import JAVA, java_version
+from segstore.wire.codec import codec_backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Iterator
@@ -80,6 +81,7 @@ def has_pyspark(*oldest: int) -> bool:
 
 PARTS: dict[str, Callable[[], bool]] = {
     "the extension segstore._speed": lambda: find_spec("segstore._speed") is not None,
+    "the codec c": lambda: codec_backend == "c",
     "CPython's _testcapi": lambda: find_spec("_testcapi") is not None,
     "atheris": lambda: find_spec("atheris") is not None,
     "pravega, the official client": lambda: (

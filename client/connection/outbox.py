@@ -12,6 +12,7 @@ With `append_batching` "turn" each append is a block of its own; "blocks" leaves
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -52,7 +53,7 @@ class Timers(Protocol):
     def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
 
 
-class Sender:
+class Sender(ABC):
     """A flow, as its outbox and the acknowledgements of its appends see it.
 
     Attributes:
@@ -76,9 +77,9 @@ class Sender:
         self.turn: Callable[[], None] | None = None
         self.appends: Appends | None = None
 
+    @abstractmethod
     def fail(self, cause: Exception) -> None:
         """Ends the flow because its turn raised."""
-        raise NotImplementedError
 
 
 class Counters(msgspec.Struct):

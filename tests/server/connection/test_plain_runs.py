@@ -531,8 +531,7 @@ def test_keys_whose_code_takes_everything_away_do_no_harm(where: str) -> None:
             assert call is IN_PYTHON, "a list that has become shorter"
 
 
-@pytest.mark.needs("CPython's _testcapi")
-@pytest.mark.skipif(codec_backend != "c", reason="it is about C")
+@pytest.mark.needs("CPython's _testcapi", "the codec c")
 @pytest.mark.parametrize("passed_ms", [0, 10])
 def test_memory_that_runs_out_leaves_each_run_stored_or_not(passed_ms: int) -> None:
     testing = import_module("_testcapi")

@@ -17,24 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add, add_behind, take
-from segstore.client.connection.acknowledgements import acknowledge
-from segstore.client.connection.in_flight import Budget, resolve_stored
-from segstore.client.connection.outbox import run_turns
+from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add, take
+from segstore.client.connection.in_flight import Budget
 from segstore.client.segment import SegmentWriter
-from segstore.client.segment.machine import WriterMachine
-from segstore.client.stream.events import frame_event, frame_header, split_events
-from segstore.server.connection.writers import Writer, store_plain
+from segstore.client.stream.events import frame_event, frame_header
+from segstore.server.connection.writers import Writer
 from segstore.server.store import SegmentStore
 from segstore.server.store.chunks import ChunkPool
-from segstore.server.store.operations import record_of_rows
-from segstore.server.store.segment import Segment, append_rows
-from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
-from segstore.wire.blocks import APPEND_LAYOUT, acknowledger
+from segstore.server.store.segment import Segment
+from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec
-from segstore.wire.hashing import murmur3_128_low
-from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
-from tests.wire.codec.speed.writers import TIMER, Writers
+from segstore.wire.trace.framing import marked, numbers
+from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
+from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +40,6 @@ RECORDED = b"".join(code.to_bytes(4, "big") + bytes((0, 0, 0, code)) + bytes(cod
 PIECES = numbers(1 << 60, 2, 100) + numbers(1 << 59, 15, len(RECORDED))
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
-SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
-STORE_SLOTS = (
-    *(*SEGMENT_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
-    *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
-)
-Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 WRITER = bytes(range(16))
 WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
 """Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
@@ -62,37 +51,6 @@ ODD: tuple[Any, ...] = (
     *([Pending(b"x", 1 << 70, None, print)], [Pending("abc", 1, 0, print), Pending(b"x", None, 0, print)]),
     [Pending(memoryview(b"1234").cast("I"), 1, None, print)],
 )
-
-
-def pair(function: Any, *types: type, **layout: Any) -> Pair:
-    """The function in C and in Python."""
-    assert codec.SPEED is not None
-    behind = getattr(function, "__wrapped__", function)
-    return codec.SPEED.shortcut(behind, *types, **layout), behind
-
-
-def pairs() -> dict[str, Pair]:
-    of_writers = {"slots": (*WRITER_SLOTS, "_events", "_error", "_largest", "_appends")}
-    futures = asyncio.Future, asyncio.InvalidStateError
-    return {
-        "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
-        "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
-        "acknowledge": pair(acknowledge, *WRITERS, *futures, slots=WRITER_SLOTS),
-        "add_behind": pair(
-            *(add_behind, InFlight, Pending, Budget),
-            slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
-        ),
-        "resolve_stored": pair(resolve_stored, Pending, *futures, slots=("done",)),
-        "split_events": pair(split_events, head=frame_header(0)),
-        "murmur3_128_low": pair(murmur3_128_low),
-        "whole_frames": pair(whole_frames),
-        "frames_into": pair(frames_into),
-        "copy_into": pair(copy_into),
-        "add_piece": pair(add_piece),
-        "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
-        "record_of_rows": pair(record_of_rows),
-        "store_plain": pair(store_plain, Segment, Writer, slots=STORE_SLOTS),
-    }
 
 
 def segment(size: int, used: int, events: int | None = None) -> Segment:
@@ -130,25 +88,6 @@ def queue(count: int) -> InFlight:
     return made
 
 
-SIZES_OF_TURNS = (0, 1, 2, 3, 4096, 5)
-
-
-def with_turns(made: Writers) -> tuple[Any, ...]:
-    """Arguments of `run_turns`: all writers have asked for a turn."""
-    for number, writer in enumerate(made.writers):
-        writer._appends.timer = TIMER  # type: ignore[union-attr, assignment]
-        for size in SIZES_OF_TURNS:
-            writer.append(bytes(size), made.callback(10 * number + size % 10))
-    return made.outbox, made.outbox.turns
-
-
-def with_acks(made: Writers) -> tuple[Any, ...]:
-    """Arguments of `acknowledge`: of all that the writers have sent."""
-    with_turns(made)
-    made.run(run_turns)
-    return [made.ack(number) for number in made.flows], made.flows, made.counters
-
-
 def plain() -> dict[str, tuple[Any, ...]]:
     """Arguments that C takes, and which a call may change."""
     return {
@@ -170,14 +109,6 @@ def plain() -> dict[str, tuple[Any, ...]]:
 
 
 NAMES = sorted(plain())
-
-
-def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        found = call(*arguments)
-    except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
-        return type(error), str(error)
-    return found
 
 
 def joined(found: Any) -> Any:
@@ -475,200 +406,6 @@ def test_a_queue_in_c_and_in_python_is_the_same_after_each_event(steps: list[tup
         assert found[:1] == found[1:]
         assert state(ours) == state(theirs)
         assert budgets[0] == budgets[1]
-
-
-WRONG = ("number", "previous", "writer", "flow", "short", "odd")
-SIZES_OF_EVENTS = st.sampled_from((0, 1, 1, 2, 3, 9, 30, 59, 60, 61, 4095, 4096, 5000, 5001))
-STEPS = st.one_of(
-    st.tuples(st.just("append"), SIZES_OF_EVENTS, st.integers(1, 3), st.booleans(), KINDS),
-    st.tuples(st.just("append"), st.integers(0, 9), st.just(1), st.just(False), st.just(bytes)),
-    st.tuples(st.just("again"), st.integers(0, 9)),
-    st.tuples(st.just("turns")),
-    st.tuples(st.just("turns")),
-    st.tuples(st.just("ack"), st.sampled_from(("", "", "", "", *WRONG))),
-    st.tuples(st.just("plain"), st.booleans()),
-    st.tuples(st.just("await")),
-    st.tuples(st.just("timer"), st.booleans()),
-    st.tuples(st.just("close")),
-)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), STEPS), max_size=60))
-def test_writers_in_c_and_in_python_are_the_same_after_each_step(steps: list[tuple[int, Any]]) -> None:
-    known = pairs()
-    both = Writers(3), Writers(3)
-    for number, (which, step) in enumerate(steps):
-        found = [outcome(take_step, known, at, made, which, step, number) for at, made in enumerate(both)]
-        assert found[0] == found[1]
-        assert both[0].state() == both[1].state()
-
-
-def take_step(known: dict[str, Pair], at: int, made: Writers, which: int, step: Any, number: int) -> Any:
-    """Does a step with a writer. at: 0 in C, 1 in Python."""
-    writer, append = made.writers[which], known["append"][at]
-    match step:
-        case "append", size, events, now, kind:
-            return append(writer, kind(bytes(size)), made.callback(number), events, size, now)
-        case "again", size:
-            again = partial(append, writer, bytes(size), made.callback(0))
-            return append(writer, bytes(size), made.callback(number, again))
-        case ("turns",):
-            return made.run(known["run_turns"][at])
-        case "ack", wrong:
-            acks = [made.ack(1 + which, wrong), made.ack(1 + (which + 1) % 3)]
-            return known["acknowledge"][at](iter(acks) if number % 2 else acks, made.flows, made.counters)
-        case "plain", is_plain:
-            made.plain(which, is_plain)
-        case ("await",):
-            made.wait(which)
-        case "timer", is_armed:
-            writer._appends.timer = TIMER if is_armed else None  # type: ignore[union-attr, assignment]
-        case ("close",):
-            made.flows[1 + which].closed = True
-    return None
-
-
-async def test_futures_of_acknowledged_events_are_done_and_cancelled_ones_are_left() -> None:
-    for append, run, settle in zip(*(pairs()[name] for name in ("append", "run_turns", "acknowledge")), strict=True):
-        made = Writers(1)
-        futures = [asyncio.get_running_loop().create_future() for _ in range(3)]
-        for each in futures:
-            append(made.writers[0], b"x", each)
-        futures[1].cancel()
-        made.run(run)
-        assert settle([made.ack(1)], made.flows, made.counters) is None
-        assert [each.cancelled() or each.result() for each in futures] == [None, True, None]
-
-
-def test_large_events_are_written_as_they_are_and_small_ones_are_joined() -> None:
-    made = Writers(2, most_bytes=20_000, batch_bytes=15_000)
-    events = [b"a", bytes(4095), bytes(4096), bytes(5000), b"b"]
-    for writer in made.writers:
-        writer._appends.timer = TIMER  # type: ignore[union-attr]
-        for event in events:
-            pairs()["append"][0](writer, event, print)
-    made.run(pairs()["run_turns"][0])
-    parts = made.outbox._out
-    same = [any(part is each for each in events) for part in parts]
-    assert same == [False, True, False, True, False, True, True, False], "the second writer frames no events"
-    assert [type(each) for each in FrameDecoder().feed(b"".join(parts))] == [AppendBlock, AppendBlockEnd] * 2
-
-
-@pytest.mark.needs("CPython's _testcapi")
-def test_when_memory_runs_out_each_event_is_still_queued_or_sent_or_acknowledged() -> None:
-    run, settle = (pairs()[name][0] for name in ("run_turns", "acknowledge"))
-    gc.collect()
-    gc.disable()  # a collection without memory would warn
-    try:
-        for allowed in range(80):
-            made = Writers(2, most_bytes=9000, batch_bytes=5000)
-            with_turns(made)
-            with_little_memory(allowed, made.run, run)
-            events = [item.data for each in made.writers for sent in each._events.sent for item in sent.items]
-            events += [item.data for each in made.writers for item in each._events.queued]
-            assert sorted(events) == sorted([bytes(size) for size in SIZES_OF_TURNS] * 2)
-            frames = FrameDecoder().feed(b"".join(made.outbox._out))
-            appends = [sent.items for each in made.writers for sent in each._events.sent]
-            assert [type(each) for each in frames] == [AppendBlock, AppendBlockEnd] * len(appends)
-            acks = [made.ack(number) for number in made.flows]
-            if with_little_memory(allowed, settle, acks, made.flows, made.counters) is MemoryError:
-                continue
-            told = [each for each in made.told if each == str(MemoryError()) or each[1] is None]
-            assert len(told) + sum(each.unsettled for each in made.writers) == 2 * len(SIZES_OF_TURNS)
-    finally:
-        gc.enable()
-
-
-def with_little_memory(allowed: int, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function, of whose allocations one fails; returns MemoryError if it raises that."""
-    testing = import_module("_testcapi")
-    testing.set_nomemory(allowed, allowed + 1)
-    try:
-        return call(*arguments)
-    except MemoryError:
-        return MemoryError
-    finally:
-        testing.remove_mem_hooks()
-
-
-def test_writers_keep_no_memory_of_what_is_settled() -> None:
-    append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
-    made = Writers(3)
-
-    def repeat(times: int) -> None:
-        for _ in range(times):
-            for writer in made.writers:
-                for number in (0, 1, 8):
-                    append(writer, bytes(31), made.callback(number), 1, None, number == 1)
-            while any(each._events.queued or each._events.oldest for each in made.writers):
-                made.run(run)
-                settle([*map(made.ack, made.flows), made.ack(1, "flow")], made.flows, made.counters)
-            made.told.clear()
-            made.outbox._out.clear()
-
-    repeat(50)
-    gc.collect()
-    before = sys.getallocatedblocks()
-    repeat(1000)
-    gc.collect()
-    assert sys.getallocatedblocks() - before < 1000
-
-
-class Finalized:
-    """Garbage: a cycle whose finalizer calls a function."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-        self.itself = self
-
-    def __del__(self) -> None:
-        self.call()
-
-
-@pytest.mark.parametrize("closed", [0, 1])
-def test_a_finalizer_may_close_a_writer_while_c_works_with_it(closed: int) -> None:
-    gc.collect()
-    gc.freeze()  # collections are quick then
-    try:
-        assert sum(close_meanwhile(closed, collects_after) for collects_after in range(60))
-    finally:
-        gc.unfreeze()
-
-
-def close_meanwhile(closed: int, collects_after: int) -> bool:
-    """Runs turns and acknowledges while a finalizer may close a writer; returns whether one did."""
-    append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
-    made = Writers(2, most_bytes=1000)
-    for writer in made.writers:
-        writer._appends.timer = TIMER  # type: ignore[union-attr]
-        append(writer, b"first", made.callback(1))
-    made.run(run)
-    for writer in made.writers * 8:
-        append(writer, bytes(50), made.callback(2))
-    Finalized(partial(made.close, closed))
-    threshold = gc.get_threshold()
-    try:
-        gc.set_threshold(gc.get_count()[0] + collects_after, 10, 10)
-        made.run(run)
-        settle([made.ack(1), made.ack(2)], made.flows, made.counters)
-    finally:
-        gc.set_threshold(*threshold)
-    in_flight = [sum(sent.size for sent in each._events.sent) for each in made.writers]
-    assert [each.bytes_in_flight for each in made.flows.values()] == in_flight
-    assert made.outbox.bytes_in_flight == sum(in_flight)
-    return made.flows[1 + closed].closed
-
-
-def test_what_ends_the_process_leaves_an_acknowledgement() -> None:
-    def interrupted(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    for append, run, settle in zip(*(pairs()[name] for name in ("append", "run_turns", "acknowledge")), strict=True):
-        made = Writers(1)
-        append(made.writers[0], b"x", interrupted)
-        made.run(run)
-        with pytest.raises(KeyboardInterrupt):
-            settle([made.ack(1)], made.flows, made.counters)
 
 
 def test_an_event_behind_others_is_queued_unless_there_is_anything_else_to_decide() -> None:

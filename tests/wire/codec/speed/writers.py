@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import Appends, BadAck, Flow, InFlight
-from segstore.client.connection.outbox import Counters, Outbox
+from segstore.client.connection.outbox import Counters, Outbox, run_turns
 from segstore.client.connection.polling import AckPolling
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.states import WriterState
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
     from segstore.client.errors import ClientError
 
-__all__ = ["TIMER", "Writers"]
+__all__ = ["SIZES_OF_TURNS", "TIMER", "Writers", "with_acks", "with_turns"]
 
 TIMER: Any = SimpleNamespace(cancel=int)
+
+
+SIZES_OF_TURNS = (0, 1, 2, 3, 4096, 5)
+"""Of the events that `with_turns` appends for each writer."""
 
 
 class _Writer(SegmentWriter):
@@ -38,12 +42,12 @@ class _Writer(SegmentWriter):
 class Writers:
     """Writers on flows of one connection.
 
-    Attributes: told, what callbacks were called with and what was reported, in order.
+    Attributes: notes, what callbacks were called with and what was reported, in order.
     """
 
     def __init__(self, count: int, *, most_bytes: int = 100, batch_events: int = 9, batch_bytes: int = 60) -> None:
         self.counters = Counters()
-        self.told: list[Any] = []
+        self.notes: list[Any] = []
         self.outbox = self._outbox(most_bytes, batch_events, batch_bytes)
         self.flows: dict[int, Flow] = {}
         self.writers = [self._writer(number, bool(number % 2)) for number in range(1, count + 1)]
@@ -56,15 +60,15 @@ class Writers:
         outbox._out, outbox.turns, outbox.turn_due, outbox._writable = [], [], False, None
         outbox._blocks, outbox._largest = False, 10_000
         outbox._loop = SimpleNamespace(  # type: ignore[assignment]
-            call_soon=lambda _: self.told.append("scheduled"), time=lambda: 0.5
+            call_soon=lambda _: self.notes.append("scheduled"), time=lambda: 0.5
         )
-        outbox._transport, outbox.polling = None, AckPolling(0, self.told.append)
+        outbox._transport, outbox.polling = None, AckPolling(0, self.notes.append)
         outbox._encoder = SimpleNamespace(remove=lambda *_: [])  # type: ignore[assignment]
         return outbox
 
     def _writer(self, number: int, framed: bool) -> SegmentWriter:
         writer = _Writer.__new__(_Writer)
-        writer.refused = self.told.append
+        writer.refused = self.notes.append
         writer.segment, writer._writer_bytes = f"s/{number}", bytes([number]) * 16  # type: ignore[misc]
         writer._events = InFlight(8 if framed else 0, 200)
         writer._error = writer._carry = writer._carrying = writer._sizing = writer._waits = None
@@ -72,7 +76,7 @@ class Writers:
         settings = SimpleNamespace(request_timeout_ms=1000)
         writer._pool = SimpleNamespace(settings=settings)  # type: ignore[assignment]
         writer._loop = SimpleNamespace(  # type: ignore[assignment]
-            call_at=lambda *_: TIMER, call_exception_handler=lambda context: self.told.append(str(context["exception"]))
+            call_at=lambda *_: TIMER, call_exception_handler=lambda what: self.notes.append(str(what["exception"]))
         )
         connection: Any = SimpleNamespace(name="a:1", outbox=self.outbox, _counters=self.counters, forget=self._forget)
         flow = writer._flow = Flow(number, connection, writer, lambda _: None)
@@ -87,13 +91,13 @@ class Writers:
         return writer
 
     def _forget(self, flow: Flow) -> None:
-        self.told.append(("closed", flow.flow_id))
+        self.notes.append(("closed", flow.flow_id))
 
     def callback(self, name: int, again: Callable[[], object] | None = None) -> Callable[[Any], None]:
         """Returns what is called when an item is stored: it notes that, calls `again`, and raises if it is a 9th."""
 
         def done(error: Any) -> None:
-            self.told.append((name, error))
+            self.notes.append((name, error))
             if again is not None:
                 again()
             if name % 9 == 8:
@@ -119,7 +123,7 @@ class Writers:
 
     def wait(self, which: int) -> None:
         """Lets something wait for a writer's acknowledgements."""
-        waits: Any = SimpleNamespace(settled=lambda *given, has_room: self.told.append((given, has_room)), some=True)
+        waits: Any = SimpleNamespace(settled=lambda *given, has_room: self.notes.append((given, has_room)), some=True)
         self.writers[which]._waits = waits
         self.writers[which]._look()
 
@@ -142,7 +146,7 @@ class Writers:
         asked = [each.flow_id for each in outbox.turns]
         sums = outbox.bytes_in_flight, outbox.turn_due, asked, written, self.counters.dropped_replies
         flows = [(each.asked, each.bytes_in_flight, each.closed) for each in self.flows.values()]
-        return sums, flows, [queue_state(each) for each in queues], [each.state for each in self.writers], self.told
+        return sums, flows, [queue_state(each) for each in queues], [each.state for each in self.writers], self.notes
 
 
 def queue_state(queue: InFlight) -> Any:
@@ -159,3 +163,19 @@ def queue_state(queue: InFlight) -> Any:
 def _shown(data: Any) -> bytes:
     """What is compared: data of all kinds with the same bytes are equal."""
     return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else repr(data).encode()
+
+
+def with_turns(made: Writers) -> tuple[Any, ...]:
+    """Arguments of `run_turns`: all writers have asked for a turn."""
+    for number, writer in enumerate(made.writers):
+        writer._appends.timer = TIMER  # type: ignore[union-attr, assignment]
+        for size in SIZES_OF_TURNS:
+            writer.append(bytes(size), made.callback(10 * number + size % 10))
+    return made.outbox, made.outbox.turns
+
+
+def with_acks(made: Writers) -> tuple[Any, ...]:
+    """Arguments of `acknowledge`: of all that the writers have sent."""
+    with_turns(made)
+    made.run(run_turns)
+    return [made.ack(number) for number in made.flows], made.flows, made.counters

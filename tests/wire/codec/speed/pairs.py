@@ -1,0 +1,73 @@
+"""Each function with an equal in C, in C and in Python."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add_behind
+from segstore.client.connection.acknowledgements import acknowledge
+from segstore.client.connection.in_flight import Budget, resolve_stored
+from segstore.client.connection.outbox import run_turns
+from segstore.client.segment import SegmentWriter
+from segstore.client.segment.machine import WriterMachine
+from segstore.client.stream.events import frame_header, split_events
+from segstore.server.connection.writers import Writer, store_plain
+from segstore.server.store.operations import record_of_rows
+from segstore.server.store.segment import Segment, append_rows
+from segstore.wire.blocks import APPEND_LAYOUT
+from segstore.wire.codec import codec
+from segstore.wire.hashing import murmur3_128_low
+from segstore.wire.trace.framing import add_piece, copy_into, frames_into, whole_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SEGMENT_SLOTS", "Pair", "outcome", "pairs"]
+
+SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
+STORE_SLOTS = (
+    *(*SEGMENT_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
+    *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
+)
+
+Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
+
+
+def pair(function: Any, *types: type, **layout: Any) -> Pair:
+    """The function in C and in Python."""
+    assert codec.SPEED is not None
+    behind = getattr(function, "__wrapped__", function)
+    return codec.SPEED.shortcut(behind, *types, **layout), behind
+
+
+def pairs() -> dict[str, Pair]:
+    of_writers = {"slots": (*WRITER_SLOTS, "_events", "_error", "_largest", "_appends")}
+    futures = asyncio.Future, asyncio.InvalidStateError
+    return {
+        "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
+        "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
+        "acknowledge": pair(acknowledge, *WRITERS, *futures, slots=WRITER_SLOTS),
+        "add_behind": pair(
+            *(add_behind, InFlight, Pending, Budget),
+            slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),
+        ),
+        "resolve_stored": pair(resolve_stored, Pending, *futures, slots=("done",)),
+        "split_events": pair(split_events, head=frame_header(0)),
+        "murmur3_128_low": pair(murmur3_128_low),
+        "whole_frames": pair(whole_frames),
+        "frames_into": pair(frames_into),
+        "copy_into": pair(copy_into),
+        "add_piece": pair(add_piece),
+        "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
+        "record_of_rows": pair(record_of_rows),
+        "store_plain": pair(store_plain, Segment, Writer, slots=STORE_SLOTS),
+    }
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        found = call(*arguments)
+    except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
+        return type(error), str(error)
+    return found
