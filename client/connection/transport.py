@@ -43,8 +43,7 @@ from segstore.wire.request_id import FLOWS_DISABLED, next_sequence, pack
 log = logging.getLogger(__name__)
 
 Acknowledged = Callable[[bytes, int, int, int, int], None]
-"""Receives the fields of a DataAppended in wire order: the writer's id as bytes, the event number, the previously
-acknowledged event number, the request id, the segment's length."""
+"""Receives the fields of an `acknowledgements.Ack`."""
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Size of the buffer for the reads of all connections of a pool."""

@@ -12,7 +12,6 @@ from segstore.server import FaultSettings, Rule, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import Faults, Observer
 from segstore.server.faults.decisions import NoSuchRule, Wait
-from segstore.server.faults.observe import request_seen
 from segstore.server.faults.rules import reply_class
 from segstore.server.faults.waits import FaultWaits
 from segstore.wire import (
@@ -668,39 +667,3 @@ async def test_a_wait_for_a_number_of_held_ends_with_that_number() -> None:
     await faults.wait_held("held", 2)
     with pytest.raises(TimeoutError, match="'held' held 2 and not 3 within 0 s"):
         await faults.wait_held("held", 3, timeout_s=0)
-
-
-def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_nearest_requests() -> None:
-    faults = Faults(FakeClock(), observer=Observer())
-    faults.add("type = HELLO and connection = 2", do="close", name="never", nth=3)
-    faults.add("type = HELLO", do="close", nth=2, name="once")
-    faults.add("type = HELLO", do="close", store=1, name="elsewhere")
-    seen = request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0)
-    assert faults.observer is not None
-    faults.observer.add(seen)
-    assert faults.decide(seen) is None
-    never, elsewhere, once = (each.splitlines() for each in faults.unmatched())
-    assert never == [
-        "fault 'never' has matched nothing: name 'never', match 'type = HELLO and connection = 2', nth (3,)",
-        "  near: request 1: HELLO on connection 1: no reply: not connection = 2",
-    ]
-    assert elsewhere[1:] == ["  near: request 1: HELLO on connection 1: no reply: not store = 1"]
-    assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
-
-
-@pytest.mark.parametrize(
-    ("match", "on", "said"),
-    [
-        ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),
-        ("failure or type = AppendBlock", "request", "type = APPEND_BLOCK: no request has this type"),
-        ("type = DataAppended", "request", "it is a reply and no request has this type; .* with on: reply"),
-        ("type = APPEND_BLOCK_END", "reply", "it is a request and no reply has this type"),
-    ],
-)
-def test_a_type_that_nothing_has_is_refused_when_the_rule_is_added(match: str, on: Any, said: str) -> None:
-    faults = Faults(FakeClock())
-    with pytest.raises(ValueError, match=said):
-        faults.add(match, do="close", on=on)
-    assert faults.rules == []
-    for each in ("type = HELLO", "type = KEEP_ALIVE", "type != EVENT", "type ~ 'APPEND*'"):
-        faults.add(each, do="close", on=on)

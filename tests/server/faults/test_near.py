@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -96,3 +97,39 @@ def test_the_conditions_of_a_rule_are_shortened() -> None:
     faults.add("type = HELLO", do="close", nth=list(range(1, 1001)))
     (said,) = faults.unmatched()
     assert len(said) < 1_200
+
+
+def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_nearest_requests() -> None:
+    faults = Faults(FakeClock(), observer=Observer())
+    faults.add("type = HELLO and connection = 2", do="close", name="never", nth=3)
+    faults.add("type = HELLO", do="close", nth=2, name="once")
+    faults.add("type = HELLO", do="close", store=1, name="elsewhere")
+    seen = request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0)
+    assert faults.observer is not None
+    faults.observer.add(seen)
+    assert faults.decide(seen) is None
+    never, elsewhere, once = (each.splitlines() for each in faults.unmatched())
+    assert never == [
+        "fault 'never' has matched nothing: name 'never', match 'type = HELLO and connection = 2', nth (3,)",
+        "  near: request 1: HELLO on connection 1: no reply: not connection = 2",
+    ]
+    assert elsewhere[1:] == ["  near: request 1: HELLO on connection 1: no reply: not store = 1"]
+    assert once == ["fault 'once' has matched, but never fired: name 'once', match 'type = HELLO', nth (2,)"]
+
+
+@pytest.mark.parametrize(
+    ("match", "on", "said"),
+    [
+        ("type = EVENT", "request", "no request has this type; an append is APPEND_BLOCK_END here"),
+        ("failure or type = AppendBlock", "request", "type = APPEND_BLOCK: no request has this type"),
+        ("type = DataAppended", "request", "it is a reply and no request has this type; .* with on: reply"),
+        ("type = APPEND_BLOCK_END", "reply", "it is a request and no reply has this type"),
+    ],
+)
+def test_a_type_that_nothing_has_is_refused_when_the_rule_is_added(match: str, on: Any, said: str) -> None:
+    faults = Faults(FakeClock())
+    with pytest.raises(ValueError, match=said):
+        faults.add(match, do="close", on=on)
+    assert faults.rules == []
+    for each in ("type = HELLO", "type = KEEP_ALIVE", "type != EVENT", "type ~ 'APPEND*'"):
+        faults.add(each, do="close", on=on)

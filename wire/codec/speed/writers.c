@@ -1,5 +1,5 @@
-/* What a segment writer does with each event: queues it, sends it in an append, and completes what waits for it when it is
-   acknowledged. Equals of functions in segstore.client.connection and segstore.client.segment.
+/* What a segment writer does with each event: queues it, sends it in an append, and completes what waits for it when it
+   is acknowledged. Equals of functions in segstore.client.connection and segstore.client.segment.
 
    Objects that the garbage collector knows are made before the look at what is there: their creation may run finalizers,
    and so any code. From the look to the last change no code of Python runs. */
@@ -196,8 +196,8 @@ find_turn(const Shortcut *self, Turn *turn)
            number_at(self, turn->outbox, BATCH_BYTES, &turn->most_bytes) && turn->most_bytes <= INT32_MAX;
 }
 
-/* Both frames of an append without its data, whose size is given, to memory of MAX_TEMPLATE bytes each; behind the end is
-   an event without data. */
+/* Both frames of an append without its data, whose size is given, to memory of MAX_TEMPLATE bytes each; behind the end
+   is an event without data. */
 static void
 fill_frames(const Shortcut *self, unsigned char *block, unsigned char *end, PyObject *writer, Py_ssize_t size,
             int64_t count, int64_t number, int64_t request)
@@ -334,8 +334,8 @@ write_append(const Shortcut *self, const Turn *turn, PyObject **joined, PyObject
                      (Bytes){end, of_end});
 }
 
-/* Removes what was added to `out` behind its first `count` parts, the last of which is `joined` and had `size` bytes. Both
-   shrink, which fails only if memory has run out twice. */
+/* Removes what was added to `out` behind its first `count` parts, the last of which is `joined` and had `size` bytes.
+   Both shrink, which fails only if memory has run out twice. */
 static void
 take_back(PyObject *out, Py_ssize_t count, PyObject *joined, Py_ssize_t size)
 {
@@ -346,8 +346,8 @@ take_back(PyObject *out, Py_ssize_t count, PyObject *joined, Py_ssize_t size)
 }
 
 /* Moves items from the queue to an append in flight; 0, or -1 if nothing has changed. numbers: its first, its last, and
-   its size, and the bytes in flight of the flow and of the outbox; consumed if it is 0. The methods of a deque run no code
-   of Python, and are called by name: the garbage collector knows bound ones. */
+   its size, and the bytes in flight of the flow and of the outbox; consumed if it is 0. The methods of a deque run no
+   code of Python, and are called by name: the garbage collector knows bound ones. */
 static int
 move_items(const Shortcut *self, const Turn *turn, PyObject *append, PyObject *items, PyObject *numbers[5])
 {
