@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from segstore.server.connection.receiving import Received
     from segstore.server.connection.session import Session
     from segstore.server.faults import Effect
+    from segstore.wire import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -237,6 +238,8 @@ class Connection(asyncio.BufferedProtocol):
             or (held is not None and held.bytes > SMALL_BYTES)
         ):
             self.look_up()
+        if held is not None:
+            held.gate.catch_up()
 
     def eof_received(self) -> bool:
         """The peer has sent EOF: its earlier requests are executed first; waiting reads are not answered."""
@@ -273,23 +276,20 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- durable stores ---------------------------------------------------------------------------------------------
 
-    def release(self, committed: int) -> int:
-        """Writes the held replies that may leave. Returns the mark that the next one waits for, 0 if there is none."""
+    def release(self, out: list[Buffer]) -> None:
+        """Writes held replies."""
         held, transport = self._held, self.transport
         if held is None or transport is None:
-            return 0
-        out, size, mark = held.take(committed)
-        if not out:
-            return 0
+            return
+        size = held.release(out)
         if not transport.is_closing():
             self._output.write(out, large=size > SMALL_BYTES)
         if held.is_stalled and not held.is_overfull:
             self.go_on()
         if self.held_bytes:
             self.look_up()
-        if not mark and self.session.ending is not _NOT_YET:
+        if not held.bytes and self.session.ending is not _NOT_YET:
             self.flush()
-        return mark
 
     def failed(self, why: str) -> None:
         """Drops the held replies and ends the connection."""

@@ -5,7 +5,6 @@ Invariant: replies leave in order, none before all that was executed before it i
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from segstore.wire.protocol import gathered
@@ -30,7 +29,7 @@ class HeldReplies:
         is_stalled: whether their peer is not read until the disk has caught up.
     """
 
-    __slots__ = ("_most_bytes", "_parts", "bytes", "gate", "is_stalled")
+    __slots__ = ("_most_bytes", "bytes", "gate", "is_stalled")
 
     def __init__(self, gate: Gate, most_bytes: int) -> None:
         """most_bytes: above this size, the disk should catch up before more is executed."""
@@ -38,7 +37,6 @@ class HeldReplies:
         self.bytes = 0
         self.is_stalled = False
         self._most_bytes = most_bytes
-        self._parts: deque[tuple[int, list[Buffer], int]] = deque()
 
     @property
     def is_overfull(self) -> bool:
@@ -47,30 +45,18 @@ class HeldReplies:
 
     def hold(self, owner: Gated, out: list[Buffer], size: int) -> bool:
         """Holds replies unless all that was executed is durable; returns whether they are held."""
-        gate, parts = self.gate, self._parts
-        mark = gate.mark
-        if not parts:
-            if mark <= gate.committed:
-                return False
-            gate.hold(owner, mark)
-        parts.append((mark, out, size))
+        gate = self.gate
+        if gate.mark <= gate.committed and not self.bytes:
+            return False
+        gate.hold(owner, out)
         self.bytes += size
         return True
 
-    def take(self, committed: int) -> tuple[list[Buffer], int, int]:
-        """Removes and returns the first replies, and all others that wait for no more than `committed`; their size; and
-        what the next one waits for, 0 if none is held.
-        """
-        parts = self._parts
-        if not parts:
-            return [], 0, 0
-        _, out, size = parts.popleft()
-        while parts and parts[0][0] <= committed:
-            _, more, more_bytes = parts.popleft()
-            out += more
-            size += more_bytes
+    def release(self, out: list[Buffer]) -> int:
+        """These replies are held no longer; returns their size."""
+        size = sum(map(len, out))
         self.bytes -= size
-        return out, size, parts[0][0] if parts else 0
+        return size
 
     def stall(self, owner: Gated) -> None:
         """The owner's peer is not read until there is room."""
@@ -83,8 +69,7 @@ class HeldReplies:
         self.gate.stalled.pop(owner, None)
 
     def drop(self, owner: Gated) -> None:
-        """Drops all, and ends `stall`."""
-        self._parts.clear()
+        """Nothing will be sent any more; ends `stall`."""
         self.bytes = 0
         self.go_on(owner)
 

@@ -51,9 +51,6 @@ WRITE_ABOVE_BYTES: Final = 1024 * 1024
 _NOT_YET: Final = Ending.NOT_YET
 _WAITING_READ_BYTES: Final = 1024
 _LOOK_THROUGH_AFTER: Final = 256
-_IN_VAIN: Final = 2
-"""Calls of `store_plain` in a row that store nothing, after which the rest of a read is not plain, either: with a
-journal, no run is."""
 
 
 def _writer_bytes(key: tuple[str, bytes]) -> int:
@@ -232,14 +229,12 @@ class Session:
         refuses. Ends early when the session has ended. expected_offset: for a single append, below 0 no condition.
         """
         service, acks, at, stored = self._service, bytearray(), 0, 0
-        in_vain = 0 if expected_offset < 0 else _IN_VAIN
         try:
             while at < len(runs) and self.ending is _NOT_YET:
-                if in_vain < _IN_VAIN:
+                if expected_offset < 0:
                     start = at
                     at, plain = store_plain(runs, at, service.store.containers, now_ms, service.acknowledge, acks)
                     stored += plain
-                    in_vain = 0 if plain else in_vain + 1
                     if service.writer_counts is not None:
                         count_stored(runs[start:at])
                 if at < len(runs):

@@ -22,7 +22,7 @@ from uuid import UUID
 
 import msgspec
 
-from segstore.server.store import APPEND_SLOTS, Container, Segment, append_rows
+from segstore.server.store import APPEND_SLOTS, Container, Segment, append_rows, begin_of_appended, record_of_rows
 from segstore.wire import Command
 from segstore.wire.blocks import Acknowledge, Append, BlockWriter, Run
 from segstore.wire.codec import or_in_c
@@ -112,12 +112,24 @@ class Writer(BlockWriter):
         id_bytes: the bytes of its id.
         is_set_up: whether the session takes appends from it; the others are set only then.
         container, container_id: where the segment lies.
-        segments: the segments there to which `store_plain` may append.
+        segments: the segments there.
+        add_record, record_begin: the journal of the container, None if it has none, and what a record of appends to the
+            segment begins with.
         last_stored: the last event number that was stored, and acknowledged.
         count: the counter of its appends; None if they are not counted.
     """
 
-    __slots__ = ("container", "container_id", "count", "id_bytes", "is_set_up", "last_stored", "segments")
+    __slots__ = (
+        "add_record",
+        "container",
+        "container_id",
+        "count",
+        "id_bytes",
+        "is_set_up",
+        "last_stored",
+        "record_begin",
+        "segments",
+    )
 
     def __init__(self, segment: str, writer_id: UUID) -> None:
         super().__init__(segment, writer_id)
@@ -135,7 +147,9 @@ class Writer(BlockWriter):
         """The segment lies in another container."""
         self.container = container
         self.container_id = container.container_id
-        self.segments = container.plain_segments
+        self.segments = container.segments
+        self.add_record = container.add_record
+        self.record_begin = b"" if self.add_record is None else begin_of_appended(self.segment)
 
 
 def count_stored(runs: Iterable[Run]) -> None:
@@ -151,6 +165,7 @@ def count_stored(runs: Iterable[Run]) -> None:
     slots=(
         *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
         *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
+        *("add_record", "record_begin"),
     ),
 )
 def store_plain(
@@ -163,9 +178,9 @@ def store_plain(
 ) -> tuple[int, int]:
     """Stores runs from `start` up to one that is not plain; returns its position and how many appends were stored.
 
-    A run is plain if its writer is set up, its segment is one of `Writer.segments` and has no gate, its number is the
-    writer's next, and the segment's last chunk has room: nothing is to be decided then. The acknowledgements are added
-    to `acks`. containers: those of the store.
+    A run is plain if its writer is set up, its segment is there and has no gate, its number is the writer's next, and
+    the segment's last chunk has room: nothing is to be decided then. The acknowledgements are added to `acks`, and
+    records to the journal. containers: those of the store.
     """
     stored = 0
     for at in range(start, len(runs)):
@@ -183,9 +198,11 @@ def store_plain(
             return at, stored
         if now_ms >= segment.index_due_ms:
             writer.container.update_index(segment, now_ms)
-        offset = segment.length
+        offset, journal = segment.length, writer.add_record
         if not append_rows(segment, writer.id_bytes, rows, now_ms):
             return at, stored
+        if journal is not None:
+            journal(record_of_rows(writer.container_id, writer.record_begin, rows, now_ms, writer.id_bytes))
         writer.last_stored = acknowledge(rows, writer.id_bytes, previous, offset, acks)
         stored += len(rows)
     return len(runs), stored

@@ -19,17 +19,20 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from math import inf
 from queue import SimpleQueue
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from segstore.server.durable.data_directory import DataDirectory
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group, JournalFailed, JournalWriter
+
+if TYPE_CHECKING:
+    from segstore.wire import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,8 @@ _GROUP_BYTES: Final = 8 * 1024 * 1024
 class Gated(Protocol):
     """A sender that holds replies until their changes are durable."""
 
-    def release(self, committed: int) -> int:
-        """Sends replies held for numbers up to `committed`; returns the number of the next one held, 0 for none."""
+    def release(self, out: list[Buffer]) -> None:
+        """Sends replies that were held; called with all that may leave now, in order."""
 
     def go_on(self) -> None:
         """Called when there is room again."""
@@ -69,23 +72,32 @@ class Gate(ABC):
         self.committed = self.mark = last
         self.failure = ""
         self.stalled: dict[Gated, None] = {}
-        self._waiting: defaultdict[int, list[Gated]] = defaultdict(list)
+        self._held: deque[tuple[int, Gated, list[Buffer]]] = deque()
 
     @property
     @abstractmethod
     def full(self) -> bool:
         """Whether the disk does not keep up, so that senders should wait for room."""
 
-    def hold(self, gated: Gated, mark: int) -> None:
-        """Registers a sender whose first held reply waits for `mark`."""
-        self._waiting[mark].append(gated)
+    def catch_up(self) -> None:  # noqa: B027 — a gate may release all at once
+        """Releases what has become durable and the loop is still to be told of."""
+
+    def hold(self, gated: Gated, out: list[Buffer]) -> None:
+        """Holds replies made now until `committed` reaches `mark`; the list is the gate's then."""
+        self._held.append((self.mark, gated, out))
 
     def _release(self) -> None:
-        committed = self.committed
-        for mark in [each for each in self._waiting if each <= committed]:
-            for gated in self._waiting.pop(mark):
-                if following := gated.release(committed):
-                    self.hold(gated, following)
+        held = self._held
+        while held and held[0][0] <= self.committed:
+            ready: dict[Gated, list[Buffer]] = {}
+            while held and held[0][0] <= self.committed:
+                _, gated, out = held.popleft()
+                if gated in ready:
+                    ready[gated] += out
+                else:
+                    ready[gated] = out
+            for gated, out in ready.items():
+                gated.release(out)
 
     def _resume(self) -> None:
         stalled, self.stalled = self.stalled, {}
@@ -94,8 +106,9 @@ class Gate(ABC):
 
     def _drop(self, why: str, *others: Gated) -> None:
         """Tells all senders with held replies, and `others`, that these will never be sent."""
-        waiting, self._waiting = self._waiting, defaultdict(list)
-        for each in dict.fromkeys(chain(*waiting.values(), others)):
+        ended = dict.fromkeys(chain((gated for _, gated, _ in self._held), others))
+        self._held.clear()
+        for each in ended:
             each.failed(why)
 
 
@@ -163,7 +176,6 @@ class Committer(Gate):
         self.room_until_bytes: float = inf
         self.look_at_bytes: float = inf
         self.watcher: Watcher | None = None
-        self._max_bytes = max_bytes
         self._directory = directory
         self._where = where
         self._on_failure = on_failure
@@ -172,9 +184,9 @@ class Committer(Gate):
         self._loop = asyncio.get_running_loop()
         self._number = last
         self._forming: list[bytes] = []
-        self._forming_bytes = 0
+        self._room_bytes = max_bytes
         self._queue: SimpleQueue[_Batch | None] = SimpleQueue()
-        self._queued_bytes = 0
+        self._written: deque[tuple[int, int]] = deque()
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
         self._next: JournalWriter | None = None
@@ -196,24 +208,23 @@ class Committer(Gate):
         if not forming:
             number = self.mark = self._number + 1
             forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
-            self._forming_bytes = _BEGIN.size
+            self._room_bytes -= _BEGIN.size
             self._loop.call_soon(self.hand_over)
             if self.watcher is not None:
                 self.watcher.forming(self)
         forming.append(record)
-        size = self._forming_bytes = self._forming_bytes + len(record)
-        if self._queued_bytes + size > self._max_bytes:
+        self._room_bytes -= len(record)
+        if self._room_bytes < 0:
             self.full = True
 
     def hand_over(self) -> int:
         """Ends the current batch and queues it; returns its number, or that of the last one if it is empty."""
         if self._forming and not self.failure:
             self._number += 1
-            size = self._forming_bytes
-            self._queued_bytes += size
+            size = sum(map(len, self._forming))
             self.batch_bytes += size
             self._queue.put(_Batch(self._number, self._forming, size))
-            self._forming, self._forming_bytes = [], 0
+            self._forming = []
             if self.batch_bytes > self.look_at_bytes:
                 self.look_at_bytes = inf
                 self._on_look()
@@ -236,17 +247,20 @@ class Committer(Gate):
 
     def look_for_room(self) -> None:
         """Updates `full`, and resumes senders that wait for room if there is some."""
-        self.full = self.batch_bytes > self.room_until_bytes or self._queued_bytes > self._max_bytes
+        self.full = self.batch_bytes > self.room_until_bytes or self._room_bytes < 0
         if not self.full and self.stalled:
             self._resume()
         if not self.full and self.watcher is not None:
             self.watcher.moved()
 
-    def _is_committed(self, number: int, size: int) -> None:
-        if self.failure:
+    def catch_up(self) -> None:
+        written = self._written
+        if not written or self.failure:
             return
+        while written:
+            number, size = written.popleft()
+            self._room_bytes += size
         self.committed = number
-        self._queued_bytes -= size
         self._release()
         for future, mark in tuple(self._futures.items()):
             if mark <= number and not future.done():
@@ -339,7 +353,8 @@ class Committer(Gate):
             batch.records.clear()
         self._journal.append(Group(batches[0].number, last, payload))
         self._directory.note(last)
-        self._tell(self._is_committed, last, size)
+        self._written.append((last, size))
+        self._tell(self.catch_up)
         following = self._next
         if following is not None and self._journal.is_full:
             before, self._journal, self._next = self._journal, following, None

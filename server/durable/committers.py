@@ -29,6 +29,10 @@ class Committers(Gate):
     def full(self) -> bool:
         return any(each.full for each in self._committers)
 
+    def catch_up(self) -> None:
+        for each in tuple(self._committers):
+            each.catch_up()
+
     def add(self, committer: Committer) -> None:
         """Adds the committer of a new journal, to which nothing was written."""
         self._committers[committer] = None

@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
@@ -48,7 +48,6 @@ from segstore.server.durable.journal import JournalFailed, JournalWriter
 from segstore.server.durable.journals import JournalMaker, Journals
 from segstore.server.durable.recovery import CONTROLLER, Recovery
 from segstore.server.store import (
-    AppendItem,
     ChunkPool,
     Container,
     DataDamaged,
@@ -56,9 +55,7 @@ from segstore.server.store import (
     Operation,
     SegmentDeleted,
     Truncated,
-    begin_of_appended,
     encode,
-    record_of_rows,
 )
 
 log = logging.getLogger(__name__)
@@ -453,7 +450,7 @@ class ContainerJournal:
         if type(operation) is SegmentDeleted or type(operation) is Truncated:
             self._durability.tidy_soon()
 
-    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
+    @property
+    def add_record(self) -> Callable[[bytes], None]:
         """Records executed appends."""
-        record = record_of_rows(self._container_id, begin_of_appended(segment), rows, now_ms, writer)
-        self._durability.add_record(record)
+        return self._durability.add_record

@@ -73,7 +73,6 @@ MAX_TRANSIENT_ATTRIBUTES: Final = 16
 """A transient segment that has more attributes than this, core ones included, takes no update any more."""
 
 _FIRST_EPOCH: Final = 1
-_NO_SEGMENTS: Final[dict[str, Segment]] = {}
 
 
 def _written(rows: Iterable[AppendItem], size: int) -> list[AppendItem]:
@@ -113,9 +112,9 @@ class Container(ContainerState):
         self._peer_of = peer_of
 
     @property
-    def plain_segments(self) -> dict[str, Segment]:
-        """Its segments, as they change, if appends are not recorded in a journal; else none."""
-        return self.segments if self._journal is None else _NO_SEGMENTS
+    def add_record(self) -> Callable[[bytes], None] | None:
+        """Records appends in the journal; None without a journal."""
+        return None if self._journal is None else self._journal.add_record
 
     # Creating and deleting
 
@@ -349,7 +348,8 @@ class Container(ContainerState):
             if segment.gate and rows:
                 self._pass_gate(segment, start, writer)
             if self._journal is not None and rows:  # a batch is durable as a whole: one record is enough
-                self._journal.appended(name, rows, now_ms, writer)
+                begin = op.begin_of_appended(name)
+                self._journal.add_record(op.record_of_rows(self.container_id, begin, rows, now_ms, writer))
         return start
 
     def merge(

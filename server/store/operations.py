@@ -143,8 +143,9 @@ class OperationJournal(Protocol):
     def __call__(self, operation: Operation) -> None:
         """Records an operation, after it was applied."""
 
-    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
-        """As for one ``Appended`` of all rows, by the writer with these bytes as its id; they are free at return."""
+    @property
+    def add_record(self) -> Callable[[bytes], None]:
+        """Records appends, as ``record_of_rows`` encodes them with the container's number."""
 
 
 _ARRAY_OF_7: Final = b"\x97"

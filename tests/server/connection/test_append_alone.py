@@ -86,7 +86,7 @@ class HeldGate(Gate):
     def let_go(self) -> None:
         self.committed, self.mark = self.mark, self.mark + 1
         self._release()
-        assert not self._waiting
+        assert not self._held
 
 
 class ReceivedOneByOne(Received):

@@ -5,31 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 from segstore.server.connection.sending import HeldReplies, Output
-from segstore.server.durable import Gated
+from segstore.server.durable import Gate
+from segstore.wire import Buffer
 
 
-class HeldGate:
+class HeldGate(Gate):
+    """Changes are durable when a test says so."""
+
+    full = False
+
     def __init__(self) -> None:
-        self.stalled: dict[Gated, None] = {}
-        self.failure = ""
-        self.full = False
-        self.committed = 0
-        self.mark = 0
-        self.asked: list[int] = []
+        super().__init__(0)
 
-    def hold(self, gated: Gated, mark: int) -> None:
-        self.asked.append(mark)
+    def commit(self, up_to: int) -> None:
+        self.committed = up_to
+        self._release()
 
 
 class Owner:
-    def release(self, committed: int) -> int:
-        raise AssertionError
+    """Keeps what it may send; `then` is called before."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Buffer]] = []
+        self.failures: list[str] = []
+        self.then = lambda: None
+
+    def release(self, out: list[Buffer]) -> None:
+        self.then()
+        self.sent.append(out)
 
     def go_on(self) -> None:
         raise AssertionError
 
     def failed(self, why: str) -> None:
-        raise AssertionError
+        self.failures.append(why)
 
 
 class Transport:
@@ -69,12 +78,41 @@ def test_replies_wait_for_what_was_executed_before_them_and_leave_together() -> 
     gate.committed = 1
     assert held.hold(owner, [b"b"], 1), "it would overtake the first"
     gate.mark = 3
-    assert held.hold(owner, [b"c"], 1)
-    assert (gate.asked, held.bytes) == ([1], 3)
-    assert held.take(1) == ([b"a", b"b"], 2, 3)
-    assert held.take(2) == ([b"c"], 1, 0), "what was asked for leaves, even if `committed` is behind"
-    assert held.take(3) == ([], 0, 0)
+    assert held.hold(owner, [b"cd"], 2)
+    assert held.bytes == 4
+    gate.commit(2)
+    assert owner.sent == [[b"a", b"b"]]
+    assert held.release(owner.sent[0]) == 2
+    gate.commit(3)
+    assert owner.sent[1:] == [[b"cd"]]
+    assert held.release(owner.sent[1]) == 2
     assert held.bytes == 0
+
+
+def test_what_is_held_while_others_leave_leaves_with_them_if_it_may() -> None:
+    gate, one, other = HeldGate(), Owner(), Owner()
+    ones, others = HeldReplies(gate, 100), HeldReplies(gate, 100)
+    gate.mark = 1
+    ones.hold(one, [b"a"], 1)
+    others.hold(other, [b"b"], 1)
+
+    def answers() -> None:
+        one.then = lambda: None
+        assert others.hold(other, [b"c"], 1), "it would overtake the first"
+
+    one.then = answers
+    gate.commit(1)
+    assert (one.sent, other.sent) == ([[b"a"]], [[b"b"], [b"c"]])
+
+
+def test_of_replies_that_will_never_leave_each_owner_is_told_once() -> None:
+    gate, one, other = HeldGate(), Owner(), Owner()
+    gate.mark = 1
+    for owner in (one, other, one):
+        HeldReplies(gate, 100).hold(owner, [b"a"], 1)
+    gate._drop("the disk is full", other)
+    gate.commit(1)
+    assert (one.failures, other.failures, one.sent) == (["the disk is full"], ["the disk is full"], [])
 
 
 def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> None:
@@ -88,8 +126,8 @@ def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> 
     held.stall(owner)
     assert list(gate.stalled) == [owner]
     held.drop(owner)
-    assert (held.is_overfull, held.is_stalled, gate.stalled, held.take(1)) == (False, False, {}, ([], 0, 0))
-    gate.full = True
+    assert (held.is_overfull, held.is_stalled, gate.stalled) == (False, False, {})
+    gate.full = True  # type: ignore[misc]  # of this one alone
     assert held.is_overfull
 
 

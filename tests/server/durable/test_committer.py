@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from segstore.server.durable import JournalFailed
 from segstore.server.durable.committer import BATCH, Committer, records
 from segstore.server.durable.fence import Fenced
 from segstore.server.durable.journal import Group
+from segstore.wire import Buffer
 from tests.server.support import until
 
 
@@ -52,16 +54,13 @@ class Notes:
 
 
 class Sender:
-    def __init__(self, *marks: int) -> None:
-        self.marks = list(marks)
-        self.released: list[int] = []
+    def __init__(self) -> None:
+        self.released: list[Buffer] = []
         self.ended: list[str] = []
         self.resumed = 0
 
-    def release(self, committed: int) -> int:
-        while self.marks and self.marks[0] <= committed:
-            self.released.append(self.marks.pop(0))
-        return self.marks[0] if self.marks else 0
+    def release(self, out: list[Buffer]) -> None:
+        self.released += out
 
     def go_on(self) -> None:
         self.resumed += 1
@@ -142,21 +141,39 @@ async def test_what_is_executed_in_one_iteration_is_one_batch_and_what_queues_up
         assert len(journal.groups) <= 2, "what queued up while the first was written is one group"
 
 
+async def test_what_is_durable_can_leave_while_the_loop_has_other_work_and_leaves_once() -> None:
+    async with committing() as made:
+        committer, sender = made.committer, Sender()
+        committer.add(0, b"one")
+        committer.hold(sender, [b"reply"])
+        committer.catch_up()
+        assert sender.released == []
+        committer.hand_over()
+        until_s = time.monotonic() + 60
+        while not sender.released and time.monotonic() < until_s:
+            time.sleep(0.001)  # noqa: ASYNC251 — the loop is to stand still meanwhile
+            committer.catch_up()
+        assert (sender.released, committer.committed) == ([b"reply"], committer.mark)
+        await asyncio.sleep(0.01)
+        assert sender.released == [b"reply"]
+
+
 async def test_replies_leave_when_what_they_tell_of_is_durable() -> None:
     async with committing() as made:
         committer, journal = made.committer, made.journal
         journal.gate.clear()
         committer.add(0, b"one")
-        first, both = Sender(1), Sender(1, 2)
+        first, both = Sender(), Sender()
         for each in (first, both):
-            committer.hold(each, 1)
+            committer.hold(each, [b"one"])
         committer.hand_over()
         await asyncio.sleep(0)
         committer.add(0, b"two")
+        committer.hold(both, [b"two"])
         assert (first.released, both.released) == ([], [])
         journal.gate.set()
         await committer.settled()
-        assert (first.released, both.released, both.marks) == ([1], [1, 2], [])
+        assert (first.released, both.released) == ([b"one"], [b"one", b"two"])
         await committer.settled()
 
 
@@ -177,8 +194,8 @@ async def test_after_a_failure_nobody_is_acknowledged_and_everybody_is_told_once
         made.journal.error = error
         made.journal.gate.clear()
         committer.add(0, b"lost")
-        held, stalled = Sender(1), Sender()
-        committer.hold(held, 1)
+        held, stalled = Sender(), Sender()
+        committer.hold(held, [b"a reply"])
         committer.stalled[stalled] = None
         waiting = asyncio.create_task(committer.settled())
         await asyncio.sleep(0)

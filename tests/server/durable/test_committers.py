@@ -7,6 +7,7 @@ from typing import cast
 
 from segstore.server.durable.committer import Committer
 from segstore.server.durable.committers import Committers
+from segstore.wire import Buffer
 
 
 class Journalled:
@@ -42,20 +43,21 @@ class Journalled:
 
 
 class Sender:
-    """Holds replies for marks, in order."""
+    """Keeps the marks for which its replies were held."""
 
-    def __init__(self, committers: Committers, *marks: int) -> None:
-        self.marks = list(marks)
+    def __init__(self, committers: Committers | None = None) -> None:
+        """committers: hold a reply of it."""
         self.released: list[int] = []
         self.ended = ""
         self.resumed = 0
-        if marks:
-            committers.hold(self, marks[0])
+        if committers is not None:
+            self.hold(committers)
 
-    def release(self, committed: int) -> int:
-        while self.marks and self.marks[0] <= committed:
-            self.released.append(self.marks.pop(0))
-        return self.marks[0] if self.marks else 0
+    def hold(self, committers: Committers) -> None:
+        committers.hold(self, [bytes([committers.mark])])
+
+    def release(self, out: list[Buffer]) -> None:
+        self.released += b"".join(out)
 
     def go_on(self) -> None:
         self.resumed += 1
@@ -69,12 +71,13 @@ async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_b
     one, other = Journalled(committers), Journalled(committers)
     assert (committers.mark, committers.committed) == (0, 0)
     assert [one.execute(), other.execute(), one.execute()] == [1, 1, 1]
+    sender = Sender(committers)
     await asyncio.sleep(0)
     assert (one.handed_over, other.handed_over) == (1, 1)
     assert other.execute() == 2
+    sender.hold(committers)
+    second = Sender(committers)
     await asyncio.sleep(0)
-    sender = Sender(committers, 1, 2)
-    second = Sender(committers, 2)
     other.commit()
     assert (committers.committed, sender.released, second.released) == (0, [], []), "the first round lacks a journal"
     one.commit()
@@ -84,10 +87,12 @@ async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_b
 async def test_replies_leave_round_by_round_in_order() -> None:
     committers = Committers()
     one = Journalled(committers)
-    for expected in (1, 2):
+    first, both, second = Sender(), Sender(), Sender()
+    for expected, senders in ((1, (first, both)), (2, (both, second))):
         assert one.execute() == expected
+        for each in senders:
+            each.hold(committers)
         await asyncio.sleep(0)
-    first, both, second = Sender(committers, 1), Sender(committers, 1, 2), Sender(committers, 2)
     one.committed = 1
     committers.moved()
     assert (first.released, both.released, second.released) == ([1], [1], [])
@@ -105,7 +110,7 @@ async def test_a_journal_that_is_lost_with_what_is_not_durable_ends_those_who_wa
         other.execute()
         if handed_over:
             await asyncio.sleep(0)
-        waiting = Sender(committers, 1)
+        waiting = Sender(committers)
         committers.remove(one.one, "its container was opened elsewhere")
         assert waiting.ended == "its container was opened elsewhere"
         assert one.watcher is None
@@ -121,7 +126,7 @@ async def test_a_journal_that_leaves_with_everything_durable_ends_nobody() -> No
     one.execute()
     other.execute()
     await asyncio.sleep(0)
-    waiting = Sender(committers, 1)
+    waiting = Sender(committers)
     one.commit()
     committers.remove(one.one, "it left")
     committers.remove(one.one, "it left twice")
@@ -136,7 +141,7 @@ async def test_the_last_journal_of_a_round_lets_it_go_when_it_leaves() -> None:
     one.execute()
     await asyncio.sleep(0)
     one.committed = 1
-    waiting = Sender(committers, 1)
+    waiting = Sender(committers)
     committers.remove(other.one, "it left")
     assert waiting.released == [1]
 
@@ -145,7 +150,7 @@ async def test_senders_that_stalled_go_on_when_no_disk_is_behind() -> None:
     committers = Committers()
     one, other = Journalled(committers), Journalled(committers)
     one.full = other.full = True
-    sender = Sender(committers)
+    sender = Sender()
     committers.stalled[sender] = None
     assert committers.full
     one.full = False
@@ -162,9 +167,9 @@ async def test_after_a_failure_nothing_is_acknowledged_and_the_first_reason_stay
     one = Journalled(committers)
     one.execute()
     await asyncio.sleep(0)
-    waiting = Sender(committers, 1)
+    waiting = Sender(committers)
     committers.fail("the disk is gone")
-    later = Sender(committers, 1)
+    later = Sender(committers)
     committers.fail("again")
     one.commit()
     assert (committers.failure, committers.committed) == ("the disk is gone", 0)

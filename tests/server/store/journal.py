@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from uuid import UUID
+from collections.abc import Callable
 
-from segstore.server.store import Appended, AppendItem, Operation
+from segstore.server.store import Operation, decode
+
+RECORD_BYTES = 8
+"""The container's number and the size of the rest, which a record begins with."""
 
 
 class Journal:
@@ -17,6 +19,5 @@ class Journal:
     def __call__(self, operation: Operation) -> None:
         self._write(operation)
 
-    def appended(self, segment: str, rows: Sequence[AppendItem], now_ms: int, writer: bytes) -> None:
-        data, events = b"".join(row[2] for row in rows), sum(row[1] for row in rows)
-        self._write(Appended(segment, data, events, now_ms, UUID(bytes=writer), rows[-1][0]))
+    def add_record(self, record: bytes) -> None:
+        self._write(decode(record[RECORD_BYTES:]))

@@ -33,7 +33,7 @@ copy_row(PyObject *row, const Py_buffer *memory, Py_ssize_t *at, int64_t *events
 enum {
     ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, LAST_MODIFIED_MS, GATE, INDEX_DUE_MS, INDEX, INDEX_ENTRY_SIZE,
     MAPPED, NAME,
-    SEGMENT, ID_BYTES, IS_SET_UP, LAST_STORED, CONTAINER, CONTAINER_ID, SEGMENTS
+    SEGMENT, ID_BYTES, IS_SET_UP, LAST_STORED, CONTAINER, CONTAINER_ID, SEGMENTS, ADD_RECORD, RECORD_BEGIN
 };
 enum { CHANGED = LAST_MODIFIED_MS + 1 }; /* the first slots of a segment */
 
@@ -264,13 +264,13 @@ add_entry(const Storing *storing, PyObject *segment, PyObject *index, PyObject *
 }
 
 /* As Container.update_index if the index is where it was found last, an entry is due, and nothing is to be decided about
-   it: 1; else 0, or -1 with an exception. */
+   it or recorded: 1; else 0, or -1 with an exception. */
 static int
 write_entry(const Storing *storing, const Plain *run)
 {
     const Py_ssize_t *slots = storing->slots;
     PyObject *index = slot(run->segment, slots[INDEX]), *found = NULL;
-    if (index == NULL || !Py_IS_TYPE(index, storing->segment))
+    if (index == NULL || !Py_IS_TYPE(index, storing->segment) || slot(run->writer, slots[ADD_RECORD]) != Py_None)
         return 0;
     int status = look_up(slot(run->writer, slots[SEGMENTS]), slot(index, slots[NAME]), &found);
     PyObject *due_ms = slot(run->segment, slots[INDEX_DUE_MS]);
@@ -307,32 +307,62 @@ update_index(const Storing *storing, const Plain *run)
     return done == NULL ? -1 : AGAIN;
 }
 
+/* Makes the record of a run for the journal; NULL: an exception, or declined if none is set. */
+static PyObject *
+record_of(const Storing *storing, const Plain *run)
+{
+    PyObject *number = slot(run->writer, storing->slots[CONTAINER_ID]);
+    PyObject *begin = slot(run->writer, storing->slots[RECORD_BEGIN]);
+    PyObject *const args[] = {number, begin, run->rows, storing->now_ms, run->key};
+    return number == NULL || begin == NULL ? NULL : record_of_rows(args);
+}
+
+/* Gives the record of a run that was stored to the journal, if there is one; -1 with an exception. Takes both. */
+static int
+add_record(PyObject *journal, PyObject *record)
+{
+    PyObject *done = record == NULL ? Py_NewRef(Py_None) : PyObject_CallOneArg(journal, record);
+    Py_DECREF(journal);
+    Py_XDECREF(record);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Makes all changes of a plain run; 1 if it did, 0 if there is no room, -1 as above. No code of Python runs before the
    commit. */
 static int
 store(const Storing *storing, const Plain *run)
 {
-    PyObject *after[CHANGED] = {NULL}, *acks = storing->acks;
+    PyObject *after[CHANGED] = {NULL}, *acks = storing->acks, *record = NULL;
+    PyObject *journal = slot(run->writer, storing->slots[ADD_RECORD]);
     int64_t last = run->last, length, number;
     Py_ssize_t size = PyByteArray_GET_SIZE(acks);
-    if (!number_in(slot(run->segment, storing->slots[LENGTH]), 0, INT64_MAX, &length))
+    if (journal == NULL || !number_in(slot(run->segment, storing->slots[LENGTH]), 0, INT64_MAX, &length))
         return -1;
     int status = prepare(run->segment, storing->slots, run->rows, storing->now_ms, after);
     if (status != 0)
         return status < 0 ? -1 : 0;
-    if (add_acks(storing->acknowledge, run->rows, PyBytes_AS_STRING(run->key), &last, length, acks) < 0) {
+    if ((journal != Py_None && (record = record_of(storing, run)) == NULL) ||
+        add_acks(storing->acknowledge, run->rows, PyBytes_AS_STRING(run->key), &last, length, acks) < 0) {
         drop(after, CHANGED);
-        if (!PyErr_ExceptionMatches(PyExc_MemoryError))
+        Py_XDECREF(record);
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError))
             PyErr_Clear(); /* Python raises it again */
         return -1;
     }
+    Py_INCREF(journal);
     if (number_in(run->number, last, last, &number)) /* else a number falls within the run */
         status = commit(run->segment, storing->slots, run->attributes, run->key, run->number, after);
     else {
         drop(after, CHANGED);
         status = -1;
     }
-    if (status < 0)
+    if (status < 0) {
+        Py_DECREF(journal);
+        Py_XDECREF(record);
+        return cut(acks, size);
+    }
+    if (add_record(journal, record) < 0)
         return cut(acks, size);
     set_slot(run->writer, storing->slots[LAST_STORED], Py_NewRef(run->number));
     return 1;

@@ -29,6 +29,7 @@ SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "
 STORE_SLOTS = (
     *(*SEGMENT_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
     *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
+    *("add_record", "record_begin"),
 )
 
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
