@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 
 from segstore.server.store import Buffer
+from segstore.wire.codec import or_in_c
 
 
 def open_regular(path: Path) -> FileIO:
@@ -34,6 +35,22 @@ def read_regular(path: Path) -> bytes:
     """Returns the content of a regular file. Raises `OSError` for anything else."""
     with open_regular(path) as file:
         return file.readall()
+
+
+def _write_at(descriptor: int, data: Buffer, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(descriptor, view, at)
+        view, at = view[done:], at + done
+
+
+@or_in_c()
+def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
+    """Writes all of ``data`` at an offset, and waits until the file's bytes are on disk, and its size if it has grown,
+    but not its times. C releases the GIL once for all of it: each time that a thread wants it back, the loop may have it.
+    """
+    _write_at(descriptor, data, at)
+    os.fdatasync(descriptor)
 
 
 class Files:
@@ -60,18 +77,15 @@ class Files:
 
     def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
         """Writes all of ``data`` at an offset."""
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(descriptor, view, at)
-            view, at = view[done:], at + done
+        _write_at(descriptor, data, at)
 
     def sync(self, descriptor: int) -> None:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
-    def sync_data(self, descriptor: int) -> None:
-        """Waits until the file's bytes are on disk, and its size if it has grown, but not its times."""
-        os.fdatasync(descriptor)
+    def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+        """Writes all of ``data`` at an offset, and waits until it is on disk."""
+        write_and_sync(descriptor, data, at)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -8,8 +8,8 @@ was written: bytes, and the numbers of the first and last batch. A file consists
     …
     zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
-A group is written with one call and synced with another, `fdatasync`. Groups follow each other without gaps in their
-numbers, and each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a
+A group is written, then synced with `fdatasync`. Groups follow each other without gaps in their numbers, and each is
+written after the previous one is on disk. The salt is random, so bytes of another journal, or of a
 file that had these blocks before, are never taken for a group.
 
 Three failures are covered. 1. The process is killed: what it wrote is in the page cache, so at most the last group is
@@ -104,8 +104,7 @@ class JournalWriter:
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
         data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
-        self._files.write_at(self._descriptor, data, self._end)
-        self._files.sync_data(self._descriptor)
+        self._files.write_durably(self._descriptor, data, self._end)
         self._end += len(data)
 
     def close(self) -> None:

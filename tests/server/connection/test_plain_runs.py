@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from segstore.server.connection import session as session_module
 from segstore.server.connection.writers import Writer, WriterCounts, store_plain
-from segstore.server.store import Container, Segment, SegmentStore
+from segstore.server.store import Appended, Container, Segment, SegmentStore, decode
 from segstore.wire import DeleteSegment, ReadSegment, SealSegment, SetupAppend
 from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec_backend
@@ -34,16 +34,29 @@ ACKNOWLEDGE = acknowledger(17)
 
 
 class Journal:
-    """Counts what it is given."""
+    """Keeps what it is given, and fails at a number of records."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails_at: int = -1) -> None:
         self.runs: list[Any] = []
+        self._fails_at = fails_at
 
     def __call__(self, operation: Any) -> None:
         self.runs.append(repr(operation))
 
     def add_record(self, record: bytes) -> None:
+        if len(self.runs) == self._fails_at:
+            raise ZeroDivisionError
         self.runs.append(record)
+
+
+class Records:
+    """Keeps records, without a call of Python."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.add_record = self.records.append
+
+    def __call__(self, _: Any) -> None: ...
 
 
 def never(_: Any, start: int, *__: Any) -> tuple[int, int]:
@@ -231,6 +244,13 @@ class Runs:
         if number:
             self.number(number)
         return call(self.runs, 0, self.store.containers, self.now_ms, ACKNOWLEDGE, self.acks)
+
+    def record_in(self, journal: Any) -> None:
+        """Records what is stored from now on."""
+        self.container._journal = journal
+        for writer, _ in self.runs:
+            assert isinstance(writer, Writer)
+            writer.move_to(self.container)
 
     def segment(self, at: int = 0) -> Segment:
         return self.container.segments[self.runs[at][0].segment]
@@ -531,13 +551,47 @@ def test_keys_whose_code_takes_everything_away_do_no_harm(where: str) -> None:
             assert call is IN_PYTHON, "a list that has become shorter"
 
 
+def test_each_run_is_recorded_once_it_is_stored() -> None:
+    found = []
+    for call in (*BOTH, never_plain):
+        made, journal = Runs(3), Journal()
+        made.record_in(journal)
+        made.now_ms += 10
+        made.store_by(call, 500)
+        found.append((journal.runs, made.state()[1:]))
+    assert found[0] == found[1] == found[2]
+    records, entries = ([each for each in found[0][0] if type(each) is kind] for kind in (bytes, str))
+    assert [record[:8] for record in records] == [b"\0\0\0\0" + (len(each) - 8).to_bytes(4) for each in records]
+    assert [decode(record[8:]) for record in records] == [
+        Appended(name, b"datamore", 3, made.now_ms, UUID(int=(at << 64) + 5), 501)
+        for at, name in enumerate(writer.segment for writer, _ in made.runs)
+    ]
+    assert len(entries) == 3, "index entries are recorded, too"
+
+
+def test_what_a_journal_does_not_take_is_not_acknowledged() -> None:
+    found = []
+    for call in BOTH:
+        made, journal = Runs(3), Journal(fails_at=1)
+        made.record_in(journal)
+        with pytest.raises(ZeroDivisionError):
+            made.store_by(call, 500)
+        assert len(made.acks) == 6 + 2 * 56
+        assert [getattr(writer, "last_stored", 0) for writer, _ in made.runs] == [501, 201, 201]
+        found.append((journal.runs, made.state()))
+    assert found[0] == found[1]
+
+
 @pytest.mark.needs("CPython's _testcapi", "the codec c")
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("passed_ms", [0, 10])
-def test_memory_that_runs_out_leaves_each_run_stored_or_not(passed_ms: int) -> None:
+def test_memory_that_runs_out_leaves_each_run_stored_or_not(passed_ms: int, recorded: bool) -> None:
     testing = import_module("_testcapi")
     failed = 0
     for allowed in range(40):
-        made = Runs(2)
+        made, journal = Runs(2), Records()
+        if recorded:
+            made.record_in(journal)
         made.runs[:] = [(writer, [(250, 700, bytes(300), 9)]) for writer, _ in made.runs]  # numbers that are allocated
         made.store_by(never_plain)
         made.now_ms += passed_ms
@@ -553,6 +607,7 @@ def test_memory_that_runs_out_leaves_each_run_stored_or_not(passed_ms: int) -> N
         done = [getattr(writer, "last_stored", 0) == 1 << 40 for writer, _ in made.runs]
         assert done != [False, True]
         assert len(made.acks) == 6 + 56 * sum(done)
+        assert len(journal.records) == (2 + sum(done)) * recorded
         for at, (writer, _) in enumerate(made.runs):
             segment = made.segment(at)
             assert isinstance(writer, Writer)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from segstore.server.durable import Files
-from segstore.server.durable.files import open_regular, read_regular
+from segstore.server.durable.files import open_regular, read_regular, write_and_sync
 
 
 def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
@@ -20,6 +21,9 @@ def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(FileExistsError):
         Files().create(path)
+
+
+IN_PYTHON = getattr(write_and_sync, "__wrapped__", write_and_sync)
 
 
 def test_all_is_written_though_the_system_takes_a_part_at_a_time(
@@ -32,7 +36,8 @@ def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     descriptor = files.create(path)
     files.write(descriptor, b"0123456789")
     files.write(descriptor, b"")
-    files.write_at(descriptor, b"abcdefg", 2)
+    files.write_at(descriptor, b"abcd", 2)
+    IN_PYTHON(descriptor, b"efg", 6)
     files.sync(descriptor)
     os.close(descriptor)
     assert read_regular(path) == b"01abcdefg9"
@@ -99,3 +104,42 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         read_regular(tmp_path / "nowhere")
     with open_regular(regular) as file:
         assert (file.read(2), file.writable()) == (b"da", False)
+
+
+@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
+def test_data_are_written_where_they_belong(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
+    path = tmp_path / "file"
+    descriptor = Files().create(path)
+    write(descriptor, b"0123", 2)
+    write(descriptor, b"ab", 4)
+    write(descriptor, b"", 0)
+    os.close(descriptor)
+    assert path.read_bytes() == b"\0\x0001ab"
+
+
+def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bytes] = []
+    path = tmp_path / "file"
+    descriptor = Files().create(path)
+    monkeypatch.setattr(os, "fdatasync", lambda _: synced.append(path.read_bytes()))
+    IN_PYTHON(descriptor, b"data", 0)
+    IN_PYTHON(descriptor, b"more", 4)
+    os.close(descriptor)
+    assert synced == [b"data", b"datamore"]
+
+
+@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
+def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+    with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
+        write(file.fileno(), b"data", 0)
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(OSError, match="Illegal seek"):
+            write(writing, b"data", 0)
+        with pytest.raises(OSError, match="Invalid argument"):
+            write(writing, b"", 0)
+    finally:
+        os.close(reading)
+        os.close(writing)

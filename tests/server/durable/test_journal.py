@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from segstore.server.durable import Files
 from segstore.server.durable.journal import PAGE_BYTES, Group, JournalDamaged, JournalReader, JournalWriter
-from segstore.wire import Buffer
 
 HEAD_BYTES = 44
 """What a group has before its payload."""
@@ -86,9 +85,9 @@ def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
     writes: list[tuple[int, int]] = []
 
     class Recording(Files):
-        def write_at(self, descriptor: int, data: object, at: int) -> None:
-            writes.append((at, len(data)))  # type: ignore[arg-type]
-            super().write_at(descriptor, data, at)  # type: ignore[arg-type]
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            writes.append((at, len(data)))
+            super().write_durably(descriptor, data, at)
 
     made = JournalWriter(tmp_path / "journal", Recording(), 8192)
     for each in GROUPS:
@@ -100,21 +99,17 @@ def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
 
 
 def test_a_group_is_on_disk_when_the_call_that_writes_it_returns(tmp_path: Path) -> None:
-    calls: list[str] = []
+    written: list[Path] = []
 
     class Watched(Files):
-        def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
-            super().write_at(descriptor, data, at)
-            calls.append("write")
-
-        def sync_data(self, descriptor: int) -> None:
-            super().sync_data(descriptor)
-            calls.append("sync")
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            super().write_durably(descriptor, data, at)
+            written.append(made.path)
 
     made = JournalWriter(tmp_path / "journal", Watched(), 8192)
     for number in (1, 2):
         made.append(Group(number, number, bytes(5_000)))
-        assert calls == ["write", "sync"] * number
+        assert written == [made.path] * number
     made.close()
 
 
@@ -223,8 +218,8 @@ def test_any_bytes_in_the_place_of_groups_are_damage_or_nothing(tail: bytes, sal
 
 def test_a_group_that_cannot_be_written_whole_is_an_error(tmp_path: Path) -> None:
     class Full(Files):
-        def write_at(self, descriptor: int, data: object, at: int) -> None:
-            super().write_at(descriptor, memoryview(data)[:SECTOR_BYTES], at)  # type: ignore[arg-type]
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            super().write_durably(descriptor, data[:SECTOR_BYTES], at)
             raise OSError(errno.ENOSPC, "No space left on device")
 
     made = JournalWriter(tmp_path / "journal", Full(), 8192)

@@ -133,6 +133,12 @@ make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return record_of_rows(args);
 }
 
+static PyObject *
+write_to_disk(const Shortcut *Py_UNUSED(self), PyObject *const *args)
+{
+    return write_and_sync(args);
+}
+
 #define OF_WRITERS \
     0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
         5, 5, 5
@@ -156,6 +162,7 @@ static const What whats[] = {
     {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, NULL, -1},
     {"store_plain", store_plain_runs, 6, 2, 21, 0, "update_index", NULL, -1, {[12] = 1, 1, 1, 1, 1, 1, 1, 1, 1}},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
+    {"write_and_sync", write_to_disk, 3, 0, 0, 0, NULL, NULL, -1},
 };
 
 static PyObject *

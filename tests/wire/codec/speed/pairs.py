@@ -13,6 +13,7 @@ from segstore.client.segment import SegmentWriter
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.stream.events import frame_header, split_events
 from segstore.server.connection.writers import Writer, store_plain
+from segstore.server.durable.files import write_and_sync
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
 from segstore.wire.blocks import APPEND_LAYOUT
@@ -62,6 +63,7 @@ def pairs() -> dict[str, Pair]:
         "add_piece": pair(add_piece),
         "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
         "record_of_rows": pair(record_of_rows),
+        "write_and_sync": pair(write_and_sync),
         "store_plain": pair(store_plain, Segment, Writer, slots=STORE_SLOTS),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import os
 import sys
 from array import array
 from functools import partial
@@ -41,8 +42,9 @@ PIECES = numbers(1 << 60, 2, 100) + numbers(1 << 59, 15, len(RECORDED))
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
+WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns", "write_and_sync")
 """Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
+FILE = os.memfd_create("a file in memory")
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1.5, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 128, "", "text", b"", b"data", bytes(16)),
     *(bytearray(b"x"), memoryview(b"12345678")[::2], memoryview(b"1234").cast("I"), (), [], [b"x", None], [b"x", 5]),
@@ -105,6 +107,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
         "store_plain": runs(),
         "record_of_rows": (-2, b"begin", [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 1 << 40, WRITER),
+        "write_and_sync": (FILE, b"data", 2),
     }
 
 
