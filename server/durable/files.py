@@ -46,8 +46,10 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
 
 @or_in_c()
 def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
-    """Writes all of ``data`` at an offset, and waits until the file's bytes are on disk, and its size if it has grown,
-    but not its times. C releases the GIL once for all of it: each time that a thread wants it back, the loop may have it.
+    """Writes all of ``data`` at an offset, and waits until it is on disk.
+
+    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for all of it: each
+    time that a thread wants it back, it waits for the loop.
     """
     _write_at(descriptor, data, at)
     os.fdatasync(descriptor)
