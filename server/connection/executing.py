@@ -105,7 +105,7 @@ class LaneHost:
         """Executes appends that no rule is asked about; their replies leave at once."""
         self.take_replies(session)
         self._lane.appends_passed(count)
-        session.receive_all((appends,), whole=False)
+        session.receive_all((appends,), 0, False)
         if session.out:
             if not self._out:
                 self._on_reply()
@@ -161,7 +161,7 @@ class LaneHost:
     def _execute(self, session: Session, request: Execute) -> None:
         waiting = len(session.reads)
         self.take_replies(session)
-        session.receive_all((request.item,), whole=False)
+        session.receive_all((request.item,), 0, False)
         frames = list(map(bytes, session.take_out()))
         if not frames and len(session.reads) > waiting:
             self._lane.await_reply(request)
@@ -234,10 +234,7 @@ class Execution:
                 return
             done, whole = 0, received.at == received.end
             while True:
-                if lane is None:
-                    done = session.receive_all(items, done, whole=whole)
-                else:
-                    done = lane.execute(session, items, done)
+                done = session.receive_all(items, done, whole) if lane is None else lane.execute(session, items, done)
                 if done == len(items) or session.ended or is_over():
                     break
                 has_room = make_room()

@@ -174,7 +174,7 @@ class Received:
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
         items: Any
         try:
-            items = decoder.feed(self._data, self.end, self.at, most=_STEP, records=writers, changed=block_open)
+            items = decoder.feed(self._data, self.end, self.at, _STEP, writers, block_open)
             self.step, self.at = decoder.taken, decoder.position
         except WireError as error:
             items, self.problem, self.at = list(error.decoded), error, self.end

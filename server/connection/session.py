@@ -15,15 +15,15 @@ way, where what comes later has no writer any more and ends the connection.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired
 from segstore.server.connection.refusals import refusal
 from segstore.server.connection.states import Ending
-from segstore.server.connection.writers import WRITER_BYTES, Item, Writer, count_stored, store_plain
-from segstore.server.store import BadAttribute, BadOffset, StoreError, name_bytes
+from segstore.server.connection.writers import STORE_SLOTS, WRITER_BYTES, Item, Writer, count_stored, store_plain
+from segstore.server.store import BadAttribute, BadOffset, Segment, StoreError, name_bytes
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -36,14 +36,15 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.blocks import Append, BlockWriter, Row, Run
+from segstore.wire.codec import or_in_c
 from segstore.wire.names import transient_name
 from segstore.wire.protocol import compatible
 
 if TYPE_CHECKING:
     from segstore.server.clock import TimerHandle
-    from segstore.server.connection.service import StoreService, WaitingRead
-    from segstore.server.store import WakeReason
-    from segstore.wire.blocks import AppendBlockDecoder
+    from segstore.server.connection.service import Counters, StoreService, WaitingRead
+    from segstore.server.store import Container, WakeReason
+    from segstore.wire.blocks import Acknowledge, AppendBlockDecoder
 
 WRITE_ABOVE_BYTES: Final = 1024 * 1024
 """Size of `out` above which it is written before more is executed."""
@@ -64,7 +65,38 @@ class _Expiry(NamedTuple):
     timer: TimerHandle
 
 
-class Session:
+class Plain(NamedTuple):
+    """What plain runs need of a service."""
+
+    service: StoreService
+    containers: Mapping[int, Container]
+    now_ms: Callable[[], int]
+    acknowledge: Acknowledge
+    counters: Counters
+
+
+class SessionState:
+    """What plain runs need of a session.
+
+    Attributes:
+        out, out_bytes: as in `Session`.
+    """
+
+    __slots__ = ("_plain", "_refused", "_set_ups", "out", "out_bytes")
+
+    def __init__(self, service: StoreService) -> None:
+        self.out: list[Buffer] = []
+        self.out_bytes = 0
+        self._plain: Plain | None = Plain(
+            service, service.store.containers, service.now_ms, service.acknowledge, service.counters
+        )
+        """None when the session has ended."""
+        self._refused: dict[tuple[str, bytes], StoreError] = {}
+        self._set_ups = 0
+        """Number of set-ups since the writers were last checked."""
+
+
+class Session(SessionState):
     """The state of one connection.
 
     Attributes:
@@ -88,9 +120,7 @@ class Session:
         "_gone",
         "_memory",
         "_on_reply",
-        "_refused",
         "_service",
-        "_set_ups",
         "_transients",
         "_whole_frames",
         "_writers",
@@ -98,8 +128,6 @@ class Session:
         "ending",
         "full",
         "has_asked",
-        "out",
-        "out_bytes",
         "out_has_payload",
         "peer",
         "reads",
@@ -121,10 +149,9 @@ class Session:
         for which the caller of `receive_all` looks. blocks: the decoder of append blocks;
         None if no appends are received. whole_frames: each buffer of `out` is a whole frame.
         """
+        super().__init__(service)
         self.peer = peer
         self.admin = admin
-        self.out: list[Buffer] = []
-        self.out_bytes = 0
         self.out_has_payload = False
         self.reads: set[WaitingRead] = set()
         self.woken: deque[tuple[WaitingRead, WakeReason]] = deque()
@@ -142,9 +169,6 @@ class Session:
         self._whole_frames = whole_frames
         self._encode_parts = service.encode_parts
         self._writers: dict[tuple[str, bytes], Writer] = {}
-        self._refused: dict[tuple[str, bytes], StoreError] = {}
-        self._set_ups = 0
-        """Number of set-ups since the writers were last checked."""
         self._gone: set[tuple[str, bytes]] = set()
         """The writers whose segments no longer existed at the last check."""
         self._expiries: dict[tuple[str, bytes], _Expiry] = {}
@@ -168,7 +192,10 @@ class Session:
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    def receive_all(self, items: Sequence[Item], start: int = 0, *, whole: bool = True) -> int:
+    @or_in_c(
+        *(Segment, Writer, SessionState), slots=(*STORE_SLOTS, "out", "out_bytes", "_plain", "_refused", "_set_ups")
+    )
+    def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
         """Executes items in order, from `start`; returns how many of all are done.
 
         It stops early when the session has ended, when enough output is pending, and after a command that uses up the
@@ -291,6 +318,7 @@ class Session:
         if self.ending is _NOT_YET:
             self.ending = ending
             self.why = why
+            self._plain = None
             self._on_reply()
 
     def forget_writer(self, segment: str, writer_id: UUID) -> None:

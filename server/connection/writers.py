@@ -34,6 +34,13 @@ WRITER_BYTES: Final = 400
 Item = Command | Append | list[Run]
 """What a peer has sent, to be executed in order."""
 
+STORE_SLOTS: Final = (
+    *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
+    *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
+    *("add_record", "record_begin"),
+)
+"""Slots of a segment, then of a writer, that `store_plain` uses in C."""
+
 _LOOK_AT: Final = 1024
 
 
@@ -160,14 +167,7 @@ def count_stored(runs: Iterable[Run]) -> None:
             count.bytes += sum(len(row[2]) for row in rows)
 
 
-@or_in_c(
-    *(Segment, Writer),
-    slots=(
-        *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
-        *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
-        *("add_record", "record_begin"),
-    ),
-)
+@or_in_c(Segment, Writer, slots=STORE_SLOTS)
 def store_plain(
     runs: Sequence[Run],
     start: int,

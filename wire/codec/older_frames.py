@@ -56,13 +56,12 @@ class OlderFrameDecoder(FrameDecoder):
         data: Buffer,
         size: int | None = None,
         start: int = 0,
-        *,
         most: int | None = None,
         records: Mapping[bytes, Any] | None = None,
         changed: bool = False,
     ) -> list[Command]:
         """As `FrameDecoder.feed`."""
-        out = super().feed(data, size, start, most=most, records=records, changed=changed)
+        out = super().feed(data, size, start, most, records, changed)
         if self._behind is not None:
             error = self._behind
             self._failed = copy(error)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from segstore.server.clock import LoopClock
 from segstore.server.config import StoreSettings
-from segstore.server.connection import Connection, ConnectionHub, StoreService, session
+from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.connection.receiving import Received
 from segstore.server.connection.writers import Item
 from segstore.server.durable import Gate
@@ -35,6 +35,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import AppendBlockDecoder, one_by_one
+from segstore.wire.names import index_name
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITERS = [UUID(int=1), UUID(int=2)]
@@ -303,10 +304,13 @@ async def test_what_nobody_foresaw_ends_the_connection_of_an_append_alone(monkey
     side = Side(Connection, None)
     side.read(append(WRITERS[0], 1, b"first"))
 
-    def fails(*_: object, **__: object) -> list[int]:
+    def fails(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(session, "store_plain", fails)
+    container = side.store.container_for(SEGMENT)
+    monkeypatch.setattr(container, "update_index", fails)
+    container.segment(SEGMENT).index_due_ms = 0
+    del container.segments[index_name(SEGMENT)]  # so that an entry cannot just be written
     side.read(append(WRITERS[0], 2, b"second"))
     assert side.transport.closed
     assert side.service.counters.internal_errors == 1

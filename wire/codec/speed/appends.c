@@ -400,31 +400,150 @@ store_run(const Storing *storing, PyObject *from, Py_ssize_t *stored)
     return status;
 }
 
-/* If a run behind the first is declined, the caller stores it, as one that is not plain. */
-PyObject *
-store_plain(PyTypeObject *const *types, PyTypeObject *acks, const Py_ssize_t *slots, PyObject *method,
-            PyObject *const *args)
+/* Stores runs from `at`, which it moves, up to one that is not plain: 0; -1: an exception, or that one is declined. */
+static int
+store_runs(Storing *storing, PyObject *runs, Py_ssize_t *at, Py_ssize_t *stored)
 {
-    Storing storing = {types[0], types[1], slots, method, args[2], args[3], args[4], args[5], 0};
-    PyObject *runs = args[0];
-    int64_t start;
-    if (!PyList_CheckExact(runs) || !number_in(args[1], 0, PyList_GET_SIZE(runs), &start) ||
-        !number_in(storing.now_ms, INT64_MIN, INT64_MAX, &storing.now) || !Py_IS_TYPE(storing.acknowledge, acks) ||
-        !PyByteArray_CheckExact(storing.acks))
-        return NULL;
-    Py_ssize_t at = (Py_ssize_t)start, stored = 0;
+    if (!number_in(storing->now_ms, INT64_MIN, INT64_MAX, &storing->now))
+        return -1;
     int status = 1;
-    while (status > 0 && at < PyList_GET_SIZE(runs)) {
+    while (status > 0 && *at < PyList_GET_SIZE(runs)) {
         int before = status;
-        status = store_run(&storing, PyList_GET_ITEM(runs, at), &stored);
+        status = store_run(storing, PyList_GET_ITEM(runs, *at), stored);
         if (status == 1)
-            at++;
+            (*at)++;
         else if (status == AGAIN && before == AGAIN)
             status = -1;
     }
-    if (status < 0 && (PyErr_Occurred() || at == start))
+    return status < 0 ? -1 : 0;
+}
+
+/* If a run behind the first is declined, the caller stores it, as one that is not plain. */
+PyObject *
+store_plain(const Shortcut *self, PyTypeObject *acks, PyObject *const *args)
+{
+    Storing storing = {self->types[0], self->types[1], self->slots, self->method, args[2], args[3], args[4], args[5], 0};
+    PyObject *runs = args[0];
+    int64_t start;
+    if (!PyList_CheckExact(runs) || !number_in(args[1], 0, PyList_GET_SIZE(runs), &start) ||
+        !Py_IS_TYPE(storing.acknowledge, acks) || !PyByteArray_CheckExact(storing.acks))
+        return NULL;
+    Py_ssize_t at = (Py_ssize_t)start, stored = 0;
+    if (store_runs(&storing, runs, &at, &stored) < 0 && (PyErr_Occurred() || at == start))
         return NULL;
     return Py_BuildValue("nn", at, stored);
+}
+
+/* --- one list of runs, all that a session receives in most reads -------------------------------------------------- */
+
+/* Slots of a session, behind those of a segment and a writer, and what is in its `_plain`. */
+enum { OUT = RECORD_BEGIN + 1, OUT_BYTES, PLAIN, REFUSED, SET_UPS };
+enum { SERVICE, CONTAINERS, NOW_MS, ACKNOWLEDGE, COUNTERS, NEEDS };
+#define FEW_SET_UPS 255 /* of segstore.server.connection.session: after more, it looks through its writers */
+
+/* Queues acknowledgements, if there are any; -1 with an exception. */
+static int
+queue_acks(PyObject *session, const Py_ssize_t *slots, PyObject *acks)
+{
+    Py_ssize_t size = PyByteArray_GET_SIZE(acks);
+    int64_t before;
+    if (size == 0)
+        return 0;
+    if (!number_in(slot(session, slots[OUT_BYTES]), 0, INT64_MAX - size, &before))
+        return PyErr_SetString(PyExc_TypeError, "a session counts bytes"), -1;
+    PyObject *frames = PyBytes_FromStringAndSize(PyByteArray_AS_STRING(acks), size);
+    PyObject *after = PyLong_FromLongLong(before + size), *out = slot(session, slots[OUT]);
+    int status = -1;
+    if (frames != NULL && after != NULL && out != NULL && PyList_CheckExact(out))
+        status = PyList_Append(out, frames);
+    if (status == 0)
+        set_slot(session, slots[OUT_BYTES], Py_NewRef(after));
+    else if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a session has a list");
+    Py_XDECREF(frames);
+    Py_XDECREF(after);
+    return status;
+}
+
+/* Adds to the counter of appends; -1 with an exception. */
+static int
+count_appends(PyObject *counters, Py_ssize_t stored)
+{
+    PyObject *before = PyObject_GetAttrString(counters, "appends"), *more = PyLong_FromSsize_t(stored);
+    PyObject *after = before == NULL || more == NULL ? NULL : PyNumber_Add(before, more);
+    int status = after == NULL ? -1 : PyObject_SetAttrString(counters, "appends", after);
+    Py_XDECREF(before);
+    Py_XDECREF(more);
+    Py_XDECREF(after);
+    return status;
+}
+
+/* Counts and acknowledges what was stored, also if an exception is set, which stays; -1 with an exception. */
+static int
+end_runs_of(PyObject *session, const Py_ssize_t *slots, PyObject *counters, PyObject *acks, Py_ssize_t stored)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int status = count_appends(counters, stored) < 0 || queue_acks(session, slots, acks) < 0 ? -1 : 0;
+    if (type == NULL)
+        return status;
+    PyErr_Restore(type, value, trace);
+    return -1;
+}
+
+/* What a session needs for plain runs, borrowed; NULL if they are to be counted by writer, or it has to look through its
+   writers, or it has ended. */
+static PyObject *
+needs_of(PyObject *session, const Py_ssize_t *slots, PyTypeObject *acks)
+{
+    PyObject *plain = slot(session, slots[PLAIN]), *refused = slot(session, slots[REFUSED]);
+    int64_t set_ups;
+    if (plain == NULL || !PyTuple_Check(plain) || PyTuple_GET_SIZE(plain) != NEEDS ||
+        !Py_IS_TYPE(PyTuple_GET_ITEM(plain, ACKNOWLEDGE), acks) || refused == NULL || !PyDict_CheckExact(refused) ||
+        PyDict_GET_SIZE(refused) > 0 || !number_in(slot(session, slots[SET_UPS]), 0, FEW_SET_UPS, &set_ups))
+        return NULL;
+    return plain;
+}
+
+/* Python goes on with the runs that are not plain. */
+PyObject *
+receive_all(const Shortcut *self, PyTypeObject *acks_type, PyObject *const *args)
+{
+    PyObject *session = args[0], *items = args[1];
+    int64_t start = 0;
+    if (!PyObject_TypeCheck(session, self->types[2]) || !PyList_CheckExact(items) || PyList_GET_SIZE(items) != 1 ||
+        !PyList_CheckExact(PyList_GET_ITEM(items, 0)) || (args[2] != NULL && !number_in(args[2], 0, 0, &start)))
+        return NULL;
+    PyObject *plain = Py_XNewRef(needs_of(session, self->slots, acks_type));
+    if (plain == NULL)
+        return NULL;
+    PyObject *runs = Py_NewRef(PyList_GET_ITEM(items, 0)), *made = NULL;
+    PyObject *counts = PyObject_GetAttr(PyTuple_GET_ITEM(plain, SERVICE), self->other_method), *acks = NULL;
+    PyObject *now_ms = counts == Py_None ? PyObject_CallNoArgs(PyTuple_GET_ITEM(plain, NOW_MS)) : NULL;
+    Py_ssize_t at = 0, stored = 0;
+    if (now_ms != NULL)
+        acks = PyByteArray_FromStringAndSize(NULL, 0);
+    if (acks != NULL) {
+        Storing storing = {self->types[0], self->types[1], self->slots, self->method,
+                           PyTuple_GET_ITEM(plain, CONTAINERS), now_ms, PyTuple_GET_ITEM(plain, ACKNOWLEDGE), acks, 0};
+        store_runs(&storing, runs, &at, &stored);
+        int is_ended = stored == 0 && !PyErr_Occurred()
+                           ? 0
+                           : end_runs_of(session, self->slots, PyTuple_GET_ITEM(plain, COUNTERS), acks, stored);
+        PyObject *left = is_ended < 0 || at == 0 || at == PyList_GET_SIZE(runs)
+                             ? NULL
+                             : PyList_GetSlice(runs, at, PyList_GET_SIZE(runs));
+        if (left != NULL)
+            made = PyObject_CallFunction(self->behind, "O[N]iO", session, left, 0, args[3] == NULL ? Py_True : args[3]);
+        else if (is_ended == 0 && at > 0 && !PyErr_Occurred())
+            made = PyLong_FromLong(1);
+    }
+    Py_XDECREF(acks);
+    Py_XDECREF(now_ms);
+    Py_XDECREF(counts);
+    Py_DECREF(runs);
+    Py_DECREF(plain);
+    return made;
 }
 
 /* --- records of a journal ---------------------------------------------------------------------------------------- */

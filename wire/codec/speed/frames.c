@@ -294,6 +294,126 @@ frames_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     return taken < 0 ? NULL : Py_BuildValue("nn", loop.at, taken);
 }
 
+/* --- feeding a decoder ------------------------------------------------------------------------------------------- */
+
+enum { FAILED, FRAMES, MAX_BODY, HAS_PART, POSITION, TAKEN }; /* slots of a decoder */
+#define HEAVY_BYTES 4096                                      /* of segstore.wire.codec.framing */
+
+typedef struct {
+    Py_ssize_t start, end, most;
+    int is_bounded, changed;
+    PyObject *records; /* borrowed, or NULL */
+} Feed;
+
+/* Whether the arguments behind the data are plain ones. */
+static int
+feed_init(Feed *feed, PyObject *const *args, Py_ssize_t size)
+{
+    int64_t start = 0, end = size, most = PY_SSIZE_T_MAX;
+    int has_most = args[4] != NULL && args[4] != Py_None;
+    feed->records = args[5] == Py_None ? NULL : args[5];
+    if ((args[2] != NULL && args[2] != Py_None && !number_in(args[2], 0, size, &end)) ||
+        (args[3] != NULL && !number_in(args[3], 0, end, &start)) ||
+        (has_most && !number_in(args[4], 0, PY_SSIZE_T_MAX, &most)) ||
+        (feed->records != NULL && !PyDict_CheckExact(feed->records)) ||
+        (args[6] != NULL && args[6] != Py_True && args[6] != Py_False))
+        return 0;
+    feed->start = (Py_ssize_t)start;
+    feed->end = (Py_ssize_t)end;
+    feed->most = (Py_ssize_t)most;
+    feed->is_bounded = has_most || feed->records != NULL;
+    feed->changed = args[6] == Py_True;
+    return 1;
+}
+
+/* Decodes what is in the buffer, and sets the decoder's slots; -1 with an exception. */
+static int
+feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *feed, PyObject *stop)
+{
+    PyObject *slow = PyObject_GetAttrString(decoder, "_decode"), *done = NULL;
+    PyObject *position = PyLong_FromSsize_t(feed->end), *number = NULL;
+    if (slow != NULL && position != NULL) {
+        set_slot(decoder, slots[POSITION], Py_NewRef(position));
+        set_slot(decoder, slots[TAKEN], PyLong_FromLong(0)); /* one of the ints that are always there */
+        Py_ssize_t heavy = feed->most == PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : HEAVY_BYTES;
+        Py_ssize_t taken = run_loop(loop, slow, feed->most, heavy);
+        end_runs(loop);
+        number = taken < 0 ? NULL : PyLong_FromSsize_t(taken);
+    }
+    Py_XDECREF(slow);
+    if (number != NULL) {
+        set_slot(decoder, slots[TAKEN], Py_NewRef(number));
+        if (loop->at == feed->end)
+            done = Py_NewRef(Py_None);
+        else {
+            PyObject *at = PyLong_FromSsize_t(loop->at), *bounded = feed->is_bounded ? Py_True : Py_False;
+            if (at != NULL)
+                done = PyObject_CallMethodObjArgs(decoder, stop, loop->view, at, position, bounded, NULL);
+            Py_XDECREF(at);
+        }
+    }
+    Py_XDECREF(position);
+    Py_XDECREF(number);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* Tells the decoder of the exception that is set, which stays unless that fails. */
+static void
+tell_of_failure(PyObject *decoder, PyObject *fail, PyObject *out)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(error, trace);
+    PyObject *done = PyObject_CallMethodObjArgs(decoder, fail, error, out, NULL);
+    if (done == NULL) {
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return;
+    }
+    Py_DECREF(done);
+    PyErr_Restore(type, error, trace);
+}
+
+PyObject *
+feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args)
+{
+    PyObject *decoder = args[0], *data = args[1];
+    const Py_ssize_t *slots = self->slots;
+    int64_t limit;
+    Feed asked;
+    Py_buffer held;
+    if (!PyObject_TypeCheck(decoder, self->types[0]) || slot(decoder, slots[FAILED]) != Py_None ||
+        slot(decoder, slots[HAS_PART]) != Py_False || slot(decoder, slots[FRAMES]) == NULL ||
+        !Py_IS_TYPE(slot(decoder, slots[FRAMES]), frames) ||
+        !number_in(slot(decoder, slots[MAX_BODY]), 0, PY_SSIZE_T_MAX, &limit) || hold(data, &held) < 0)
+        return NULL;
+    PyObject *out = NULL, *view = NULL;
+    Frames *with = (Frames *)Py_NewRef(slot(decoder, slots[FRAMES]));
+    int status = -1;
+    if (feed_init(&asked, args, held.len)) {
+        view = PyMemoryView_FromObject(data);
+        out = view == NULL ? NULL : PyList_New(0);
+    }
+    if (out != NULL) {
+        Loop loop = {.self = with, .view = view, .bytes = held.buf, .at = asked.start, .end = asked.end,
+                     .limit = (Py_ssize_t)limit, .out = out, .changed = asked.changed,
+                     .records = with->join.record == NULL ? NULL : asked.records};
+        status = feed_loop(decoder, slots, &loop, &asked, self->method);
+        if (status < 0)
+            tell_of_failure(decoder, self->other_method, out);
+    }
+    PyBuffer_Release(&held);
+    Py_XDECREF(view);
+    Py_DECREF(with);
+    if (status < 0)
+        Py_CLEAR(out);
+    return out;
+}
+
 /* --- the type ---------------------------------------------------------------------------------------------------- */
 
 /* Whether a field of `width` bytes lies behind the header and in the first `size` bytes of a frame. */

@@ -124,7 +124,14 @@ static PyObject *
 store_plain_runs(const Shortcut *self, PyObject *const *args)
 {
     const State *state = PyType_GetModuleState(Py_TYPE(self));
-    return state == NULL ? NULL : store_plain(self->types, state->acks, self->slots, self->method, args);
+    return state == NULL ? NULL : store_plain(self, state->acks, args);
+}
+
+static PyObject *
+receive_list_of_runs(const Shortcut *self, PyObject *const *args)
+{
+    const State *state = PyType_GetModuleState(Py_TYPE(self));
+    return state == NULL ? NULL : receive_all(self, state->acks, args);
 }
 
 static PyObject *
@@ -139,6 +146,13 @@ write_to_disk(const Shortcut *Py_UNUSED(self), PyObject *const *args)
     return write_and_sync(args);
 }
 
+static PyObject *
+feed_decoder(const Shortcut *self, PyObject *const *args)
+{
+    const State *state = PyType_GetModuleState(Py_TYPE(self));
+    return state == NULL ? NULL : feed(self, state->frames, args);
+}
+
 #define OF_WRITERS \
     0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
         5, 5, 5
@@ -148,6 +162,7 @@ static const What whats[] = {
     {"decode", decode, 1, 0, 0, 0, NULL, NULL, -1},
     {"encode", encode, 1, 0, 0, 0, NULL, NULL, -1},
     {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, NULL, -1},
+    {"feed", feed_decoder, 7, 1, 6, 0, "_stop", "_fail", -1, {0}, 5},
     {"add_behind", add_behind, 5, 3, 6, 0, NULL, NULL, -1, {0, 0, 0, 0, 2, 2}},
     {"append", append_item, 6, 8, 46, 0, NULL, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, 7, "append", "pop", 1, {OF_WRITERS}},
@@ -161,6 +176,8 @@ static const What whats[] = {
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, NULL, -1},
     {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, NULL, -1},
     {"store_plain", store_plain_runs, 6, 2, 21, 0, "update_index", NULL, -1, {[12] = 1, 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"receive_all", receive_list_of_runs, 4, 3, 26, 0, "update_index", "writer_counts", -1,
+     {[12] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
     {"write_and_sync", write_to_disk, 3, 0, 0, 0, NULL, NULL, -1},
 };

@@ -220,11 +220,6 @@ PyObject *write_and_sync(PyObject *const *args);
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
 PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);
 
-/* As the function of segstore.server.connection.writers, for segments and writers of exactly these types, with slots at
-   these offsets, and acknowledgements by an object of this type. method: the name of Container.update_index. */
-PyObject *store_plain(PyTypeObject *const *types, PyTypeObject *acks, const Py_ssize_t *slots, PyObject *method,
-                      PyObject *const *args);
-
 /* Adds acknowledgements of rows, a list, to a bytearray, and raises `before` to the number that was acknowledged last.
    acks: an Acks; key: UUID_BYTES. -1 with an exception: nothing was added. No code of Python runs meanwhile. */
 int add_acks(PyObject *acks, PyObject *rows, const char *key, int64_t *before, int64_t total, PyObject *out);
@@ -255,6 +250,16 @@ typedef struct Shortcut {
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
     Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
 } Shortcut;
+
+/* The functions of segstore.server.connection with these names, for segments and writers of exactly the types, and
+   acknowledgements by an object of type `acks`. The last arguments of receive_all may be NULL. NULL: an exception, or
+   declined if none is set. */
+PyObject *store_plain(const Shortcut *self, PyTypeObject *acks, PyObject *const *args);
+PyObject *receive_all(const Shortcut *self, PyTypeObject *acks, PyObject *const *args);
+
+/* The method of segstore.wire.codec.framing.FrameDecoder, whose last arguments may be NULL, for decoders with such frames.
+   NULL: an exception, or declined if none is set. */
+PyObject *feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args);
 
 /* The functions of segstore.client with these names. append_item is `append` of SegmentWriter, whose last three arguments
    may be NULL. NULL: an exception, or declined if none is set. */
