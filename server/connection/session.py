@@ -282,8 +282,9 @@ class Session(SessionState):
         id_bytes, previous = writer.id_bytes, writer.last_stored
         problem: StoreError | None = None
         try:
-            if service.store.containers.get(writer.container_id) is not writer.container:
-                # It has left the store since, and may have come back as another one.
+            found, home = writer.found, service.store.containers.get(writer.container_id)
+            if home is not writer.container or found is None or found.is_discarded:
+                # It has left the store or was deleted since, and may have come back as another one.
                 writer.move_to(service.store.container_for(writer.segment))
             length = writer.container.append(writer.segment, id_bytes, rows, previous, now_ms, expected_offset)
         except StoreError as error:

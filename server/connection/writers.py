@@ -35,9 +35,8 @@ Item = Command | Append | list[Run]
 """What a peer has sent, to be executed in order."""
 
 STORE_SLOTS: Final = (
-    *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
-    *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
-    *("add_record", "record_begin"),
+    *(*APPEND_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped"),
+    *("id_bytes", "is_set_up", "last_stored", "container", "container_id", "found", "add_record", "record_begin"),
 )
 """Slots of a segment, then of a writer, that `store_plain` uses in C."""
 
@@ -119,7 +118,7 @@ class Writer(BlockWriter):
         id_bytes: the bytes of its id.
         is_set_up: whether the session takes appends from it; the others are set only then.
         container, container_id: where the segment lies.
-        segments: the segments there.
+        found: the segment itself; None if there was none when the writer came to the container.
         add_record, record_begin: the journal of the container, None if it has none, and what a record of appends to the
             segment begins with.
         last_stored: the last event number that was stored, and acknowledged.
@@ -131,11 +130,11 @@ class Writer(BlockWriter):
         "container",
         "container_id",
         "count",
+        "found",
         "id_bytes",
         "is_set_up",
         "last_stored",
         "record_begin",
-        "segments",
     )
 
     def __init__(self, segment: str, writer_id: UUID) -> None:
@@ -151,10 +150,10 @@ class Writer(BlockWriter):
         self.is_set_up = True
 
     def move_to(self, container: Container) -> None:
-        """The segment lies in another container."""
+        """The segment lies in another container, or is another one of the same name."""
         self.container = container
         self.container_id = container.container_id
-        self.segments = container.segments
+        self.found = container.segments.get(self.segment)
         self.add_record = container.add_record
         self.record_begin = b"" if self.add_record is None else begin_of_appended(self.segment)
 
@@ -178,7 +177,7 @@ def store_plain(
 ) -> tuple[int, int]:
     """Stores runs from `start` up to one that is not plain; returns its position and how many appends were stored.
 
-    A run is plain if its writer is set up, its segment is there and has no gate, its number is the writer's next, and
+    A run is plain if its writer is set up, its segment was found and has no gate, its number is the writer's next, and
     the segment's last chunk has room: nothing is to be decided then. The acknowledgements are added to `acks`, and
     records to the journal. containers: those of the store.
     """
@@ -187,10 +186,10 @@ def store_plain(
         writer, rows = runs[at]
         if type(writer) is not Writer or not writer.is_set_up:
             return at, stored
-        is_here = containers.get(writer.container_id) is writer.container
-        segment, previous = writer.segments.get(writer.segment) if is_here else None, writer.last_stored
+        segment, previous = writer.found, writer.last_stored
         if (
-            segment is None
+            containers.get(writer.container_id) is not writer.container
+            or segment is None
             or segment.gate
             or segment.attributes.get(writer.id_bytes) != previous
             or rows[0][0] < previous

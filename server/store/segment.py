@@ -56,6 +56,8 @@ class Gate(IntFlag):
     TABLE = 8
     CORE_WRITER = 16
     """A writer was set up whose id is that of a core attribute that has a field."""
+    DISCARDED = 32
+    """It is in no container any more."""
 
 
 class SegmentInfo(msgspec.Struct, frozen=True):
@@ -159,8 +161,14 @@ class Segment(SegmentData):
         self.charged += size
         self._pool.memory.charge(size)
 
+    @property
+    def is_discarded(self) -> bool:
+        """Whether it is in no container any more."""
+        return bool(self.gate & Gate.DISCARDED)
+
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
+        self.gate |= Gate.DISCARDED.value
         self.clear()
         self.charge(-self.charged)
 

@@ -429,7 +429,7 @@ def test_acknowledgements_that_are_viewed_are_a_buffer_error() -> None:
             made.store_by(call, 500)
 
 
-@pytest.mark.parametrize("name", ["segment", "id_bytes", "is_set_up", "last_stored", "container_id", "segments"])
+@pytest.mark.parametrize("name", ["id_bytes", "is_set_up", "last_stored", "container_id", "found", "add_record"])
 @pytest.mark.parametrize("odd", [None, -1, 1.5, "text", 1 << 70, {}, [], b"short", bytes(16)])
 def test_a_writer_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
     _alike(lambda runs: setattr(runs.runs[0][0], name, odd))
@@ -525,7 +525,7 @@ class Meddling:
         return False
 
 
-@pytest.mark.parametrize("where", ["containers", "segments", "attributes"])
+@pytest.mark.parametrize("where", ["containers", "attributes"])
 def test_keys_whose_code_takes_everything_away_do_no_harm(where: str) -> None:
     for call in BOTH:
         made = Runs(2)
@@ -534,13 +534,13 @@ def test_keys_whose_code_takes_everything_away_do_no_harm(where: str) -> None:
 
         def take_away(made: Runs = made, writer: Writer = writer, segment: Segment = segment) -> None:
             made.runs.clear()
-            writer.segments, writer.segment, writer.id_bytes = {}, "none", bytes(16)
+            writer.found, writer.id_bytes = None, bytes(16)
             segment.attributes = {}
             segment.cut_tail()
 
         containers: dict[Any, Container] = made.store.containers
-        held: dict[Any, Any] = {"segments": container.segments, "attributes": segment.attributes}.get(where, containers)
-        like: Any = {"segments": segment.name, "attributes": writer.id_bytes}.get(where, container.container_id)
+        held: dict[Any, Any] = {"attributes": segment.attributes}.get(where, containers)
+        like: Any = {"attributes": writer.id_bytes}.get(where, container.container_id)
         kept = dict(held)
         held.clear()
         held[Meddling(like, take_away)] = None

@@ -32,8 +32,8 @@ copy_row(PyObject *row, const Py_buffer *memory, Py_ssize_t *at, int64_t *events
 /* The slots of a segment and of a writer, in the order in which Python names them. */
 enum {
     ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, LAST_MODIFIED_MS, GATE, INDEX_DUE_MS, INDEX, INDEX_ENTRY_SIZE,
-    MAPPED, NAME,
-    SEGMENT, ID_BYTES, IS_SET_UP, LAST_STORED, CONTAINER, CONTAINER_ID, SEGMENTS, ADD_RECORD, RECORD_BEGIN
+    MAPPED,
+    ID_BYTES, IS_SET_UP, LAST_STORED, CONTAINER, CONTAINER_ID, FOUND, ADD_RECORD, RECORD_BEGIN
 };
 enum { CHANGED = LAST_MODIFIED_MS + 1 }; /* the first slots of a segment */
 
@@ -199,10 +199,11 @@ find_segment(const Storing *storing, Plain *run)
     if (status > 0)
         status = container == slot(writer, slots[CONTAINER]);
     Py_XDECREF(container);
-    if (status > 0)
-        status = look_up(slot(writer, slots[SEGMENTS]), slot(writer, slots[SEGMENT]), &run->segment);
-    if (status <= 0 || !Py_IS_TYPE(run->segment, storing->segment))
-        return status <= 0 ? status : -1;
+    run->segment = Py_XNewRef(slot(writer, slots[FOUND]));
+    if (status <= 0 || run->segment == Py_None)
+        return status < 0 ? -1 : 0;
+    if (run->segment == NULL || !Py_IS_TYPE(run->segment, storing->segment))
+        return -1;
     run->attributes = Py_XNewRef(slot(run->segment, slots[ATTRIBUTES]));
     run->key = Py_XNewRef(slot(writer, slots[ID_BYTES]));
     status = look_up(run->attributes, run->key, &last);
@@ -263,29 +264,24 @@ add_entry(const Storing *storing, PyObject *segment, PyObject *index, PyObject *
     return 1;
 }
 
-/* As Container.update_index if the index is where it was found last, an entry is due, and nothing is to be decided about
-   it or recorded: 1; else 0, or -1 with an exception. */
+/* As Container.update_index if the index that was found last is still there, an entry is due, and nothing is to be
+   decided about it or recorded: 1; else 0, or -1 with an exception. */
 static int
 write_entry(const Storing *storing, const Plain *run)
 {
     const Py_ssize_t *slots = storing->slots;
-    PyObject *index = slot(run->segment, slots[INDEX]), *found = NULL;
-    if (index == NULL || !Py_IS_TYPE(index, storing->segment) || slot(run->writer, slots[ADD_RECORD]) != Py_None)
-        return 0;
-    int status = look_up(slot(run->writer, slots[SEGMENTS]), slot(index, slots[NAME]), &found);
-    PyObject *due_ms = slot(run->segment, slots[INDEX_DUE_MS]);
+    PyObject *index = slot(run->segment, slots[INDEX]), *due_ms = slot(run->segment, slots[INDEX_DUE_MS]);
     int64_t due, unused;
-    if (status > 0)
-        status = found == slot(run->segment, slots[INDEX]) && Py_IS_TYPE(found, storing->segment) &&
-                         number_in(slot(found, slots[GATE]), 0, 0, &unused) &&
-                         number_in(slot(found, slots[INDEX_ENTRY_SIZE]), ENTRY_BYTES, ENTRY_BYTES, &unused) &&
-                         number_in(due_ms, INT64_MIN, storing->now, &due) && due != 0 &&
-                         storing->now <= INT64_MAX - INDEX_DELAY_MS
-                     ? add_entry(storing, run->segment, found, due_ms, due,
-                                 PyLong_FromLongLong(storing->now + INDEX_DELAY_MS))
-                     : 0;
-    Py_XDECREF(found);
-    return status > 0 ? 1 : PyErr_Occurred() ? -1 : 0;
+    if (index == NULL || !Py_IS_TYPE(index, storing->segment) || slot(run->writer, slots[ADD_RECORD]) != Py_None ||
+        !number_in(slot(index, slots[GATE]), 0, 0, &unused) ||
+        !number_in(slot(index, slots[INDEX_ENTRY_SIZE]), ENTRY_BYTES, ENTRY_BYTES, &unused) ||
+        !number_in(due_ms, INT64_MIN, storing->now, &due) || due == 0 || storing->now > INT64_MAX - INDEX_DELAY_MS)
+        return 0;
+    Py_INCREF(index);
+    int status = add_entry(storing, run->segment, index, due_ms, due,
+                           PyLong_FromLongLong(storing->now + INDEX_DELAY_MS));
+    Py_DECREF(index);
+    return status;
 }
 
 /* Brings the index up to date before an append: 1, or -1 as above, or AGAIN if Python did. */

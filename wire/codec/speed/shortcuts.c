@@ -175,9 +175,9 @@ static const What whats[] = {
     {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, NULL, -1},
     {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, NULL, -1},
     {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, NULL, -1},
-    {"store_plain", store_plain_runs, 6, 2, 21, 0, "update_index", NULL, -1, {[12] = 1, 1, 1, 1, 1, 1, 1, 1, 1}},
-    {"receive_all", receive_list_of_runs, 4, 3, 26, 0, "update_index", "writer_counts", -1,
-     {[12] = 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
+    {"store_plain", store_plain_runs, 6, 2, 19, 0, "update_index", NULL, -1, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"receive_all", receive_list_of_runs, 4, 3, 24, 0, "update_index", "writer_counts", -1,
+     {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
     {"write_and_sync", write_to_disk, 3, 0, 0, 0, NULL, NULL, -1},
 };

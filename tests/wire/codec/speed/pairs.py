@@ -12,7 +12,7 @@ from segstore.client.connection.outbox import run_turns
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.machine import WriterMachine
 from segstore.client.stream.events import frame_header, split_events
-from segstore.server.connection.writers import Writer, store_plain
+from segstore.server.connection.writers import STORE_SLOTS, Writer, store_plain
 from segstore.server.durable.files import write_and_sync
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["SEGMENT_SLOTS", "Pair", "outcome", "pairs"]
 
 SEGMENT_SLOTS = ("attributes", "_tail", "_tail_used", "length", "event_count", "last_modified_ms")
-STORE_SLOTS = (
-    *(*SEGMENT_SLOTS, "gate", "index_due_ms", "index", "index_entry_size", "mapped", "name"),
-    *("segment", "id_bytes", "is_set_up", "last_stored", "container", "container_id", "segments"),
-    *("add_record", "record_begin"),
-)
 
 Pair = tuple["Callable[..., Any]", "Callable[..., Any]"]
 
