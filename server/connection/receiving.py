@@ -194,8 +194,7 @@ class Received:
             self.has_part = partial or block_open
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
-        found: list[Item] = items
-        return found
+        return items  # type: ignore[no-any-return]  # of items only
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""

@@ -75,6 +75,10 @@ class Plain(NamedTuple):
     counters: Counters
 
 
+SESSION_SLOTS: Final = ("out", "out_bytes", "_plain", "_refused", "_set_ups")
+"""Slots of a session, for plain runs in C."""
+
+
 class SessionState:
     """What plain runs need of a session.
 
@@ -82,7 +86,7 @@ class SessionState:
         out, out_bytes: as in `Session`.
     """
 
-    __slots__ = ("_plain", "_refused", "_set_ups", "out", "out_bytes")
+    __slots__ = SESSION_SLOTS
 
     def __init__(self, service: StoreService) -> None:
         self.out: list[Buffer] = []
@@ -192,9 +196,7 @@ class Session(SessionState):
 
     # --- in -------------------------------------------------------------------------------------------------------
 
-    @or_in_c(
-        *(Segment, Writer, SessionState), slots=(*STORE_SLOTS, "out", "out_bytes", "_plain", "_refused", "_set_ups")
-    )
+    @or_in_c(Segment, Writer, SessionState, slots=(*STORE_SLOTS, *SESSION_SLOTS))
     def receive_all(self, items: Sequence[Item], start: int = 0, whole: bool = True) -> int:
         """Executes items in order, from `start`; returns how many of all are done.
 

@@ -88,14 +88,13 @@ class Gate(ABC):
 
     def _release(self) -> None:
         held = self._held
-        while held and held[0][0] <= self.committed:
+        while held and held[0][0] <= (committed := self.committed):
             ready: dict[Gated, list[Buffer]] = {}
-            while held and held[0][0] <= self.committed:
+            while held and held[0][0] <= committed:
                 _, gated, out = held.popleft()
-                if gated in ready:
-                    ready[gated] += out
-                else:
-                    ready[gated] = out
+                before = ready.setdefault(gated, out)
+                if before is not out:
+                    before += out
             for gated, out in ready.items():
                 gated.release(out)
 

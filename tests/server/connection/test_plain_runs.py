@@ -102,7 +102,7 @@ class World:
                 items.append((record, numbered))
         if items and not one.session.ended:
             with patch.object(session_module, "store_plain", self.store_by):
-                one.session.receive_all((items,))
+                one.session.receive_all([items] if self.store_by is store_plain else (items,))  # a tuple is Python's
             self.service.answer_waiting()
             self.answers += one.take()
 

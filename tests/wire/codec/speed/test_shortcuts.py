@@ -26,9 +26,12 @@ from segstore.server.connection.writers import Writer
 from segstore.server.store import SegmentStore
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.segment import Segment
+from segstore.wire import KeepAlive, encode
 from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import codec
+from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.trace.framing import marked, numbers
+from tests.server.support import SEGMENT, Desk, create, make_service, set_up
 from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
 from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
 
@@ -82,6 +85,14 @@ def runs() -> tuple[Any, ...]:
     return [(writer, rows)], 0, store.containers, 25, acknowledger(17), bytearray(b"before")
 
 
+def received() -> tuple[Any, ...]:
+    """Arguments of `receive_all`: a session, and a run of two appends."""
+    desk, writer_id = Desk(make_service()), UUID(bytes=WRITER)
+    desk.ask(create(), set_up(SEGMENT, writer_id))
+    rows = [(302, 1, b"data", 5), (303, 2, memoryview(b"!"), 6)]
+    return desk.session, [[(desk._blocks.writers[WRITER], rows)]], 0, True
+
+
 def queue(count: int) -> InFlight:
     """A queue with items of 1, 2, … bytes."""
     made = InFlight(8, 1000)
@@ -106,6 +117,8 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "add_piece": (memoryview(bytearray(9)), 2, b"data", bytearray(b"before"), -5, 15),
         "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
         "store_plain": runs(),
+        "receive_all": received(),
+        "feed": (FrameDecoder(codec="c"), encode(KeepAlive()) * 2 + b"\0\0\0", None, 0, 9, {}, False),
         "record_of_rows": (-2, b"begin", [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 1 << 40, WRITER),
         "write_and_sync": (FILE, b"data", 2),
     }
