@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, out: list[Buffer]) -> None:
         """Writes held replies."""
         held, transport = self._held, self.transport
-        if held is None or transport is None:
+        if held is None or transport is None or not held.bytes:
             return
         size = held.release(out)
         if not transport.is_closing():

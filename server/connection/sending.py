@@ -21,7 +21,7 @@ SMALL_BYTES: Final = 16 * 1024
 
 
 class HeldReplies:
-    """Replies that wait until the changes before them are durable, sans I/O.
+    """The account of one peer's replies that wait until the changes before them are durable, sans I/O.
 
     Attributes:
         gate: tells what is durable.
@@ -69,7 +69,9 @@ class HeldReplies:
         self.gate.stalled.pop(owner, None)
 
     def drop(self, owner: Gated) -> None:
-        """Nothing will be sent any more; ends `stall`."""
+        """The peer gets no more replies; ends `stall`."""
+        if self.bytes > SMALL_BYTES:  # few acknowledgements may stay until the next commit
+            self.gate.forget(owner)
         self.bytes = 0
         self.go_on(owner)
 

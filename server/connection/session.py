@@ -66,7 +66,7 @@ class _Expiry(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """What plain runs need of a service."""
+    """The objects of a service with which plain runs are stored."""
 
     service: StoreService
     containers: Mapping[int, Container]
@@ -80,7 +80,7 @@ SESSION_SLOTS: Final = ("out", "out_bytes", "_plain", "_refused", "_set_ups")
 
 
 class SessionState:
-    """What plain runs need of a session.
+    """The slots of a session that C reads and sets when it stores plain runs.
 
     Attributes:
         out, out_bytes: as in `Session`.

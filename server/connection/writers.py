@@ -118,7 +118,7 @@ class Writer(BlockWriter):
         id_bytes: the bytes of its id.
         is_set_up: whether the session takes appends from it; the others are set only then.
         container, container_id: where the segment lies.
-        found: the segment itself; None if there was none when the writer came to the container.
+        found: the segment itself; None if the container had none at the last `move_to`.
         add_record, record_begin: the journal of the container, None if it has none, and what a record of appends to the
             segment begins with.
         last_stored: the last event number that was stored, and acknowledged.

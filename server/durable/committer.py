@@ -80,11 +80,17 @@ class Gate(ABC):
         """Whether the disk does not keep up, so that senders should wait for room."""
 
     def catch_up(self) -> None:  # noqa: B027 — a gate may release all at once
-        """Releases what has become durable and the loop is still to be told of."""
+        """Releases replies to changes that are durable already, before the loop is notified."""
 
     def hold(self, gated: Gated, out: list[Buffer]) -> None:
         """Holds replies made now until `committed` reaches `mark`; the list is the gate's then."""
         self._held.append((self.mark, gated, out))
+
+    def forget(self, gated: Gated) -> None:
+        """Frees the replies that are held for a sender."""
+        for _, owner, out in self._held:
+            if owner is gated:
+                out.clear()
 
     def _release(self) -> None:
         held = self._held
@@ -96,7 +102,11 @@ class Gate(ABC):
                 if before is not out:
                     before += out
             for gated, out in ready.items():
-                gated.release(out)
+                try:
+                    gated.release(out)
+                except Exception:  # it fails alone
+                    log.exception("unexpected error when replies were sent")
+                    gated.failed("its replies could not be sent")
 
     def _resume(self) -> None:
         stalled, self.stalled = self.stalled, {}
@@ -151,6 +161,7 @@ class Committer(Gate):
             snapshot has it.
         look_at_bytes: `on_look` is called when `batch_bytes` exceeds this.
         watcher: None for a single committer.
+        written: numbers and sizes of batches that are on disk and were not reported; the thread appends, the loop pops.
     """
 
     full = False
@@ -185,7 +196,7 @@ class Committer(Gate):
         self._forming: list[bytes] = []
         self._room_bytes = max_bytes
         self._queue: SimpleQueue[_Batch | None] = SimpleQueue()
-        self._written: deque[tuple[int, int]] = deque()
+        self.written: deque[tuple[int, int]] = deque()
         self._futures: dict[asyncio.Future[None], int] = {}
         self._journal = journal
         self._next: JournalWriter | None = None
@@ -253,7 +264,7 @@ class Committer(Gate):
             self.watcher.moved()
 
     def catch_up(self) -> None:
-        written = self._written
+        written = self.written
         if not written or self.failure:
             return
         while written:
@@ -352,7 +363,7 @@ class Committer(Gate):
             batch.records.clear()
         self._journal.append(Group(batches[0].number, last, payload))
         self._directory.note(last)
-        self._written.append((last, size))
+        self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next
         if following is not None and self._journal.is_full:

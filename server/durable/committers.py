@@ -31,7 +31,8 @@ class Committers(Gate):
 
     def catch_up(self) -> None:
         for each in tuple(self._committers):
-            each.catch_up()
+            if each.written:
+                each.catch_up()
 
     def add(self, committer: Committer) -> None:
         """Adds the committer of a new journal, to which nothing was written."""

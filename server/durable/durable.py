@@ -452,5 +452,5 @@ class ContainerJournal:
 
     @property
     def add_record(self) -> Callable[[bytes], None]:
-        """Records executed appends."""
+        """The function that records executed appends."""
         return self._durability.add_record

@@ -48,8 +48,8 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
 def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
     """Writes all of ``data`` at an offset, and waits until it is on disk.
 
-    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for all of it: each
-    time that a thread wants it back, it waits for the loop.
+    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
+    reacquiring it means waiting for the loop.
     """
     _write_at(descriptor, data, at)
     os.fdatasync(descriptor)

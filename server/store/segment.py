@@ -169,6 +169,7 @@ class Segment(SegmentData):
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
         self.gate |= Gate.DISCARDED.value
+        self.attributes, self.table, self.index, self.waiters = {}, None, None, None  # a writer may still refer to it
         self.clear()
         self.charge(-self.charged)
 

@@ -105,7 +105,7 @@ def runs_at(
 
 
 class FrameState:
-    """What decoding frames in C takes of a decoder."""
+    """The slots of a decoder that C reads and sets."""
 
     __slots__ = ("_failed", "_frames", "_max_body", "has_part", "position", "taken")
 

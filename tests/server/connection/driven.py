@@ -120,11 +120,15 @@ class Log(Notes):
 
 
 class Disk(Gate):
-    """Changes are durable when a test says so."""
+    """Changes are durable when a test says so.
+
+    Attributes:
+        is_ahead: whether they are, and the loop was not notified.
+    """
 
     def __init__(self) -> None:
         super().__init__(0)
-        self.is_full = False
+        self.is_full = self.is_ahead = False
 
     @property
     def full(self) -> bool:
@@ -133,6 +137,10 @@ class Disk(Gate):
     def behind(self) -> None:
         """Replies made from now on wait for a commit."""
         self.mark += 1
+
+    def catch_up(self) -> None:
+        if self.is_ahead:
+            self.commit()
 
     def commit(self, up_to: int | None = None) -> None:
         """Replies up to a mark may leave; None for all."""

@@ -14,7 +14,7 @@ from segstore.server.clock import LoopClock
 from segstore.server.config import StoreSettings
 from segstore.server.connection import Connection, ConnectionHub, StoreService
 from segstore.server.connection.receiving import Received
-from segstore.server.connection.writers import Item
+from segstore.server.connection.writers import Item, Writer
 from segstore.server.durable import Gate
 from segstore.server.fair_queue import FairQueue
 from segstore.server.store import SegmentStore
@@ -329,6 +329,27 @@ async def test_a_container_that_comes_back_as_another_one_is_written_to() -> Non
     side.read(append(WRITERS[0], 3, b"c"))
     assert new.segment(SEGMENT).read_bytes(0, 3) == b"abc"
     assert old.segment(SEGMENT).length == 1
+    assert known(side).found is new.segment(SEGMENT)
+    side.close()
+
+
+def known(side: Side) -> Writer:
+    """The record of the first writer."""
+    return side.connection.session._writers[SEGMENT, WRITERS[0].bytes]
+
+
+async def test_a_segment_that_was_created_again_is_found_again() -> None:
+    side = Side(Connection, None)
+    side.read(append(WRITERS[0], 1, b"a"))
+    (container,) = side.store.containers.values()
+    container._reuse_names = True
+    container.delete_segment(SEGMENT)
+    container.create_segment(SEGMENT, now_ms=5)
+    container.setup_append(SEGMENT, WRITERS[0], now_ms=5)
+    container.segment(SEGMENT).attributes[WRITERS[0].bytes] = 1
+    side.read(append(WRITERS[0], 2, b"b"))
+    assert container.segment(SEGMENT).read_bytes(0, 1) == b"b"
+    assert known(side).found is container.segment(SEGMENT)
     side.close()
 
 

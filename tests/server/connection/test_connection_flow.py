@@ -418,6 +418,17 @@ def test_replies_leave_with_the_commits_that_they_wait_for(monkeypatch: pytest.M
     assert len(room.queue) == 0, "it was not behind"
 
 
+def test_what_is_durable_leaves_after_any_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch, disk=True)
+    one, other = room.connect(), room.connect()
+    room.disk.behind()
+    one.send(PONG)
+    assert one.answers() == []
+    room.disk.is_ahead = True
+    other.send(PART)
+    assert one.answers() == [PONG]
+
+
 def test_a_commit_for_another_does_not_change_the_time_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(monkeypatch, disk=True)
     line = room.connect()

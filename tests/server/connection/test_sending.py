@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from segstore.server.connection.sending import HeldReplies, Output
+from segstore.server.connection.sending import SMALL_BYTES, HeldReplies, Output
 from segstore.server.durable import Gate
 from segstore.wire import Buffer
 
@@ -113,6 +113,34 @@ def test_of_replies_that_will_never_leave_each_owner_is_told_once() -> None:
     gate._drop("the disk is full", other)
     gate.commit(1)
     assert (one.failures, other.failures, one.sent) == (["the disk is full"], ["the disk is full"], [])
+
+
+def test_a_sender_that_fails_loses_its_own_replies_alone() -> None:
+    gate, one, other = HeldGate(), Owner(), Owner()
+    gate.mark = 1
+    for owner in (one, other):
+        HeldReplies(gate, 100).hold(owner, [b"a"], 1)
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    one.then = fails
+    gate.commit(1)
+    assert (one.sent, one.failures) == ([], ["its replies could not be sent"])
+    assert (other.sent, other.failures) == ([[b"a"]], [])
+
+
+def test_large_replies_of_a_peer_that_is_gone_are_freed_while_the_disk_is_behind() -> None:
+    gate, gone, other = HeldGate(), Owner(), Owner()
+    gate.mark = 1
+    of_gone = HeldReplies(gate, 1 << 20)
+    for size in (SMALL_BYTES, 1):
+        of_gone.hold(gone, [bytes(size)], size)
+        HeldReplies(gate, 100).hold(other, [b"other"], 5)
+    of_gone.drop(gone)
+    assert [sum(map(len, out)) for _, _, out in gate._held] == [0, 5, 0, 5]
+    gate.commit(1)
+    assert other.sent == [[b"other", b"other"]]
 
 
 def test_the_disk_is_behind_if_it_is_full_or_too_much_is_held_for_the_peer() -> None:

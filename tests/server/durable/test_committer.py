@@ -156,6 +156,7 @@ async def test_what_is_durable_can_leave_while_the_loop_has_other_work_and_leave
         assert (sender.released, committer.committed) == ([b"reply"], committer.mark)
         await asyncio.sleep(0.01)
         assert sender.released == [b"reply"]
+        assert committer._room_bytes == 1000, "what was written takes no room"
 
 
 async def test_replies_leave_when_what_they_tell_of_is_durable() -> None:

@@ -14,6 +14,7 @@ class Journalled:
     """A committer whose batches become durable when a test says so."""
 
     def __init__(self, committers: Committers) -> None:
+        self.written: list[int] = []
         self.committed = 0
         self.full = False
         self.watcher: Committers | None = None
@@ -35,6 +36,10 @@ class Journalled:
         self._number += 1
         self.handed_over += 1
         return self._number
+
+    def catch_up(self) -> None:
+        self.written.clear()
+        self.commit()
 
     def commit(self) -> None:
         self.committed = self._number
@@ -100,6 +105,21 @@ async def test_replies_leave_round_by_round_in_order() -> None:
     assert (first.released, both.released, second.released) == ([1], [1], [])
     one.commit()
     assert (first.released, both.released, second.released) == ([1], [1, 2], [2])
+
+
+async def test_rounds_that_are_durable_can_leave_before_the_loop_is_notified() -> None:
+    committers = Committers()
+    one, other = Journalled(committers), Journalled(committers)
+    one.execute()
+    other.execute()
+    sender = Sender(committers)
+    await asyncio.sleep(0)
+    one.written.append(1)
+    committers.catch_up()
+    assert sender.released == []
+    other.written.append(1)
+    committers.catch_up()
+    assert (sender.released, one.written, other.written) == ([1], [], [])
 
 
 async def test_a_journal_that_is_lost_with_what_is_not_durable_ends_those_who_wait() -> None:

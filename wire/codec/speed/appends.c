@@ -487,8 +487,8 @@ end_runs_of(PyObject *session, const Py_ssize_t *slots, PyObject *counters, PyOb
     return -1;
 }
 
-/* What a session needs for plain runs, borrowed; NULL if they are to be counted by writer, or it has to look through its
-   writers, or it has ended. */
+/* The objects with which plain runs are stored, borrowed; NULL if the session has ended, has refused an append of this
+   read, or has to look through its writers. */
 static PyObject *
 needs_of(PyObject *session, const Py_ssize_t *slots, PyTypeObject *acks)
 {

@@ -99,7 +99,8 @@ class Accelerator:
     ) -> F:
         """The function `behind` with its equal in C, which has the same name, in front.
 
-        C is asked if it is called with all the arguments that C knows, by position, and no more.
+        C is asked if it is called with the arguments that C knows, by position, and no more; the last may be missing
+        where they have defaults.
         types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout`.
         """
         made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)

@@ -358,9 +358,9 @@ feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *fe
     return done == NULL ? -1 : 0;
 }
 
-/* Tells the decoder of the exception that is set, which stays unless that fails. */
+/* Reports the exception that is set, which stays unless that fails, to the decoder. */
 static void
-tell_of_failure(PyObject *decoder, PyObject *fail, PyObject *out)
+report_failure(PyObject *decoder, PyObject *fail, PyObject *out)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
@@ -404,7 +404,7 @@ feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args)
                      .records = with->join.record == NULL ? NULL : asked.records};
         status = feed_loop(decoder, slots, &loop, &asked, self->method);
         if (status < 0)
-            tell_of_failure(decoder, self->other_method, out);
+            report_failure(decoder, self->other_method, out);
     }
     PyBuffer_Release(&held);
     Py_XDECREF(view);

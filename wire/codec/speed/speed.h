@@ -4,7 +4,8 @@
    for each command and structure; read.c and write.c walk it. What they do not take, for whatever reason, they decline:
    they return "nothing" with no exception set, and the caller lets the Python codec start from scratch with the same
    arguments. So results that differ from the plain case, and all errors about bytes and values, come from Python alone.
-   What is raised here is MemoryError, or TypeError and ValueError for misuse of this module.
+   What is raised here is MemoryError, OSError of a write, or TypeError and ValueError for misuse of this module; errors
+   of functions of Python that are called here are passed on.
 
    Rules that hold throughout are listed in README.md beside this file. */
 

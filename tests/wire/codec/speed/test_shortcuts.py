@@ -89,8 +89,9 @@ def received() -> tuple[Any, ...]:
     """Arguments of `receive_all`: a session, and a run of two appends."""
     desk, writer_id = Desk(make_service()), UUID(bytes=WRITER)
     desk.ask(create(), set_up(SEGMENT, writer_id))
-    rows = [(302, 1, b"data", 5), (303, 2, memoryview(b"!"), 6)]
-    return desk.session, [[(desk._blocks.writers[WRITER], rows)]], 0, True
+    writer = desk._blocks.writers[WRITER]
+    desk.session.receive_all([[(writer, [(301, 400, bytes(400), 4)])]])
+    return desk.session, [[(writer, [(302, 1, b"data", 5), (303, 2, memoryview(b"!"), 6)])]], 0, True
 
 
 def queue(count: int) -> InFlight:
