@@ -618,7 +618,7 @@ def test_functions_with_c_in_front_are_still_those_functions() -> None:
     assert weakref.ref(encode)() is encode
 
 
-@NEEDS_C
+@pytest.mark.needs("the codec c")
 def test_a_method_with_c_in_front_is_bound_as_a_method() -> None:
     writer = Writers(1).writers[0]
     assert inspect.signature(writer.append) == inspect.signature(SegmentWriter.append.__wrapped__.__get__(writer))
