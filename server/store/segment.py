@@ -164,7 +164,7 @@ class Segment(SegmentData):
     @property
     def is_discarded(self) -> bool:
         """Whether it is in no container any more."""
-        return bool(self.gate & Gate.DISCARDED)
+        return bool(self.gate & Gate.DISCARDED.value)
 
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""

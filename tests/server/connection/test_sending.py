@@ -105,7 +105,7 @@ def test_what_is_held_while_others_leave_leaves_with_them_if_it_may() -> None:
     assert (one.sent, other.sent) == ([[b"a"]], [[b"b"], [b"c"]])
 
 
-def test_of_replies_that_will_never_leave_each_owner_is_told_once() -> None:
+def test_of_replies_that_will_never_leave_each_owner_is_notified_once() -> None:
     gate, one, other = HeldGate(), Owner(), Owner()
     gate.mark = 1
     for owner in (one, other, one):
