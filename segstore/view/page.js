@@ -254,6 +254,7 @@ class Page {
   listen() {
     tools.addEventListener("submit", (event) => {
       event.preventDefault();
+      clearTimeout(this.typing);
       this.filter(tools.filter.value);
     });
     tools.filter.addEventListener("input", () => {

@@ -218,6 +218,8 @@ async def test_the_field_says_what_matches_and_what_is_wrong(tmp_path: Path) -> 
         await browser.get(key("Home"))
         assert await browser.get("page.views[0].timeline.selected") == 5
         await browser.get("tools.filter.value = ''")
+        await browser.get("new Promise((resolve) => setTimeout(resolve, 400))")
+        assert await browser.get(rows) == 5, "Enter has applied what was typed, so nothing is left to apply later"
         await browser.type("[name=filter]", "type = READ_SEGMNT")
         wrong = "column 8: expected a command (READ_SEGMENT?), found 'READ_SEGMNT'"
         await browser.until(f"byId('filter-said').textContent === {json.dumps(wrong)}")

@@ -49,6 +49,11 @@ class KazooLine:
         """Refuses new connections and closes the existing one."""
         with self._lock:
             self._ended.set()
+        self.drop()
+
+    def drop(self) -> None:
+        """Closes the existing connection, whatever kazoo waits for there; it makes the next one."""
+        with self._lock:
             if self._socket is not None:
                 try:
                     self._socket.shutdown(socket.SHUT_RDWR)

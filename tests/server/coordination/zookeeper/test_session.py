@@ -76,6 +76,65 @@ async def test_a_session_survives_a_restart_of_the_service_with_its_data(server:
     await session.aclose()
 
 
+class Relay:
+    """Passes connections on to a server. `ignore` closes those that exist, and leaves the next one without a reply."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self._to = server.address.rpartition(":")
+        self._ignored = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self._close()
+
+    def ignore(self) -> None:
+        self._ignored = 1
+        self._close()
+
+    def _close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._ignored:
+            self._ignored -= 1
+            self._writers.add(writer)
+            await reader.read()
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(self._to[0], int(self._to[2]))
+        self._writers |= {writer, back}
+        await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while some := await reader.read(65_536):
+                writer.write(some)
+        except ConnectionError:
+            return
+        finally:
+            writer.close()
+
+
+async def test_a_session_survives_a_server_that_ignores_its_request_to_connect_again(server: ZooKeeperServer) -> None:
+    relay = Relay(server)
+    async with relay as address:
+        session = await ZooKeeperCoordinator(address, session_timeout_ms=30_000, connect_timeout_ms=30_000).connect()
+        heard: list[SessionState] = []
+        session.on_change(heard.append)
+        relay.ignore()
+        await reaches(session, SessionState.SUSPENDED)
+        await reaches(session, SessionState.CONNECTED)
+        assert heard == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        await session.create("/node", b"")
+        await session.aclose()
+
+
 async def test_a_session_that_is_closed_while_it_looks_leaves_nothing(server: ZooKeeperServer) -> None:
     session = await with_changes(server)
     await asyncio.to_thread(server.stop)
