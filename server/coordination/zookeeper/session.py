@@ -315,8 +315,8 @@ class ZooKeeperSession(CoordinationSession):
     # --- a service that has lost its data ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """While disconnected: connects again if the service answers, or marks the session as lost if the service's data is
-        older than what it has seen.
+        """While disconnected: connects again once the service answers, or marks the session as lost if the service's
+        data is older than what it has seen.
         """
         while True:
             await asyncio.sleep(_LOOK_S)
