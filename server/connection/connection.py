@@ -281,7 +281,8 @@ class Connection(asyncio.BufferedProtocol):
         held, transport = self._held, self.transport
         if held is None or transport is None or not held.bytes:
             return
-        size = held.release(out)
+        size = sum(map(len, out))
+        held.bytes -= size
         if not transport.is_closing():
             self._output.write(out, large=size > SMALL_BYTES)
         if held.is_stalled and not held.is_overfull:

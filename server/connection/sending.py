@@ -25,7 +25,7 @@ class HeldReplies:
 
     Attributes:
         gate: tells what is durable.
-        bytes: their size.
+        bytes: their size; their peer's owner subtracts what the gate has released.
         is_stalled: whether their peer is not read until the disk has caught up.
     """
 
@@ -48,15 +48,9 @@ class HeldReplies:
         gate = self.gate
         if gate.mark <= gate.committed and not self.bytes:
             return False
-        gate.hold(owner, out)
+        gate.held.append((gate.mark, owner, out))
         self.bytes += size
         return True
-
-    def release(self, out: list[Buffer]) -> int:
-        """These replies are held no longer; returns their size."""
-        size = sum(map(len, out))
-        self.bytes -= size
-        return size
 
     def stall(self, owner: Gated) -> None:
         """The owner's peer is not read until there is room."""

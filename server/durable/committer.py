@@ -49,7 +49,7 @@ class Gated(Protocol):
     """A sender that holds replies until their changes are durable."""
 
     def release(self, out: list[Buffer]) -> None:
-        """Sends replies that were held; called with all that may leave now, in order."""
+        """Sends replies that were held; called in their order."""
 
     def go_on(self) -> None:
         """Called when there is room again."""
@@ -66,13 +66,14 @@ class Gate(ABC):
         mark: the number that `committed` must reach before a reply made now may be sent.
         failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
         stalled: senders that wait for room.
+        held: replies, each with its sender and the number that `committed` must reach. Senders append to it.
     """
 
     def __init__(self, last: int) -> None:
         self.committed = self.mark = last
         self.failure = ""
         self.stalled: dict[Gated, None] = {}
-        self._held: deque[tuple[int, Gated, list[Buffer]]] = deque()
+        self.held: deque[tuple[int, Gated, list[Buffer]]] = deque()
 
     @property
     @abstractmethod
@@ -82,31 +83,21 @@ class Gate(ABC):
     def catch_up(self) -> None:  # noqa: B027 — a gate may release all at once
         """Releases replies to changes that are durable already, before the loop is notified."""
 
-    def hold(self, gated: Gated, out: list[Buffer]) -> None:
-        """Holds replies made now until `committed` reaches `mark`; the list is the gate's then."""
-        self._held.append((self.mark, gated, out))
-
     def forget(self, gated: Gated) -> None:
         """Frees the replies that are held for a sender."""
-        for _, owner, out in self._held:
+        for _, owner, out in self.held:
             if owner is gated:
                 out.clear()
 
     def _release(self) -> None:
-        held = self._held
-        while held and held[0][0] <= (committed := self.committed):
-            ready: dict[Gated, list[Buffer]] = {}
-            while held and held[0][0] <= committed:
-                _, gated, out = held.popleft()
-                before = ready.setdefault(gated, out)
-                if before is not out:
-                    before += out
-            for gated, out in ready.items():
-                try:
-                    gated.release(out)
-                except Exception:  # it fails alone
-                    log.exception("unexpected error when replies were sent")
-                    gated.failed("its replies could not be sent")
+        held = self.held
+        while held and held[0][0] <= self.committed:
+            _, gated, out = held.popleft()
+            try:
+                gated.release(out)
+            except Exception:  # it fails alone
+                log.exception("unexpected error when replies were sent")
+                gated.failed("its replies could not be sent")
 
     def _resume(self) -> None:
         stalled, self.stalled = self.stalled, {}
@@ -115,8 +106,8 @@ class Gate(ABC):
 
     def _drop(self, why: str, *others: Gated) -> None:
         """Tells all senders with held replies, and `others`, that these will never be sent."""
-        ended = dict.fromkeys(chain((gated for _, gated, _ in self._held), others))
-        self._held.clear()
+        ended = dict.fromkeys(chain((gated for _, gated, _ in self.held), others))
+        self.held.clear()
         for each in ended:
             each.failed(why)
 
@@ -361,8 +352,8 @@ class Committer(Gate):
         payload = b"".join([record for batch in batches for record in batch.records])
         for batch in batches:  # the disk may take long
             batch.records.clear()
-        self._journal.append(Group(batches[0].number, last, payload))
-        self._directory.note(last)
+        self._journal.append(Group(batches[0].number, last, payload), *self._directory.note(last))
+        self._directory.check()
         self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next

@@ -226,8 +226,7 @@ class FencedDirectory(DataDirectory):
     def is_over(self) -> bool:
         return self.epoch.is_known_over
 
-    def note(self, number: int) -> None:
-        super().note(number)
+    def check(self) -> None:
         self.epoch.check()
 
     def put(self, manifest: Manifest) -> None:

@@ -45,14 +45,16 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
 
 
 @or_in_c()
-def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
-    """Writes all of ``data`` at an offset, and waits until it is on disk.
+def write_and_sync(descriptor: int, data: bytes, at: int, noted: int, note: bytes) -> None:
+    """Writes all of ``data`` at an offset, and waits until it is on disk; then writes ``note`` to the start of another
+    file, without waiting for the disk.
 
-    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
-    reacquiring it means waiting for the loop.
+    The file's bytes are on disk, and its size if it has grown, but not its times. C releases the GIL once for all,
+    because reacquiring it means waiting for the loop.
     """
     _write_at(descriptor, data, at)
     os.fdatasync(descriptor)
+    _write_at(noted, note, 0)
 
 
 class Files:
@@ -85,9 +87,11 @@ class Files:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
-    def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
-        """Writes all of ``data`` at an offset, and waits until it is on disk."""
-        write_and_sync(descriptor, data, at)
+    def write_durably(self, descriptor: int, data: bytes, at: int, noted: int = -1, note: bytes = b"") -> None:
+        """Writes all of ``data`` at an offset, and waits until it is on disk; then writes ``note`` to the start of the
+        file ``noted``, without waiting for the disk.
+        """
+        write_and_sync(descriptor, data, at, noted, note)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -39,6 +39,10 @@ _HEADER: Final = Struct(">8s16s")
 _GROUP: Final = Struct(">16sQQQ")
 _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
+_STEP_BYTES: Final = 4096
+"""For so few bytes, `crc32` keeps the GIL: reacquiring it means waiting for the loop, which takes longer."""
+_SMALL_BYTES: Final = 64 * 1024
+"""Longer payloads keep the loop waiting if the GIL is not released."""
 ZEROS: Final = bytes(1024 * 1024)
 
 
@@ -99,12 +103,14 @@ class JournalWriter:
         """Whether the pre-filled space is used, so that it is time for another journal."""
         return self._end >= self._filled_bytes
 
-    def append(self, group: Group) -> None:
-        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
+    def append(self, group: Group, noted: int = -1, note: bytes = b"") -> None:
+        """Writes a group, which is durable at return, and then a note; see `Files.write_durably`. After any exception
+        the journal is not written to again.
+        """
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
-        self._files.write_durably(self._descriptor, data, self._end)
+        data = _padded(head, _checksum(head, payload).to_bytes(_CRC_BYTES), payload)
+        self._files.write_durably(self._descriptor, data, self._end, noted, note)
         self._end += len(data)
 
     def close(self) -> None:
@@ -179,6 +185,16 @@ def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
 def _pages(size: int) -> int:
     """Rounds a size or an offset up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def _checksum(head: bytes, payload: bytes) -> int:
+    crc = crc32(head)
+    if len(payload) > _SMALL_BYTES:
+        return crc32(payload, crc)
+    view = memoryview(payload)
+    for at in range(0, len(payload), _STEP_BYTES):
+        crc = crc32(view[at : at + _STEP_BYTES], crc)
+    return crc
 
 
 def _padded(*parts: bytes) -> bytes:

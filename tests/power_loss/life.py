@@ -92,7 +92,6 @@ class _Marks:
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = os.open(folder / "marks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._held: list[tuple[int, int]] = []
 
     def write(self, **what: Any) -> None:
         os.write(self._descriptor, json.dumps(what).encode() + b"\n")
@@ -102,23 +101,20 @@ class _Marks:
         committer = opened.durability.committer
         if committer.failure:  # a server would have closed its connections
             return
-        self._held.append((committer.mark, number))
-        if committer.mark <= committer.committed:
-            self.release(committer.committed)
-        elif len(self._held) == 1:
-            committer.hold(self, committer.mark)
+        if committer.mark <= committer.committed and not committer.held:
+            self.release([number])
+        else:
+            committer.held.append((committer.mark, self, [number]))
 
-    def release(self, committed: int) -> int:
-        while self._held and self._held[0][0] <= committed:
-            self.write(acknowledged=self._held.pop(0)[1])
-        return self._held[0][0] if self._held else 0
+    def release(self, out: list[int]) -> None:
+        for number in out:
+            self.write(acknowledged=number)
 
     def go_on(self) -> None:
         """No-op: nothing waits for room."""
 
     def failed(self, why: str) -> None:
         """No-op: held batches are never acknowledged."""
-        self._held.clear()
 
 
 def _change(chance: random.Random, opened: Opened, now_ms: int) -> None:

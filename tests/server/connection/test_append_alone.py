@@ -87,7 +87,7 @@ class HeldGate(Gate):
     def let_go(self) -> None:
         self.committed, self.mark = self.mark, self.mark + 1
         self._release()
-        assert not self._held
+        assert not self.held
 
 
 class ReceivedOneByOne(Received):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ class Held:
     def is_full(self) -> bool:
         return False
 
-    def append(self, group: Group) -> None:
+    def append(self, group: Group, *note: Any) -> None:
         Held.gate.wait(60)
-        self._journal.append(group)
+        self._journal.append(group, *note)
         Held.groups += 1
 
     def close(self) -> None:

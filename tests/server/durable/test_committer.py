@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,12 @@ class Journal:
         self.is_full = False
         self.closed = 0
 
-    def append(self, group: Group) -> None:
+    def append(self, group: Group, notes: Notes, number: int) -> None:
         self.gate.wait(60)
         if self.error is not None:
             raise self.error
         self.groups.append(group)
+        notes.noted.append(number)
 
     def close(self) -> None:
         self.closed += 1
@@ -49,8 +51,10 @@ class Notes:
     def __init__(self) -> None:
         self.noted: list[int] = []
 
-    def note(self, number: int) -> None:
-        self.noted.append(number)
+    def note(self, number: int) -> tuple[Notes, int]:
+        return self, number
+
+    def check(self) -> None: ...
 
 
 class Sender:
@@ -145,7 +149,7 @@ async def test_what_is_durable_can_leave_while_the_loop_has_other_work_and_leave
     async with committing() as made:
         committer, sender = made.committer, Sender()
         committer.add(0, b"one")
-        committer.hold(sender, [b"reply"])
+        committer.held.append((committer.mark, sender, [b"reply"]))
         committer.catch_up()
         assert sender.released == []
         committer.hand_over()
@@ -166,11 +170,11 @@ async def test_replies_leave_when_what_they_tell_of_is_durable() -> None:
         committer.add(0, b"one")
         first, both = Sender(), Sender()
         for each in (first, both):
-            committer.hold(each, [b"one"])
+            committer.held.append((committer.mark, each, [b"one"]))
         committer.hand_over()
         await asyncio.sleep(0)
         committer.add(0, b"two")
-        committer.hold(both, [b"two"])
+        committer.held.append((committer.mark, both, [b"two"]))
         assert (first.released, both.released) == ([], [])
         journal.gate.set()
         await committer.settled()
@@ -196,7 +200,7 @@ async def test_after_a_failure_nobody_is_acknowledged_and_everybody_is_told_once
         made.journal.gate.clear()
         committer.add(0, b"lost")
         held, stalled = Sender(), Sender()
-        committer.hold(held, [b"a reply"])
+        committer.held.append((committer.mark, held, [b"a reply"]))
         committer.stalled[stalled] = None
         waiting = asyncio.create_task(committer.settled())
         await asyncio.sleep(0)
@@ -262,8 +266,8 @@ async def test_a_committer_is_full_when_memory_has_no_room_until_a_snapshot_make
 
 async def test_a_full_journal_is_closed_and_the_next_one_goes_on() -> None:
     class FullAtTwo(Journal):
-        def append(self, group: Group) -> None:
-            super().append(group)
+        def append(self, group: Group, *note: Any) -> None:
+            super().append(group, *note)
             self.is_full = group.last >= 2
 
     async with committing(journal=FullAtTwo()) as made:
@@ -342,10 +346,10 @@ async def test_who_waits_is_notified_when_its_own_batch_is_durable_and_no_longer
             self.steps = threading.Semaphore(0)
             self.begun = 0
 
-        def append(self, group: Group) -> None:
+        def append(self, group: Group, *note: Any) -> None:
             self.begun += 1
             self.steps.acquire(timeout=60)
-            super().append(group)
+            super().append(group, *note)
 
     journal = Stepwise()
     async with committing(journal=journal) as made:

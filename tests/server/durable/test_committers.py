@@ -59,7 +59,7 @@ class Sender:
             self.hold(committers)
 
     def hold(self, committers: Committers) -> None:
-        committers.hold(self, [bytes([committers.mark])])
+        committers.held.append((committers.mark, self, [bytes([committers.mark])]))
 
     def release(self, out: list[Buffer]) -> None:
         self.released += b"".join(out)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,13 @@ class Failing(JournalWriter):
     def is_full(self) -> bool:
         return False
 
-    def append(self, group: Group) -> None:
+    def append(self, group: Group, *note: Any) -> None:
         self._left -= 1
         if self._left < 0:
             if not self._before:
-                super().append(group)
+                super().append(group, *note)
             raise self._error
-        super().append(group)
+        super().append(group, *note)
 
 
 ERRORS = {

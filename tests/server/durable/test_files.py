@@ -37,7 +37,7 @@ def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     files.write(descriptor, b"0123456789")
     files.write(descriptor, b"")
     files.write_at(descriptor, b"abcd", 2)
-    IN_PYTHON(descriptor, b"efg", 6)
+    IN_PYTHON(descriptor, b"efg", 6, -1, b"")
     files.sync(descriptor)
     os.close(descriptor)
     assert read_regular(path) == b"01abcdefg9"
@@ -107,14 +107,15 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
-def test_data_are_written_where_they_belong(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
-    path = tmp_path / "file"
-    descriptor = Files().create(path)
-    write(descriptor, b"0123", 2)
-    write(descriptor, b"ab", 4)
-    write(descriptor, b"", 0)
+def test_data_and_notes_are_written_where_they_belong(tmp_path: Path, write: Callable[..., None]) -> None:
+    path, notes = tmp_path / "file", tmp_path / "notes"
+    descriptor, noted = Files().create(path), Files().create(notes)
+    write(descriptor, b"0123", 2, noted, b"first")
+    write(descriptor, b"ab", 4, noted, b"next")
+    write(descriptor, b"", 0, -1, b"")
     os.close(descriptor)
-    assert path.read_bytes() == b"\0\x0001ab"
+    os.close(noted)
+    assert (path.read_bytes(), notes.read_bytes()) == (b"\0\x0001ab", b"nextt")
 
 
 def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,24 +123,29 @@ def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "file"
     descriptor = Files().create(path)
     monkeypatch.setattr(os, "fdatasync", lambda _: synced.append(path.read_bytes()))
-    IN_PYTHON(descriptor, b"data", 0)
-    IN_PYTHON(descriptor, b"more", 4)
+    IN_PYTHON(descriptor, b"data", 0, descriptor, b"note")
+    IN_PYTHON(descriptor, b"more", 4, descriptor, b"")
     os.close(descriptor)
-    assert synced == [b"data", b"datamore"]
+    assert synced == [b"data", b"notemore"], "a note is written after that"
 
 
 @pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
-def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
+def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[..., None]) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
-        write(file.fileno(), b"data", 0)
+    with path.open("rb+") as file, path.open("rb") as read_only:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            write(read_only.fileno(), b"data", 0, file.fileno(), b"note")
+        assert path.read_bytes() == b"x", "what failed is not noted"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            write(file.fileno(), b"data", 0, read_only.fileno(), b"note")
+        assert path.read_bytes() == b"data"
     reading, writing = os.pipe()
     try:
         with pytest.raises(OSError, match="Illegal seek"):
-            write(writing, b"data", 0)
+            write(writing, b"data", 0, -1, b"")
         with pytest.raises(OSError, match="Invalid argument"):
-            write(writing, b"", 0)
+            write(writing, b"", 0, -1, b"")
     finally:
         os.close(reading)
         os.close(writing)

@@ -8,7 +8,7 @@
 #ifdef __linux__
 #include <unistd.h>
 
-/* 0, or what went wrong. Works without the GIL. */
+/* 0, or what went wrong. They work without the GIL. */
 static int
 write_all(int descriptor, const char *from, Py_ssize_t left, int64_t at)
 {
@@ -22,6 +22,12 @@ write_all(int descriptor, const char *from, Py_ssize_t left, int64_t at)
             at += done;
         }
     }
+    return 0;
+}
+
+static int
+sync_data(int descriptor)
+{
     while (fdatasync(descriptor) < 0)
         if (errno != EINTR)
             return errno;
@@ -33,15 +39,20 @@ PyObject *
 write_and_sync(PyObject *const *args)
 {
 #ifdef __linux__
-    int64_t descriptor, at;
+    int64_t descriptor, at, noted;
     int problem;
     if (!number_in(args[0], 0, INT_MAX, &descriptor) || !PyBytes_CheckExact(args[1]) ||
-        !number_in(args[2], 0, INT64_MAX - PyBytes_GET_SIZE(args[1]), &at))
+        !number_in(args[2], 0, INT64_MAX - PyBytes_GET_SIZE(args[1]), &at) ||
+        !number_in(args[3], INT_MIN, INT_MAX, &noted) || !PyBytes_CheckExact(args[4]))
         return NULL;
-    const char *data = PyBytes_AS_STRING(args[1]);
-    Py_ssize_t size = PyBytes_GET_SIZE(args[1]);
+    const char *data = PyBytes_AS_STRING(args[1]), *note = PyBytes_AS_STRING(args[4]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[1]), note_size = PyBytes_GET_SIZE(args[4]);
     Py_BEGIN_ALLOW_THREADS
     problem = write_all((int)descriptor, data, size, at);
+    if (problem == 0)
+        problem = sync_data((int)descriptor);
+    if (problem == 0)
+        problem = write_all((int)noted, note, note_size, 0);
     Py_END_ALLOW_THREADS
     if (problem == 0)
         Py_RETURN_NONE;

@@ -121,7 +121,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "receive_all": received(),
         "feed": (FrameDecoder(codec="c"), encode(KeepAlive()) * 2 + b"\0\0\0", None, 0, 9, {}, False),
         "record_of_rows": (-2, b"begin", [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 1 << 40, WRITER),
-        "write_and_sync": (FILE, b"data", 2),
+        "write_and_sync": (FILE, b"data", 2, FILE, b"note"),
     }
 
 
