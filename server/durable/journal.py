@@ -39,10 +39,6 @@ _HEADER: Final = Struct(">8s16s")
 _GROUP: Final = Struct(">16sQQQ")
 _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
-_STEP_BYTES: Final = 4096
-"""For so few bytes, `crc32` keeps the GIL: reacquiring it means waiting for the loop, which takes longer."""
-_SMALL_BYTES: Final = 64 * 1024
-"""Longer payloads keep the loop waiting if the GIL is not released."""
 ZEROS: Final = bytes(1024 * 1024)
 
 
@@ -89,7 +85,7 @@ class JournalWriter:
         self.base_crc = crc32(header)
         self._descriptor = descriptor = files.create(path)
         try:
-            files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
+            files.write(descriptor, (header + self.base_crc.to_bytes(_CRC_BYTES)).ljust(PAGE_BYTES, b"\0"))
             for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
                 files.write(descriptor, ZEROS[: filled_bytes - at])
             files.sync(descriptor)
@@ -104,14 +100,12 @@ class JournalWriter:
         return self._end >= self._filled_bytes
 
     def append(self, group: Group, noted: int = -1, note: bytes = b"") -> None:
-        """Writes a group, which is durable at return, and then a note; see `Files.write_durably`. After any exception
+        """Writes a group, which is durable at return, and then a note to the start of another file. After any exception
         the journal is not written to again.
         """
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        data = _padded(head, _checksum(head, payload).to_bytes(_CRC_BYTES), payload)
-        self._files.write_durably(self._descriptor, data, self._end, noted, note)
-        self._end += len(data)
+        self._end += self._files.write_group(self._descriptor, self._end, PAGE_BYTES, head, payload, noted, note)
 
     def close(self) -> None:
         """Closes the file. Can be called twice."""
@@ -185,18 +179,3 @@ def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
 def _pages(size: int) -> int:
     """Rounds a size or an offset up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES
-
-
-def _checksum(head: bytes, payload: bytes) -> int:
-    crc = crc32(head)
-    if len(payload) > _SMALL_BYTES:
-        return crc32(payload, crc)
-    view = memoryview(payload)
-    for at in range(0, len(payload), _STEP_BYTES):
-        crc = crc32(view[at : at + _STEP_BYTES], crc)
-    return crc
-
-
-def _padded(*parts: bytes) -> bytes:
-    size = sum(map(len, parts))
-    return b"".join((*parts, bytes(_pages(size) - size)))
