@@ -66,7 +66,8 @@ class Gate(ABC):
         mark: the number that `committed` must reach before a reply made now may be sent.
         failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
         stalled: senders that wait for room.
-        held: replies, each with its sender and the number that `committed` must reach. Senders append to it.
+        held: replies, each list with its sender and the number that `committed` must reach. Senders append to it, and
+            leave the list to the gate.
     """
 
     def __init__(self, last: int) -> None:
@@ -352,8 +353,8 @@ class Committer(Gate):
         payload = b"".join([record for batch in batches for record in batch.records])
         for batch in batches:  # the disk may take long
             batch.records.clear()
-        self._journal.append(Group(batches[0].number, last, payload), *self._directory.note(last))
-        self._directory.check()
+        self._journal.append(Group(batches[0].number, last, payload))
+        self._directory.note(last)
         self.written.append((last, size))
         self._tell(self.catch_up)
         following = self._next

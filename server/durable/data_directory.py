@@ -329,7 +329,7 @@ class DataDirectory:
         files, new = self.files, self.path / _NEW_COMMITTED
         files.remove(new)
         self._mark = files.create(new)
-        files.write_at(*self.note(self.committed), 0)
+        DataDirectory.note(self, self.committed)
         files.sync(self._mark)
         files.replace(new, self.path / COMMITTED_FILE)
 
@@ -385,13 +385,10 @@ class DataDirectory:
         """Whether another process has taken over, so that this one's writes no longer count."""
         return False
 
-    def note(self, number: int) -> tuple[int, bytes]:
-        """Returns the file, and what is to be at its start, that records that batches up to `number` are durable."""
+    def note(self, number: int) -> None:
+        """Records that batches up to `number` are durable. Any thread may call it, one at a time. Raises `OSError`."""
         head = _MARK.pack(_MARK_MAGIC, number, 0)[:-4]
-        return self._mark, head + crc32(head).to_bytes(4)
-
-    def check(self) -> None:
-        """Raises `Fenced` if this process's writes do not count. Any thread may call it, one at a time."""
+        self.files.write_at(self._mark, head + crc32(head).to_bytes(4), 0)
 
     def put(self, manifest: Manifest) -> None:
         """Puts a manifest in force, in the current format. Raises `OSError`."""

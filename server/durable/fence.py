@@ -226,7 +226,8 @@ class FencedDirectory(DataDirectory):
     def is_over(self) -> bool:
         return self.epoch.is_known_over
 
-    def check(self) -> None:
+    def note(self, number: int) -> None:
+        super().note(number)
         self.epoch.check()
 
     def put(self, manifest: Manifest) -> None:

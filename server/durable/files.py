@@ -13,7 +13,6 @@ import stat
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from zlib import crc32
 
 from segstore.server.store import Buffer
 from segstore.wire.codec import or_in_c
@@ -46,20 +45,14 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
 
 
 @or_in_c()
-def write_group(descriptor: int, at: int, page: int, head: bytes, payload: bytes, noted: int, note: bytes) -> int:
-    """Writes ``head``, the CRC-32 of it and the payload, the payload, and zeros up to a multiple of ``page`` bytes, at
-    an offset, and waits until all this is on disk. Then writes ``note`` to the start of another file, without waiting
-    for the disk. Returns the number of bytes before the note.
+def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
+    """Writes all of ``data`` at an offset, and waits until it is on disk.
 
-    The file's bytes are on disk, and its size if it has grown, but not its times. C releases the GIL once for all,
-    because reacquiring it means waiting for the loop.
+    The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
+    reacquiring it means waiting for the loop.
     """
-    data = head + crc32(payload, crc32(head)).to_bytes(4) + payload
-    data += bytes(-len(data) % page)
     _write_at(descriptor, data, at)
     os.fdatasync(descriptor)
-    _write_at(noted, note, 0)
-    return len(data)
 
 
 class Files:
@@ -92,11 +85,9 @@ class Files:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
-    def write_group(
-        self, descriptor: int, at: int, page: int, head: bytes, payload: bytes, noted: int, note: bytes
-    ) -> int:
-        """See the function."""
-        return write_group(descriptor, at, page, head, payload, noted, note)
+    def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+        """Writes all of ``data`` at an offset, and waits until it is on disk."""
+        write_and_sync(descriptor, data, at)
 
     def replace(self, source: Path, target: Path) -> None:
         """Replaces ``target`` with ``source`` atomically."""

@@ -85,7 +85,7 @@ class JournalWriter:
         self.base_crc = crc32(header)
         self._descriptor = descriptor = files.create(path)
         try:
-            files.write(descriptor, (header + self.base_crc.to_bytes(_CRC_BYTES)).ljust(PAGE_BYTES, b"\0"))
+            files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
             for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
                 files.write(descriptor, ZEROS[: filled_bytes - at])
             files.sync(descriptor)
@@ -99,13 +99,13 @@ class JournalWriter:
         """Whether the pre-filled space is used, so that it is time for another journal."""
         return self._end >= self._filled_bytes
 
-    def append(self, group: Group, noted: int = -1, note: bytes = b"") -> None:
-        """Writes a group, which is durable at return, and then a note to the start of another file. After any exception
-        the journal is not written to again.
-        """
+    def append(self, group: Group) -> None:
+        """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        self._end += self._files.write_group(self._descriptor, self._end, PAGE_BYTES, head, payload, noted, note)
+        data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
+        self._files.write_durably(self._descriptor, data, self._end)
+        self._end += len(data)
 
     def close(self) -> None:
         """Closes the file. Can be called twice."""
@@ -179,3 +179,8 @@ def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
 def _pages(size: int) -> int:
     """Rounds a size or an offset up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES
+
+
+def _padded(*parts: bytes) -> bytes:
+    size = sum(map(len, parts))
+    return b"".join((*parts, bytes(_pages(size) - size)))

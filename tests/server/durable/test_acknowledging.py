@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,9 +30,9 @@ class Held:
     def is_full(self) -> bool:
         return False
 
-    def append(self, group: Group, *note: Any) -> None:
+    def append(self, group: Group) -> None:
         Held.gate.wait(60)
-        self._journal.append(group, *note)
+        self._journal.append(group)
         Held.groups += 1
 
     def close(self) -> None:

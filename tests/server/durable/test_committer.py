@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,12 +33,11 @@ class Journal:
         self.is_full = False
         self.closed = 0
 
-    def append(self, group: Group, notes: Notes, number: int) -> None:
+    def append(self, group: Group) -> None:
         self.gate.wait(60)
         if self.error is not None:
             raise self.error
         self.groups.append(group)
-        notes.noted.append(number)
 
     def close(self) -> None:
         self.closed += 1
@@ -51,10 +49,8 @@ class Notes:
     def __init__(self) -> None:
         self.noted: list[int] = []
 
-    def note(self, number: int) -> tuple[Notes, int]:
-        return self, number
-
-    def check(self) -> None: ...
+    def note(self, number: int) -> None:
+        self.noted.append(number)
 
 
 class Sender:
@@ -266,8 +262,8 @@ async def test_a_committer_is_full_when_memory_has_no_room_until_a_snapshot_make
 
 async def test_a_full_journal_is_closed_and_the_next_one_goes_on() -> None:
     class FullAtTwo(Journal):
-        def append(self, group: Group, *note: Any) -> None:
-            super().append(group, *note)
+        def append(self, group: Group) -> None:
+            super().append(group)
             self.is_full = group.last >= 2
 
     async with committing(journal=FullAtTwo()) as made:
@@ -346,10 +342,10 @@ async def test_who_waits_is_notified_when_its_own_batch_is_durable_and_no_longer
             self.steps = threading.Semaphore(0)
             self.begun = 0
 
-        def append(self, group: Group, *note: Any) -> None:
+        def append(self, group: Group) -> None:
             self.begun += 1
             self.steps.acquire(timeout=60)
-            super().append(group, *note)
+            super().append(group)
 
     journal = Stepwise()
     async with committing(journal=journal) as made:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,13 +32,13 @@ class Failing(JournalWriter):
     def is_full(self) -> bool:
         return False
 
-    def append(self, group: Group, *note: Any) -> None:
+    def append(self, group: Group) -> None:
         self._left -= 1
         if self._left < 0:
             if not self._before:
-                super().append(group, *note)
+                super().append(group)
             raise self._error
-        super().append(group, *note)
+        super().append(group)
 
 
 ERRORS = {

@@ -107,8 +107,7 @@ def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing
 def test_an_epoch_takes_over_what_its_predecessor_has_and_removes_it_when_it_is_in_force(tmp_path: Path) -> None:
     first = adopted(Epoch.claim(tmp_path))
     first.change(numbers=7)
-    first.files.write_at(*first.note(5), 0)
-    first.check()
+    first.note(5)
     for name in ("chunk-0000000001", "letters.txt"):
         (first.path / name).write_bytes(b"data")
     second = adopted(Epoch.claim(tmp_path))
@@ -118,7 +117,7 @@ def test_an_epoch_takes_over_what_its_predecessor_has_and_removes_it_when_it_is_
     assert epochs_of(tmp_path) == [1, 2], "it has no manifest yet"
     assert (first.is_over, second.is_over) == (True, False)
     with pytest.raises(Fenced):
-        first.check()
+        first.note(6)
     with pytest.raises(Fenced):
         first.change(numbers=8)
     second.change(batch=5)

@@ -7,14 +7,11 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from segstore.server.durable import Files
-from segstore.server.durable.files import open_regular, read_regular, write_group
+from segstore.server.durable.files import open_regular, read_regular, write_and_sync
 
 
 def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
@@ -26,8 +23,7 @@ def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
         Files().create(path)
 
 
-IN_PYTHON = getattr(write_group, "__wrapped__", write_group)
-BOTH = [write_group, IN_PYTHON]
+IN_PYTHON = getattr(write_and_sync, "__wrapped__", write_and_sync)
 
 
 def test_all_is_written_though_the_system_takes_a_part_at_a_time(
@@ -41,10 +37,10 @@ def test_all_is_written_though_the_system_takes_a_part_at_a_time(
     files.write(descriptor, b"0123456789")
     files.write(descriptor, b"")
     files.write_at(descriptor, b"abcd", 2)
-    IN_PYTHON(descriptor, 10, 1, b"", b"efg", -1, b"")
+    IN_PYTHON(descriptor, b"efg", 6)
     files.sync(descriptor)
     os.close(descriptor)
-    assert read_regular(path) == b"01abcd6789" + crc32(b"efg").to_bytes(4) + b"efg"
+    assert read_regular(path) == b"01abcdefg9"
 
 
 def test_a_file_is_replaced_and_removed_also_twice(tmp_path: Path) -> None:
@@ -110,63 +106,40 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
         assert (file.read(2), file.writable()) == (b"da", False)
 
 
-def page(head: bytes, payload: bytes) -> bytes:
-    return (head + crc32(head + payload).to_bytes(4) + payload).ljust(64, b"\0")
-
-
-@pytest.mark.parametrize("write", BOTH)
-@given(data=st.data())
-@settings(max_examples=50)
-def test_a_group_has_its_checksum_and_fills_pages(write: Callable[..., int], data: st.DataObject) -> None:
-    head, payload = data.draw(st.binary(max_size=40)), data.draw(st.binary(max_size=40) | st.binary(min_size=3000))
-    at, unit = data.draw(st.integers(0, 100)), data.draw(st.integers(1, 5000))
-    descriptor = os.memfd_create("a file in memory")
-    try:
-        size = write(descriptor, at, unit, head, payload, -1, b"")
-        group = head + crc32(head + payload).to_bytes(4) + payload
-        assert os.pread(descriptor, at + size + 1, 0) == bytes(at) + group + bytes(-len(group) % unit)
-        assert size == len(group) + -len(group) % unit
-    finally:
-        os.close(descriptor)
-
-
-@pytest.mark.parametrize("write", BOTH)
-def test_groups_and_notes_are_written_where_they_belong(tmp_path: Path, write: Callable[..., int]) -> None:
-    path, notes = tmp_path / "file", tmp_path / "notes"
-    descriptor, noted = Files().create(path), Files().create(notes)
-    assert write(descriptor, 0, 64, b"head", b"first", noted, b"first") == 64
-    assert write(descriptor, 64, 64, b"", b"second", noted, b"next") == 64
+@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
+def test_data_are_written_where_they_belong(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
+    path = tmp_path / "file"
+    descriptor = Files().create(path)
+    write(descriptor, b"0123", 2)
+    write(descriptor, b"ab", 4)
+    write(descriptor, b"", 0)
     os.close(descriptor)
-    os.close(noted)
-    assert (path.read_bytes(), notes.read_bytes()) == (page(b"head", b"first") + page(b"", b"second"), b"nextt")
+    assert path.read_bytes() == b"\0\x0001ab"
 
 
-def test_groups_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_are_synced_when_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     path = tmp_path / "file"
     descriptor = Files().create(path)
     monkeypatch.setattr(os, "fdatasync", lambda _: synced.append(path.read_bytes()))
-    IN_PYTHON(descriptor, 0, 64, b"head", b"data", descriptor, b"note")
+    IN_PYTHON(descriptor, b"data", 0)
+    IN_PYTHON(descriptor, b"more", 4)
     os.close(descriptor)
-    assert synced == [page(b"head", b"data")], "a note is written after that"
-    assert path.read_bytes().startswith(b"note")
+    assert synced == [b"data", b"datamore"]
 
 
-@pytest.mark.parametrize("write", BOTH)
-def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[..., int]) -> None:
+@pytest.mark.parametrize("write", [write_and_sync, IN_PYTHON])
+def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Callable[[int, bytes, int], None]) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    with path.open("rb+") as file, path.open("rb") as read_only:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            write(read_only.fileno(), 0, 64, b"head", b"data", file.fileno(), b"note")
-        assert path.read_bytes() == b"x", "what failed is not noted"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            write(file.fileno(), 0, 64, b"head", b"data", read_only.fileno(), b"note")
-        assert path.read_bytes() == page(b"head", b"data")
+    with path.open("rb") as file, pytest.raises(OSError, match="Bad file descriptor"):
+        write(file.fileno(), b"data", 0)
     reading, writing = os.pipe()
     try:
         with pytest.raises(OSError, match="Illegal seek"):
-            write(writing, 0, 64, b"head", b"data", -1, b"")
+            write(writing, b"data", 0)
+        with pytest.raises(OSError, match="Invalid argument"):
+            write(writing, b"", 0)
     finally:
         os.close(reading)
         os.close(writing)

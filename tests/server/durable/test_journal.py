@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from zlib import crc32
 
 import pytest
@@ -86,10 +85,9 @@ def test_a_write_touches_no_page_with_an_earlier_group(tmp_path: Path) -> None:
     writes: list[tuple[int, int]] = []
 
     class Recording(Files):
-        def write_group(self, descriptor: int, at: int, *group: Any) -> int:
-            size = super().write_group(descriptor, at, *group)
-            writes.append((at, size))
-            return size
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            writes.append((at, len(data)))
+            super().write_durably(descriptor, data, at)
 
     made = JournalWriter(tmp_path / "journal", Recording(), 8192)
     for each in GROUPS:
@@ -104,10 +102,9 @@ def test_a_group_is_on_disk_when_the_call_that_writes_it_returns(tmp_path: Path)
     written: list[Path] = []
 
     class Watched(Files):
-        def write_group(self, *group: Any) -> int:
-            size = super().write_group(*group)
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            super().write_durably(descriptor, data, at)
             written.append(made.path)
-            return size
 
     made = JournalWriter(tmp_path / "journal", Watched(), 8192)
     for number in (1, 2):
@@ -221,8 +218,8 @@ def test_any_bytes_in_the_place_of_groups_are_damage_or_nothing(tail: bytes, sal
 
 def test_a_group_that_cannot_be_written_whole_is_an_error(tmp_path: Path) -> None:
     class Full(Files):
-        def write_group(self, descriptor: int, at: int, page: int, head: bytes, payload: bytes, *note: Any) -> int:
-            self.write_at(descriptor, (head + bytes(4) + payload)[:SECTOR_BYTES], at)
+        def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+            super().write_durably(descriptor, data[:SECTOR_BYTES], at)
             raise OSError(errno.ENOSPC, "No space left on device")
 
     made = JournalWriter(tmp_path / "journal", Full(), 8192)

@@ -160,7 +160,6 @@ static int
 module_exec(PyObject *module)
 {
     State *state = PyModule_GetState(module);
-    make_crc_tables();
     if (add_type(module, &shape_spec, &state->shape) < 0 || add_type(module, &codec_spec, &state->codec) < 0 ||
         add_type(module, &frames_spec, &state->frames) < 0 || add_type(module, &acks_spec, &state->acks) < 0 ||
         add_type(module, &rows_spec, &state->rows) < 0 || add_type(module, &shortcut_spec, &state->shortcut) < 0)

@@ -143,7 +143,7 @@ make_record_of_rows(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 static PyObject *
 write_to_disk(const Shortcut *Py_UNUSED(self), PyObject *const *args)
 {
-    return write_group(args);
+    return write_and_sync(args);
 }
 
 static PyObject *
@@ -179,7 +179,7 @@ static const What whats[] = {
     {"receive_all", receive_list_of_runs, 4, 3, 24, 0, "update_index", "writer_counts", -1,
      {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
     {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
-    {"write_group", write_to_disk, 7, 0, 0, 0, NULL, NULL, -1},
+    {"write_and_sync", write_to_disk, 3, 0, 0, 0, NULL, NULL, -1},
 };
 
 static PyObject *

@@ -215,9 +215,8 @@ PyObject *add_piece(PyObject *const *args);
 /* As the function of segstore.server.store.operations. */
 PyObject *record_of_rows(PyObject *const *args);
 
-/* As the function of segstore.server.durable.files. `make_crc_tables` comes first. */
-PyObject *write_group(PyObject *const *args);
-void make_crc_tables(void);
+/* As the function of segstore.server.durable.files. */
+PyObject *write_and_sync(PyObject *const *args);
 
 /* As the function of segstore.server.store.segment, for segments of exactly this type, with slots at these offsets. */
 PyObject *append_rows(PyTypeObject *type, const Py_ssize_t *slots, PyObject *const *args);

@@ -14,7 +14,7 @@ from segstore.client.segment.machine import WriterMachine
 from segstore.client.stream.events import frame_header, split_events
 from segstore.server.connection.session import SESSION_SLOTS, Session, SessionState
 from segstore.server.connection.writers import STORE_SLOTS, Writer, store_plain
-from segstore.server.durable.files import write_group
+from segstore.server.durable.files import write_and_sync
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
 from segstore.wire.blocks import APPEND_LAYOUT
@@ -61,7 +61,7 @@ def pairs() -> dict[str, Pair]:
         "feed": pair(FrameDecoder.feed, FrameState, slots=FrameState.__slots__),
         "append_rows": pair(append_rows, Segment, slots=SEGMENT_SLOTS),
         "record_of_rows": pair(record_of_rows),
-        "write_group": pair(write_group),
+        "write_and_sync": pair(write_and_sync),
         "store_plain": pair(store_plain, Segment, Writer, slots=STORE_SLOTS),
         "receive_all": pair(
             *(Session.receive_all, Segment, Writer, SessionState), slots=(*STORE_SLOTS, *SESSION_SLOTS)
