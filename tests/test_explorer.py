@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from segstore.explore import explore, explore_command, explore_trace, words_of
+from segstore.explore import Exploration, explore, explore_command, explore_trace, words_of
 from segstore.explore.command import names_place
 from segstore.explore.explorer import CutPoint
 from segstore.server import MockSegmentStore
@@ -169,6 +169,18 @@ async def test_events_of_several_writers_may_come_between_each_other() -> None:
     ]
     found = await explore_trace(records)
     assert (found.findings, found.unreached) == ([], [])
+
+
+def test_cut_points_that_no_run_reached_are_told_by_type() -> None:
+    missed = [
+        CutPoint("READ_SEGMENT", 3, "before"),
+        *(CutPoint("APPEND_BLOCK_END", nth, "within") for nth in (2, 3, 4)),
+    ]
+    assert str(Exploration(5, [], missed)).splitlines() == [
+        "5 runs, 0 broke",
+        "not reached: READ_SEGMENT number 3, cut before the store has it",
+        "not reached: APPEND_BLOCK_END number 2, cut within its reply, and 2 more of this type",
+    ]
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -506,8 +506,8 @@ def _explored(found: Exploration, out: Path | None) -> int:
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
             echo(f"  written to {path}")
-    for cut in found.unreached:
-        echo(f"not reached: {cut}", err=True)
+    for line in found.missed:
+        echo(line, err=True)
     echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
     if found.runs == 1:
         echo("nothing was cut: there was no request, or none that matches the filter", err=True)

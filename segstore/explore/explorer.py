@@ -114,9 +114,19 @@ class Exploration(NamedTuple):
     findings: list[Finding]
     unreached: list[CutPoint]
 
+    @property
+    def missed(self) -> list[str]:
+        """The cut points that no run reached: a line for each type of request."""
+        by_type: dict[str, list[CutPoint]] = {}
+        for each in self.unreached:
+            by_type.setdefault(each.type_name, []).append(each)
+        return [
+            f"not reached: {points[0]}" + (f", and {len(points) - 1} more of this type" if points[1:] else "")
+            for points in by_type.values()
+        ]
+
     def __str__(self) -> str:
-        missed = [f"not reached: {each}" for each in self.unreached]
-        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *missed])
+        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *self.missed])
 
 
 class ExploreOptions(TypedDict, total=False):
