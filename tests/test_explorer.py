@@ -179,7 +179,7 @@ def test_cut_points_that_no_run_reached_are_told_by_type() -> None:
     assert str(Exploration(5, [], missed)).splitlines() == [
         "5 runs, 0 broke",
         "not reached: READ_SEGMENT number 3, cut before the store has it",
-        "not reached: APPEND_BLOCK_END number 2, cut within its reply, and 1 more of this type",
+        "not reached: APPEND_BLOCK_END number 2, cut within its reply, and 2 more of this type",
     ]
 
 

@@ -74,12 +74,12 @@ class StreamOptions(NamedTuple):
     """The options of a stream reader or writer.
 
     controller: its URI. scope, stream: the stream. settings: client settings as given, for `client_settings()`. start,
-    end: a place; None if not given. split_bytes: approximate bytes of a segment per task.
-    fail_on_data_loss: whether events deleted before they were read end the query. limit: of a micro-batch. minimum,
-    trigger_delay_ms: a micro-batch waits for this backlog, but not longer than this. alignment_ms: how far apart in
-    time of writing the segments of a limited batch may end. event_column, routing_key_column: columns of written rows.
-    commit_timeout_ms, abort_timeout_ms: limits for the driver after the tasks of a batch have written, or one has
-    failed.
+    end: a place; None if not given. start_name, end_name: the names under which they were given. split_bytes:
+    approximate bytes of a segment per task. fail_on_data_loss: whether events deleted before they were read end the
+    query. limit: of a micro-batch. minimum, trigger_delay_ms: a micro-batch waits for this backlog, but not longer than
+    this. alignment_ms: how far apart in time of writing the segments of a limited batch may end. event_column,
+    routing_key_column: columns of written rows. commit_timeout_ms, abort_timeout_ms: limits for the driver after the
+    tasks of a batch have written, or one has failed.
     """
 
     controller: str
@@ -88,6 +88,8 @@ class StreamOptions(NamedTuple):
     settings: Mapping[str, str]
     start: Place | None = None
     end: Place | None = None
+    start_name: str = "from"
+    end_name: str = "to"
     split_bytes: int = 64 * _MIB
     fail_on_data_loss: bool = True
     limit: StreamLimit | None = None
@@ -142,6 +144,8 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         settings=settings,
         start=_place(given, names, "from"),
         end=_place(given, names, "to"),
+        start_name=names.get("from", "from"),
+        end_name=names.get("to", "to"),
         split_bytes=read_count(given, "splitBytes", 64 * _MIB),
         fail_on_data_loss=read_flag(given, "failOnDataLoss", True),
         limit=None if limit is None else StreamLimit(*limit),

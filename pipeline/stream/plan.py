@@ -98,7 +98,7 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
 
 async def start_of(segments: Segments, options: StreamOptions) -> Cut:
     """Returns where reading starts. Raises as `cut_at` does."""
-    return await _cut_of_option(segments, "from", options.start or "head")
+    return await _cut_of_option(segments, options.start_name, options.start or "head")
 
 
 async def _cut_of_option(segments: Segments, option: str, place: Place) -> Cut:
@@ -168,8 +168,9 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
 
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
     """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
+    at_start, at_end = options.start_name, options.end_name
     start = await start_of(segments, options)
-    end = await _cut_of_option(segments, "to", options.end or "tail")
+    end = await _cut_of_option(segments, options.end_name, options.end or "tail")
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
     found: list[ByteRange] = []
@@ -182,10 +183,10 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
             reached.add(segment_id)
             last = end[segment_id]
             if last < offset:
-                raise CutError(f"'to' lies before 'from': {name} from {offset} to {last}", name)
+                raise CutError(f"{at_end!r} lies before {at_start!r}: {name} from {offset} to {last}", name)
         else:
             if info is not None and not info.is_sealed:
-                raise CutError(f"'to' does not follow 'from': {name} is not in it and goes on", name)
+                raise CutError(f"{at_end!r} does not follow {at_start!r}: {name} is not in it and goes on", name)
             last = info.write_offset if info is not None else first
             for each in await segments.successors(segment_id):
                 if each.segment.segment_id not in seen:
@@ -194,7 +195,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
         if last > first:
             found.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:
-        raise CutError(f"'to' does not follow 'from': nothing leads to {segments.name_of(min(missed))}", "")
+        raise CutError(f"{at_end!r} does not follow {at_start!r}: nothing leads to {segments.name_of(min(missed))}", "")
     return await _split(segments, sorted(found), options.split_bytes)
 
 

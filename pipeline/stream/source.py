@@ -77,13 +77,15 @@ class StreamSource(Shipped, spark.DataSource):
         if self.read_options.limit is not None or self.read_options.minimum is not None:
             raise OptionError("limits and minimums of a trigger are for readStream", "maxBytesPerTrigger")
         if self.read_options.end == "head":
-            raise OptionError("to is the end of what is read: a cut or tail", "to", "head")
+            name = self.read_options.end_name
+            raise OptionError(f"{name} is the end of what is read: a cut or tail", name, "head")
         return StreamReader(self.read_options, _names(schema))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
         require("readStream")
         if self.read_options.end is not None:
-            raise OptionError("to is for read: a query with readStream goes on, see Trigger.AvailableNow", "to")
+            name = self.read_options.end_name
+            raise OptionError(f"{name} is for read: a query with readStream goes on, see Trigger.AvailableNow", name)
         return StreamStreamReader(self.read_options, _names(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:

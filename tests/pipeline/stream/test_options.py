@@ -36,7 +36,9 @@ def test_kafkas_names_stand_for_these() -> None:
         "maxEventsPerTrigger": "7",
         "maxTriggerDelay": "120s",
     }
-    assert read_stream_options(NEEDED | kafka) == read_stream_options(NEEDED | own)
+    read = read_stream_options(NEEDED | kafka)
+    assert (read.start_name, read.end_name) == ("startingOffsets", "endingTimestamp")
+    assert read._replace(start_name="from", end_name="to") == read_stream_options(NEEDED | own)
 
 
 def test_settings_of_the_client_go_with_them() -> None:

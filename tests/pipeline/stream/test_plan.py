@@ -145,6 +145,9 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> No
             given = options(uri, **{"from": text_of(start), "to": text_of(end)})
             with pytest.raises(CutError, match=says):
                 await batch_ranges(segments, given)
+        of_kafka = options(uri, startingOffsets=text_of(tail), endingOffsets=text_of({0: 0}))
+        with pytest.raises(CutError, match=r"^'endingOffsets' lies before 'startingOffsets'"):
+            await batch_ranges(segments, of_kafka)
 
 
 async def test_a_cut_that_leaves_out_keys_is_refused_as_a_start_and_as_an_end(uri: Where) -> None:
