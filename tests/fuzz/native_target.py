@@ -17,13 +17,16 @@ from segstore.pipeline.trace.files import Chunk, Located
 from segstore.pipeline.trace.filling import in_order, make_filler
 from segstore.pipeline.trace.filter import Chosen, Condition
 from segstore.pipeline.trace.rows import RowMaker
-from segstore.server.connection.writers import Writer, store_plain
+from segstore.server.connection.deadlines import Waits
+from segstore.server.connection.receiving import ReceiveBuffers, Received
+from segstore.server.connection.writers import Writer, WriterCounts, store_plain
 from segstore.server.store import SegmentStore
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.operations import record_of_rows
 from segstore.server.store.segment import Segment, append_rows
 from segstore.wire import (
     AppendBlock,
+    AppendBlockEnd,
     Command,
     DataAppended,
     FrameDecoder,
@@ -39,6 +42,7 @@ from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
 from segstore.wire.trace import Direction, Record, RecordKind
 from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
+from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
 from tests.wire.codec.speed.writers import Writers
@@ -254,6 +258,47 @@ def _streams(data: bytes, chance: random.Random) -> None:
     assert served(data, _known(ids), codec="c", most=most or 256, **ways) == served(
         data, _known(ids), codec="python", runs=False, **ways
     )
+    known, counted = [*sorted(ids), uuid.UUID(int=1)], chance.random() < 0.5
+    whole = [
+        _append(chance.choice(known), at + chance.randrange(-1, 2), data[at:cut]) for at in range(chance.randrange(7))
+    ]
+    stream = b"".join(chance.choice(((data, *whole), (*whole, data), whole)))
+    assert _session("c", stream, cut, known, counted) == _session("python", stream, cut, known, counted)
+
+
+def _append(writer: uuid.UUID, number: int, data: bytes) -> bytes:
+    """A whole append, as clients send it."""
+    end = AppendBlockEnd(writer, len(data), b"", 1, number, number)
+    return encode(AppendBlock(writer, data)) + encode(end)
+
+
+def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], counted: bool) -> Any:
+    """What a store's session answers to a stream in two pieces, and what it leaves.
+
+    With C, items come in lists; with Python, in tuples, which C leaves to Python.
+    """
+    service = make_service(containers=1)
+    if counted:
+        service.writer_counts = WriterCounts(lambda _: True)
+    desk = Desk(service)
+    desk.ask(create(), *(set_up(writer_id=each) for each in ids if each.int % 4))
+    frames, buffers = FrameDecoder(codec=name, joined=WHOLE_APPENDS), ReceiveBuffers()
+    received = Received(buffers, frames, desk._blocks, Waits(0), lambda: 0.0, service.counters)
+    session, kind, answers = desk.session, list if name == "c" else tuple, list[Any]()
+    for piece in (data[:cut], data[cut:]):
+        buffers.view[: len(piece)] = piece
+        received.read(len(piece))
+        while received.at < received.end and not session.ended:
+            items, done = kind(received.decode()), 0
+            while done < len(items) and not session.ended:
+                done = session.receive_all(items, done)
+        answers += desk.take()
+        received.finish()
+    answers.append(None if session.ended else str(received.problem))  # a step of C may be shorter
+    segments = service.store.containers[0].segments
+    left = [(each.name, each.length, each.event_count, each.attributes) for each in segments.values()]
+    appends = service.counters.appends  # how many frames behind a violation are decoded, and counted, is not promised
+    return answers, session.why, appends, left, {key: each.count for key, each in session._writers.items()}
 
 
 def _known(ids: set[uuid.UUID]) -> AppendBlockDecoder:
