@@ -171,7 +171,7 @@ async def test_events_of_several_writers_may_come_between_each_other() -> None:
     assert (found.findings, found.unreached) == ([], [])
 
 
-def test_cut_points_that_no_run_reached_are_told_by_type() -> None:
+def test_cut_points_that_no_run_reached_are_reported_by_type() -> None:
     missed = [
         CutPoint("READ_SEGMENT", 3, "before"),
         *(CutPoint("APPEND_BLOCK_END", nth, "within") for nth in (2, 3, 4)),

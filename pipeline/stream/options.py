@@ -133,7 +133,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     for name in ("scope", "stream"):
         if not is_stream_name(given[name]):
             raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
-    limit, minimum = _amount(given, "max"), _amount(given, "min")
+    limit, minimum = _amount(given, names, "max"), _amount(given, names, "min")
     if limit and minimum and limit[1] == minimum[1] and minimum[0] > limit[0]:
         wrong = names["minEventsPerTrigger" if minimum[1] else "minBytesPerTrigger"]
         raise OptionError(f"{wrong} is {minimum[0]}, above the limit of {limit[0]}", wrong, str(minimum[0]))
@@ -192,11 +192,12 @@ def _place(given: Mapping[str, str], names: Mapping[str, str], option: str) -> P
         raise OptionError(f"{names[option]}: {cause}", names[option], given[option]) from cause
 
 
-def _amount(given: Mapping[str, str], bound: str) -> tuple[int, bool] | None:
+def _amount(given: Mapping[str, str], names: Mapping[str, str], bound: str) -> tuple[int, bool] | None:
     """Returns the amount that "max" or "min" sets, and whether it is one of events."""
     options = [name for name in (f"{bound}BytesPerTrigger", f"{bound}EventsPerTrigger") if name in given]
     if len(options) > 1:
-        raise OptionError(f"only one of {options[0]} and {options[1]}", options[1])
+        one, other = (names[each] for each in options)
+        raise OptionError(f"only one of {one} and {other}", other)
     return (read_count(given, options[0], 0), "Events" in options[0]) if options else None
 
 

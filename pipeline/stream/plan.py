@@ -168,9 +168,10 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
 
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
     """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
-    at_start, at_end = options.start_name, options.end_name
     start = await start_of(segments, options)
     end = await _cut_of_option(segments, options.end_name, options.end or "tail")
+    first_name = "the head" if options.start is None else repr(options.start_name)
+    last_name = "the tail" if options.end is None else repr(options.end_name)
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
     found: list[ByteRange] = []
@@ -183,10 +184,10 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
             reached.add(segment_id)
             last = end[segment_id]
             if last < offset:
-                raise CutError(f"{at_end!r} lies before {at_start!r}: {name} from {offset} to {last}", name)
+                raise CutError(f"{last_name} lies before {first_name}: {name} from {offset} to {last}", name)
         else:
             if info is not None and not info.is_sealed:
-                raise CutError(f"{at_end!r} does not follow {at_start!r}: {name} is not in it and goes on", name)
+                raise CutError(f"{last_name} does not follow {first_name}: {name} is not in it and goes on", name)
             last = info.write_offset if info is not None else first
             for each in await segments.successors(segment_id):
                 if each.segment.segment_id not in seen:
@@ -195,7 +196,8 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
         if last > first:
             found.append(ByteRange(segment_id, name, first, last))
     if missed := end.keys() - reached:
-        raise CutError(f"{at_end!r} does not follow {at_start!r}: nothing leads to {segments.name_of(min(missed))}", "")
+        name = segments.name_of(min(missed))
+        raise CutError(f"{last_name} does not follow {first_name}: nothing leads to {name}", name)
     return await _split(segments, sorted(found), options.split_bytes)
 
 

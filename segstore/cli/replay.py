@@ -506,7 +506,7 @@ def _explored(found: Exploration, out: Path | None) -> int:
             values = {"cut": str(finding.cut), "broken": "; ".join(finding.broken)}
             write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
             echo(f"  written to {path}")
-    for line in found.missed:
+    for line in found.unreached_lines:
         echo(line, err=True)
     echo(f"{found.runs} run{'s' if found.runs != 1 else ''}, {len(found.findings)} broke", err=True)
     if found.runs == 1:

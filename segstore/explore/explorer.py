@@ -115,8 +115,8 @@ class Exploration(NamedTuple):
     unreached: list[CutPoint]
 
     @property
-    def missed(self) -> list[str]:
-        """The cut points that no run reached: a line for each type of request."""
+    def unreached_lines(self) -> list[str]:
+        """The cut points that no run reached, in a line for each type of request."""
         by_type: dict[str, list[CutPoint]] = {}
         for each in self.unreached:
             by_type.setdefault(each.type_name, []).append(each)
@@ -126,7 +126,8 @@ class Exploration(NamedTuple):
         ]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.runs} runs, {len(self.findings)} broke", *map(str, self.findings), *self.missed])
+        head = f"{self.runs} runs, {len(self.findings)} broke"
+        return "\n".join([head, *map(str, self.findings), *self.unreached_lines])
 
 
 class ExploreOptions(TypedDict, total=False):

@@ -25,7 +25,7 @@ class HeldReplies:
 
     Attributes:
         gate: tells what is durable.
-        bytes: their size; their peer's owner subtracts what the gate has released.
+        bytes: their total size; the owner subtracts each list that the gate releases.
         is_stalled: whether their peer is not read until the disk has caught up.
     """
 

@@ -49,7 +49,7 @@ class Gated(Protocol):
     """A sender that holds replies until their changes are durable."""
 
     def release(self, out: list[Buffer]) -> None:
-        """Sends replies that were held; called in their order."""
+        """Sends replies that were held; called once for each list, in their order."""
 
     def go_on(self) -> None:
         """Called when there is room again."""
@@ -66,8 +66,7 @@ class Gate(ABC):
         mark: the number that `committed` must reach before a reply made now may be sent.
         failure: why nothing more becomes durable, in one sentence; "" if there was no failure.
         stalled: senders that wait for room.
-        held: replies, each list with its sender and the number that `committed` must reach. Senders append to it, and
-            leave the list to the gate.
+        held: (mark, sender, replies) in the order of marks. Senders append, and leave the list of replies to the gate.
     """
 
     def __init__(self, last: int) -> None:
@@ -95,9 +94,11 @@ class Gate(ABC):
         while held and held[0][0] <= self.committed:
             _, gated, out = held.popleft()
             try:
-                gated.release(out)
+                if out:
+                    gated.release(out)
             except Exception:  # it fails alone
                 log.exception("unexpected error when replies were sent")
+                self.forget(gated)
                 gated.failed("its replies could not be sent")
 
     def _resume(self) -> None:

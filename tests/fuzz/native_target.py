@@ -275,7 +275,7 @@ def _append(writer: uuid.UUID, number: int, data: bytes) -> bytes:
 def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], counted: bool) -> Any:
     """What a store's session answers to a stream in two pieces, and what it leaves.
 
-    With C, items come in lists; with Python, in tuples, which C leaves to Python.
+    With Python, items come in tuples, which `receive_all` in C leaves to Python; runs are stored in C in both.
     """
     service = make_service(containers=1)
     if counted:
@@ -290,15 +290,16 @@ def _session(name: codec.Codec, data: bytes, cut: int, ids: list[uuid.UUID], cou
         received.read(len(piece))
         while received.at < received.end and not session.ended:
             items, done = kind(received.decode()), 0
+            whole = received.at == received.end
             while done < len(items) and not session.ended:
-                done = session.receive_all(items, done)
+                done = session.receive_all(items, done, whole)
         answers += desk.take()
         received.finish()
     answers.append(None if session.ended else str(received.problem))  # a step of C may be shorter
     segments = service.store.containers[0].segments
     left = [(each.name, each.length, each.event_count, each.attributes) for each in segments.values()]
-    appends = service.counters.appends  # how many frames behind a violation are decoded, and counted, is not promised
-    return answers, session.why, appends, left, {key: each.count for key, each in session._writers.items()}
+    counts = service.counters.appends, service.counters.requests  # not of malformed frames: a step of C may be shorter
+    return answers, session.why, counts, left, {key: each.count for key, each in session._writers.items()}
 
 
 def _known(ids: set[uuid.UUID]) -> AppendBlockDecoder:

@@ -39,13 +39,14 @@ class History:
     Attributes:
         lives, kills, failed_syncs: number of lives, and how many of them ended in each way.
         images: number of opened images.
+        acknowledged: number of batches that lives acknowledged.
         faults: the problems found, one sentence each.
     """
 
     def __init__(self, kind: str, seed: int, folder: Path) -> None:
         """kind: as in `life`. folder: a new working folder; images with faults are left in it."""
         folder.mkdir()
-        self.lives = self.kills = self.failed_syncs = self.images = 0
+        self.lives = self.kills = self.failed_syncs = self.images = self.acknowledged = 0
         self.faults: list[str] = []
         self._kind = kind
         self._chance = random.Random(seed)
@@ -126,6 +127,7 @@ class History:
         if state:
             self._states.append(state)
         if acknowledged is not None:
+            self.acknowledged += 1
             self._floor = max(self._floor, self._served + acknowledged)
 
     def _check(self, where: str, state: str, cluster: str) -> None:

@@ -30,7 +30,7 @@ def histories(folder: Path, seed: int, images: int) -> int:
     """Run histories, each in a folder of its own, until enough images were opened or one has a fault; returns the exit
     status."""
     chance, kinds = random.Random(seed), list(CONTAINERS)
-    opened = lives = kills = failed_syncs = faults = number = 0
+    opened = lives = kills = failed_syncs = acknowledged = faults = number = 0
     while opened < images and not faults:
         kind = kinds[number % len(kinds)]
         number += 1
@@ -39,11 +39,13 @@ def histories(folder: Path, seed: int, images: int) -> int:
         history.run(LIVES, IMAGES)
         opened, lives, kills = opened + history.images, lives + history.lives, kills + history.kills
         failed_syncs, faults = failed_syncs + history.failed_syncs, faults + len(history.faults)
+        acknowledged += history.acknowledged
         for each in history.faults:
             print(f"history {number}, {kind}, {each}", flush=True)
         if not history.faults:
             shutil.rmtree(made)
-    print(f"{opened} images of {lives} lives, {kills} kills, {failed_syncs} failed syncs: {faults} faults")
+    ends = f"{kills} kills, {failed_syncs} failed syncs, {acknowledged} batches acknowledged"
+    print(f"{opened} images of {lives} lives, {ends}: {faults} faults")
     return 1 if faults else 0
 
 

@@ -1,4 +1,4 @@
-"""kazoo's network connection to ZooKeeper, closed by force when its session ends.
+"""kazoo's network connection to ZooKeeper, closed by force when its session ends, or when it is stuck.
 
 A kazoo client whose session has expired opens a new one by itself, with the pending requests. Here a session object is
 one session, so its client gets no further connection. This also makes a client stop quickly: kazoo waits for its
@@ -16,6 +16,8 @@ from typing import Any
 
 _SPARE_S = 0.02
 """Pause between attempts of a client that is stopping."""
+_CONNECT_S = 3.0
+"""Timeout for opening a connection; kazoo's is the session's, in which another server could have been tried."""
 
 
 class KazooLine:
@@ -49,14 +51,20 @@ class KazooLine:
         """Refuses new connections and closes the existing one."""
         with self._lock:
             self._ended.set()
-        self.drop()
+        self.drop(self.current)
 
-    def drop(self) -> None:
-        """Closes the existing connection, whatever kazoo waits for there; it makes the next one."""
+    @property
+    def current(self) -> socket.socket | None:
+        """The last connection made, open or not; None before the first one."""
         with self._lock:
-            if self._socket is not None:
+            return self._socket
+
+    def drop(self, connection: socket.socket | None) -> None:
+        """Shuts down a connection that was not replaced since, so that kazoo stops waiting on it and reconnects."""
+        with self._lock:
+            if connection is not None and connection is self._socket:
                 try:
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     return  # it is already closed, here or by the server
 
@@ -65,6 +73,7 @@ class KazooLine:
             raise ConnectionAbortedError("the session has ended")
         self.tried = True
         try:
+            named["timeout"] = min(named["timeout"], _CONNECT_S)
             made: socket.socket = self._connect(*args, **named)
         except OSError as error:
             self.failed = error

@@ -6,8 +6,9 @@ threads; everything is passed to the loop's thread.
 
 A ZooKeeper that has lost its data, or was restored from an older copy, closes connections of sessions that have seen
 newer data, without a reply. So a session without a connection reads the servers' last change through a new connection,
-and is lost if it has seen a newer one. A ZooKeeper that has just started ignores requests for sessions, and kazoo would
-wait for the reply until the session has timed out. So, if the new connection was answered, the session connects again.
+and is lost if it has seen a newer one. A ZooKeeper that has just started may ignore requests for sessions, and kazoo
+would wait for the reply until the session has expired. So once the service answers a new session, a connection that was
+stuck before is closed, and kazoo reconnects.
 
 Invariants: no request outlives its session or waits longer than its timeout, and none is queued: a request without a
 connection raises `Disconnected` at once. After `aclose`, no thread of kazoo's or ours is left. With credentials, every
@@ -315,11 +316,12 @@ class ZooKeeperSession(CoordinationSession):
     # --- a service that has lost its data ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """While disconnected: connects again once the service answers, or marks the session as lost if the service's
-        data is older than what it has seen.
+        """While disconnected: closes a stuck connection once the service answers, or marks the session as lost if the
+        service's data is older than what it has seen.
         """
         while True:
             await asyncio.sleep(_LOOK_S)
+            stuck = self._line.current
             try:
                 last = await self._last_change()
             except errors.CoordinationError as error:
@@ -333,7 +335,8 @@ class ZooKeeperSession(CoordinationSession):
                 )
                 self._on_state("LOST")
                 return
-            self._line.drop()
+            if not self.client.connected:
+                self._line.drop(stuck)
 
     async def _last_change(self) -> int:
         """Returns the number of the service's last change (zxid). Raises CoordinationError.

@@ -64,7 +64,7 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"stream": "a/b"}, "stream", "is not a valid stream name"),
         ({"colour": "red"}, "colour", "there is no option 'colour'"),
         ({"maxBytesPerTrigger": "1", "maxEventsPerTrigger": "1"}, "maxEventsPerTrigger", "only one of"),
-        ({"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "minEventsPerTrigger", "only one of"),
+        ({"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger", "only one of"),
         ({"minOffsetsPerTrigger": "9", "maxEventsPerTrigger": "7"}, "minOffsetsPerTrigger", "9, above the limit of 7"),
         ({"from": "tail", "startingOffsets": "latest"}, "startingOffsets", "from and startingOffsets are the same"),
         ({"startingOffsets": "x", "startingTimestamp": "1"}, "startingTimestamp", "give one of them"),

@@ -115,7 +115,7 @@ def test_of_replies_that_will_never_leave_each_owner_is_notified_once() -> None:
 def test_a_sender_that_fails_loses_its_own_replies_alone() -> None:
     gate, one, other = HeldGate(), Owner(), Owner()
     gate.mark = 1
-    for owner in (one, other):
+    for owner in (one, other, one):
         HeldReplies(gate, 100).hold(owner, [b"a"], 1)
 
     def fails() -> None:

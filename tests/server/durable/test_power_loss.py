@@ -3,6 +3,7 @@
 Without the recorder, tests remove the last group of a life by hand. With it, they run a short version of `make soak`.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,9 @@ def test_every_image_of_a_loss_of_power_holds_what_was_promised(tmp_path: Path) 
     run = run_recorded(tmp_path, "-m", "tests.soak.power_loss", "--seed", "11", "--images", "150", capture_output=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "150 images of 30 lives" in run.stdout
+    found = re.search(r"(\d+) batches acknowledged", run.stdout)
+    assert found is not None
+    assert int(found[1]) > 300, "without acknowledgements, nothing is promised"
 
 
 TRUSTING = """

@@ -12,6 +12,7 @@ from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.durable.committer import Committer
 from segstore.server.shared_folder import FolderStorage, SharedFolder
 from segstore.server.store import Container, SegmentStore
+from segstore.wire import Buffer
 from segstore.wire.names import container_of
 from tests.server.durable.support import everything, write
 from tests.server.support import PATIENCE_S
@@ -23,12 +24,11 @@ class Holder:
     """One that holds an answer back."""
 
     def __init__(self) -> None:
-        self.released: list[int] = []
+        self.released: list[Buffer] = []
         self.why = ""
 
-    def release(self, committed: int) -> int:
-        self.released.append(committed)
-        return 0
+    def release(self, out: list[Buffer]) -> None:
+        self.released += out
 
     def go_on(self) -> None:
         raise AssertionError("nothing is full")
@@ -88,7 +88,7 @@ class Member:
         """An answer that is made now, behind a change that is not durable yet."""
         holder = Holder()
         assert self.storage.gate.mark > self.storage.gate.committed
-        self.storage.gate.hold(holder, self.storage.gate.mark)
+        self.storage.gate.held.append((self.storage.gate.mark, holder, [b"answer"]))
         return holder
 
 
