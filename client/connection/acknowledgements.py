@@ -6,11 +6,13 @@ Invariant: an acknowledgement for an unknown flow, or for one that is closed, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore.client.connection.outbox import WRITER_SLOTS, WRITERS, Counters
-from segstore.wire.codec import or_in_c
+from segstore.wire import DataAppended
+from segstore.wire.codec import frame_layout, or_in_c
+from segstore.wire.codec.generate import Rows
 from segstore.wire.request_id import FLOWS_DISABLED
 
 if TYPE_CHECKING:
@@ -21,11 +23,26 @@ Ack = tuple[bytes, int, int, int, int]
 event number, the request id, the segment's length."""
 
 
-@or_in_c(*WRITERS, asyncio.Future, asyncio.InvalidStateError, slots=WRITER_SLOTS)
-def acknowledge(acks: Iterable[Ack], flows: Mapping[int, Flow], counters: Counters) -> None:
-    """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other."""
+ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, Rows)
+"""Classes of what has to do with acknowledgements."""
+ACK_LAYOUT: Final[dict[str, Any]] = {
+    "slots": (*WRITER_SLOTS, "frames", "unpack"),
+    **frame_layout(
+        *(DataAppended, "writer_id", "event_number", "previous_event_number", "request_id"),
+        "current_segment_write_offset",
+    ),
+}
+"""What C finds in them, and in frames of acknowledgements: arguments of `or_in_c`."""
+
+
+@or_in_c(*ACKNOWLEDGED, **ACK_LAYOUT)
+def acknowledge(acks: Rows, flows: Mapping[int, Flow], counters: Counters) -> None:
+    """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
+
+    acks: rows of DataAppended, whose bytes do not change meanwhile.
+    """
     owner = flows.get(FLOWS_DISABLED)
-    for ack in acks:
+    for ack in acks.fields:
         flow = flows.get(ack[3] >> 32) if owner is None else owner
         if flow is None or flow.closed:
             counters.dropped_replies += 1

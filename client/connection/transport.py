@@ -181,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         for reply in replies:
             kind: type[Any] = type(reply)
             if kind is Rows and self.state is _READY:  # the most frequent reply
-                acknowledge(reply.fields, flows, self._counters)
+                acknowledge(reply, flows, self._counters)
                 continue
             if kind is not DataAppended or self.state is not _READY:
                 if not self.usable:

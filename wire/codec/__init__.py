@@ -18,7 +18,7 @@ from segstore.wire.codec.codec import (
 from segstore.wire.codec.frame_memory import FrameMemory
 from segstore.wire.codec.framing import FrameDecoder, runs_at
 from segstore.wire.codec.older_frames import frame_decoder
-from segstore.wire.codec.speed import Acknowledged, Joined, append_layout
+from segstore.wire.codec.speed import Acknowledged, Joined, append_layout, frame_layout
 from segstore.wire.codec.versions import (
     COMMANDS_SINCE,
     COMMANDS_UNTIL,
@@ -53,6 +53,7 @@ __all__ = [
     "encode_parts",
     "encoder",
     "frame_decoder",
+    "frame_layout",
     "longest_frame_in",
     "or_in_c",
     "parts_encoder",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
+from uuid import UUID
 
 from segstore.client.connection import Flow
 from segstore.client.connection.acknowledgements import Ack, acknowledge
 from segstore.client.connection.outbox import Counters
+from segstore.wire import DataAppended, encode
+from segstore.wire.codec.generate import Rows
 from segstore.wire.request_id import FLOWS_DISABLED, pack
 
 WRITER = bytes(16)
@@ -35,6 +39,12 @@ def ack(flow: int, number: int) -> Ack:
     return WRITER, number, number - 1, pack(flow, 5), 10 * number
 
 
+def rows(*acks: Ack) -> Rows:
+    """Acknowledgements as a decoder gives them."""
+    frames = [encode(DataAppended(id_, UUID(bytes=writer), now, before, at)) for writer, now, before, id_, at in acks]
+    return Rows(memoryview(b"".join(frames)), struct.Struct(">8x16sqqqq").iter_unpack)
+
+
 def flows_of(*numbers: int) -> tuple[dict[int, FakeFlow], dict[int, Flow]]:
     fakes = {number: FakeFlow() for number in numbers}
     flows: Any = fakes
@@ -44,7 +54,7 @@ def flows_of(*numbers: int) -> tuple[dict[int, FakeFlow], dict[int, Flow]]:
 def test_each_flow_gets_its_own_in_order_and_those_for_nobody_are_counted() -> None:
     fakes, flows = flows_of(1, 2)
     counters = Counters()
-    acknowledge([ack(1, 1), ack(2, 1), ack(3, 1), ack(1, 2)], flows, counters)
+    acknowledge(rows(ack(1, 1), ack(2, 1), ack(3, 1), ack(1, 2)), flows, counters)
     assert [each.acks for each in fakes.values()] == [[ack(1, 1), ack(1, 2)], [ack(2, 1)]]
     assert counters.dropped_replies == 1
 
@@ -52,7 +62,7 @@ def test_each_flow_gets_its_own_in_order_and_those_for_nobody_are_counted() -> N
 def test_a_flow_that_fails_ends_alone_and_gets_no_more() -> None:
     fakes, flows = flows_of(1, 2)
     counters = Counters()
-    acknowledge(iter([ack(1, 13), ack(1, 14), ack(2, 1)]), flows, counters)
+    acknowledge(rows(ack(1, 13), ack(1, 14), ack(2, 1)), flows, counters)
     assert [type(each) for each in fakes[1].failures] == [ZeroDivisionError]
     assert (fakes[1].acks, fakes[2].acks) == ([ack(1, 13)], [ack(2, 1)])
     assert counters.dropped_replies == 1
@@ -60,5 +70,5 @@ def test_a_flow_that_fails_ends_alone_and_gets_no_more() -> None:
 
 def test_the_user_of_a_connection_without_flows_gets_all() -> None:
     fakes, flows = flows_of(FLOWS_DISABLED)
-    acknowledge([ack(7, 1), ack(FLOWS_DISABLED, 2)], flows, Counters())
+    acknowledge(rows(ack(7, 1), ack(FLOWS_DISABLED, 2)), flows, Counters())
     assert fakes[FLOWS_DISABLED].acks == [ack(7, 1), ack(FLOWS_DISABLED, 2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from segstore.wire.schema import MAX_FRAME_BYTES, Elements, encode_mutf8
@@ -68,12 +68,18 @@ def check_list(value: Any) -> None:
 
 
 class Rows:
-    """Consecutive frames of one command; `fields` yields each frame's raw field values, once."""
+    """Consecutive frames of one command, all of one length. frames: their bytes; unpack: yields their field values."""
 
-    __slots__ = ("fields",)
+    __slots__ = ("frames", "unpack")
 
-    def __init__(self, fields: Iterator[tuple[Any, ...]]) -> None:
-        self.fields = fields
+    def __init__(self, frames: memoryview, unpack: Callable[[memoryview], Iterator[tuple[Any, ...]]]) -> None:
+        self.frames: Final = frames
+        self.unpack: Final = unpack
+
+    @property
+    def fields(self) -> Iterator[tuple[Any, ...]]:
+        """Yields each frame's raw field values."""
+        return self.unpack(self.frames)
 
 
 class TooLong(ValueError):

@@ -396,6 +396,51 @@ store_run(const Storing *storing, PyObject *from, Py_ssize_t *stored)
     return status;
 }
 
+/* The writer of a run, of whatever type, and the segment that it found last; both borrowed, NULL if there is none. */
+static PyObject *
+writer_at(PyObject *runs, Py_ssize_t at)
+{
+    PyObject *run = at < PyList_GET_SIZE(runs) ? PyList_GET_ITEM(runs, at) : NULL;
+    return run != NULL && PyTuple_CheckExact(run) && PyTuple_GET_SIZE(run) == 2 ? PyTuple_GET_ITEM(run, 0) : NULL;
+}
+
+static PyObject *
+segment_at(const Storing *storing, PyObject *runs, Py_ssize_t at)
+{
+    PyObject *writer = writer_at(runs, at), *segment = NULL;
+    if (writer != NULL && Py_IS_TYPE(writer, storing->writer))
+        segment = slot(writer, storing->slots[FOUND]);
+    return segment != NULL && Py_IS_TYPE(segment, storing->segment) ? segment : NULL;
+}
+
+/* Asks the processor for what the next runs need, which no cache has if there are many writers. Each run is asked for in
+   steps: what an object refers to can be asked for when the object is there. */
+static void
+look_ahead(const Storing *storing, PyObject *runs, Py_ssize_t at)
+{
+    static const int needed[] = {ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, INDEX_DUE_MS, INDEX};
+    const Py_ssize_t *slots = storing->slots;
+    PyObject *writer = writer_at(runs, at + 3), *segment, *attributes, *tail;
+    int64_t used;
+    if (writer != NULL)
+        will_read(writer, storing->writer->tp_basicsize);
+    if ((segment = segment_at(storing, runs, at + 2)) != NULL) {
+        will_read(segment, storing->segment->tp_basicsize);
+        will_read(slot(writer_at(runs, at + 2), slots[ID_BYTES]), sizeof(PyBytesObject));
+    }
+    if ((segment = segment_at(storing, runs, at + 1)) == NULL)
+        return;
+    for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++)
+        will_read(slot(segment, slots[needed[i]]), LINE_BYTES);
+    if ((segment = segment_at(storing, runs, at)) == NULL)
+        return;
+    if ((attributes = slot(segment, slots[ATTRIBUTES])) != NULL && PyDict_CheckExact(attributes))
+        will_read(((PyDictObject *)attributes)->ma_keys, 3 * LINE_BYTES);
+    if ((tail = slot(segment, slots[TAIL])) != NULL && PyMemoryView_Check(tail) &&
+        number_in(slot(segment, slots[TAIL_USED]), 0, PyMemoryView_GET_BUFFER(tail)->len, &used))
+        will_read((char *)PyMemoryView_GET_BUFFER(tail)->buf + used, 2 * LINE_BYTES);
+}
+
 /* Stores runs from `at`, which it moves, up to one that is not plain: 0; -1: an exception, or that one is declined. */
 static int
 store_runs(Storing *storing, PyObject *runs, Py_ssize_t *at, Py_ssize_t *stored)
@@ -405,6 +450,7 @@ store_runs(Storing *storing, PyObject *runs, Py_ssize_t *at, Py_ssize_t *stored)
     int status = 1;
     while (status > 0 && *at < PyList_GET_SIZE(runs)) {
         int before = status;
+        look_ahead(storing, runs, *at + 1);
         status = store_run(storing, PyList_GET_ITEM(runs, *at), stored);
         if (status == 1)
             (*at)++;

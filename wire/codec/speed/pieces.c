@@ -7,13 +7,6 @@
 #include <emmintrin.h>
 #endif
 
-#ifdef __GNUC__
-#define PREFETCH(address) __builtin_prefetch(address)
-#else
-#define PREFETCH(address) ((void)0)
-#endif
-
-#define LINE_BYTES 64 /* what a processor reads and writes at once */
 #define AHEAD 4
 #define FEW 1024
 #define SMALL_BYTES 4096 /* SMALL_BYTES of segstore.wire.trace.writer */
@@ -92,7 +85,7 @@ frames_of_piece(Search *search, Py_ssize_t stop)
     for (Py_ssize_t end; (end = end_of_frame(search->bytes, search->at, stop, search->most)) >= 0; found++) {
         Py_ssize_t ahead = AHEAD * (end - before); /* pairs of frames are often as long as the one before */
         if (ahead < stop - end)
-            PREFETCH(search->bytes + end + ahead);
+            will_read(search->bytes + end + ahead, 1);
         if (search->looked_at[search->bytes[search->at + 3]])
             break;
         if (make_room(search) < 0)

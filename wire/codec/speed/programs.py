@@ -224,11 +224,19 @@ def append_layout(
     }
 
 
+def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
+    """What C finds attributes of a frame of fixed length with, as `Accelerator.shortcut` has it: the frame without
+    values, and their positions."""
+    at, size = _positions(cls)
+    frame = struct.pack(">ii", cls.code, size - 8).ljust(size, b"\0")
+    return {"end": frame, "positions": tuple(at[name] for name in names)}
+
+
 def _run(cls: type[Command]) -> tuple[Any, ...]:
     _, size = _positions(cls)
     formats = "".join(node.format for node in _nodes(cls) if isinstance(node, low.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
-    return (lambda view: Rows(unpack(view))), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
+    return (lambda frames: Rows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
 
 
 def step_of(cls: type[Command], column: int, how: str, what: Any) -> tuple[Any, ...]:

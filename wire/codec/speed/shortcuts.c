@@ -10,7 +10,8 @@
 typedef struct What {
     const char *name;
     PyObject *(*ask)(const Shortcut *, PyObject *const *args); /* NULL without an exception: declined */
-    int arguments, types, slots, positions;
+    int arguments, types, slots;
+    const char *positions; /* what is there: u a UUID in `head`; in `end` U a UUID, 4 or 8 bytes of a number, H a header */
     const char *method, *other_method;
     int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
     int owners[MAX_SLOTS]; /* index of the type of each slot */
@@ -159,27 +160,27 @@ feed_decoder(const Shortcut *self, PyObject *const *args)
 
 /* name, function, arguments, types, slots, positions, methods, template, owners, optional */
 static const What whats[] = {
-    {"decode", decode, 1, 0, 0, 0, NULL, NULL, -1},
-    {"encode", encode, 1, 0, 0, 0, NULL, NULL, -1},
-    {"encode_parts", encode_parts, 1, 0, 0, 0, NULL, NULL, -1},
-    {"feed", feed_decoder, 7, 1, 6, 0, "_stop", "_fail", -1, {0}, 5},
-    {"add_behind", add_behind, 5, 3, 6, 0, NULL, NULL, -1, {0, 0, 0, 0, 2, 2}},
-    {"append", append_item, 6, 8, 46, 0, NULL, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
-    {"run_turns", run_turns, 2, 7, 42, 7, "append", "pop", 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 9, 42, 0, "set_result", "popleft", -1, {OF_WRITERS}},
-    {"resolve_stored", resolve_stored, 2, 3, 1, 0, "set_result", NULL, -1},
-    {"split_events", split_events, 7, 0, 0, 0, NULL, NULL, 0},
-    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, 0, NULL, NULL, -1},
-    {"whole_frames", find_whole_frames, 7, 0, 0, 0, NULL, NULL, -1},
-    {"frames_into", put_frames_into, 6, 0, 0, 0, NULL, NULL, -1},
-    {"copy_into", copy_into_memory, 3, 0, 0, 0, NULL, NULL, -1},
-    {"add_piece", add_recorded_piece, 6, 0, 0, 0, NULL, NULL, -1},
-    {"append_rows", append_rows_to_segment, 4, 1, 6, 0, NULL, NULL, -1},
-    {"store_plain", store_plain_runs, 6, 2, 19, 0, "update_index", NULL, -1, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
-    {"receive_all", receive_list_of_runs, 4, 3, 24, 0, "update_index", "writer_counts", -1,
+    {"decode", decode, 1, 0, 0, "", NULL, NULL, -1},
+    {"encode", encode, 1, 0, 0, "", NULL, NULL, -1},
+    {"encode_parts", encode_parts, 1, 0, 0, "", NULL, NULL, -1},
+    {"feed", feed_decoder, 7, 1, 6, "", "_stop", "_fail", -1, {0}, 5},
+    {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, -1, {0, 0, 0, 0, 2, 2}},
+    {"append", append_item, 6, 8, 46, "", NULL, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
+    {"run_turns", run_turns, 2, 7, 42, "uU4488H", "append", "pop", 1, {OF_WRITERS}},
+    {"acknowledge", acknowledge, 3, 10, 44, "U8888", "set_result", "popleft", -1, {OF_WRITERS, 9, 9}},
+    {"resolve_stored", resolve_stored, 2, 3, 1, "", "set_result", NULL, -1},
+    {"split_events", split_events, 7, 0, 0, "", NULL, NULL, 0},
+    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, -1},
+    {"whole_frames", find_whole_frames, 7, 0, 0, "", NULL, NULL, -1},
+    {"frames_into", put_frames_into, 6, 0, 0, "", NULL, NULL, -1},
+    {"copy_into", copy_into_memory, 3, 0, 0, "", NULL, NULL, -1},
+    {"add_piece", add_recorded_piece, 6, 0, 0, "", NULL, NULL, -1},
+    {"append_rows", append_rows_to_segment, 4, 1, 6, "", NULL, NULL, -1},
+    {"store_plain", store_plain_runs, 6, 2, 19, "", "update_index", NULL, -1, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"receive_all", receive_list_of_runs, 4, 3, 24, "", "update_index", "writer_counts", -1,
      {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
-    {"record_of_rows", make_record_of_rows, 5, 0, 0, 0, NULL, NULL, -1},
-    {"write_and_sync", write_to_disk, 3, 0, 0, 0, NULL, NULL, -1},
+    {"record_of_rows", make_record_of_rows, 5, 0, 0, "", NULL, NULL, -1},
+    {"write_and_sync", write_to_disk, 3, 0, 0, "", NULL, NULL, -1},
 };
 
 static PyObject *
@@ -205,7 +206,7 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
 {
     const What *what = self->what;
     if (PyTuple_GET_SIZE(types) != what->types || PyTuple_GET_SIZE(slots) != what->slots ||
-        PyTuple_GET_SIZE(positions) != what->positions)
+        PyTuple_GET_SIZE(positions) != (Py_ssize_t)strlen(what->positions))
         return -1;
     for (int i = 0; i < what->types; i++) {
         PyObject *type = PyTuple_GET_ITEM(types, i);
@@ -227,10 +228,11 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
         return -1;
     if (what->template > 0 && (end < HEADER_BYTES || end > MAX_TEMPLATE))
         return -1;
-    static const Py_ssize_t widths[MAX_POSITIONS] = {UUID_BYTES, UUID_BYTES, 4, 4, 8, 8, HEADER_BYTES};
-    for (int i = 0; i < what->positions; i++) {
+    for (int i = 0; what->positions[i] != 0; i++) {
         Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i));
-        if (position < HEADER_BYTES || position > (i == 0 ? head : end) - widths[i])
+        char at = what->positions[i];
+        Py_ssize_t width = at == 'u' || at == 'U' ? UUID_BYTES : at == '4' ? 4 : HEADER_BYTES;
+        if (position < HEADER_BYTES || position > (at == 'u' ? head : end) - width)
             return -1;
         self->positions[i] = position;
     }

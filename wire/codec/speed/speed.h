@@ -28,6 +28,7 @@
 #define UUID_BYTES 16
 #define MAX_FRAME_BYTES 0x00FFFFFF /* header included */
 #define MAX_ATTRIBUTES 16          /* of a record; the longest has 8 */
+#define LINE_BYTES 64              /* what a processor reads and writes at once */
 #define MAX_DEPTH 8                /* of records in records; the deepest is 4 */
 #define EAGER_ELEMENTS 4096        /* a longer list is made while it is iterated over */
 #define MAX_SPANS 32
@@ -230,7 +231,7 @@ int cut(PyObject *out, Py_ssize_t size);
 
 /* --- functions of Python with an equal in C ----------------------------------------------------------------------- */
 
-#define MAX_TYPES 9
+#define MAX_TYPES 10
 #define MAX_SLOTS 46
 #define MAX_POSITIONS 7
 #define MAX_TEMPLATE 256 /* bytes of a frame without its data */
@@ -280,6 +281,19 @@ int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeO
 
 /* The exception that is set, if it is an Exception, which is cleared; else NULL. */
 PyObject *exception_of_call(void);
+
+/* Asks the processor for memory that is soon used; any address will do. */
+static inline void
+will_read(const void *at, Py_ssize_t size)
+{
+#ifdef __GNUC__
+    for (Py_ssize_t i = 0; i < size; i += LINE_BYTES)
+        __builtin_prefetch((const char *)at + i);
+#else
+    (void)at;
+    (void)size;
+#endif
+}
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 

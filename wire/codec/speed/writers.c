@@ -9,7 +9,7 @@
 #define LARGE_BYTES 4096 /* a piece of this size is not copied */
 
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
-enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, MACHINE = FUTURE };
+enum { SENDER, APPENDS, OUTBOX, IN_FLIGHT, APPEND, PENDING, DEQUE, FUTURE, INVALID_STATE, ROWS, MACHINE = FUTURE };
 enum {
     ASKED, FLOW_BYTES, CLOSED, APPENDS_OF, IN_PYTHON,
     FLOW, FRAME_EVENTS, REQUEST_ID, WRITER_BYTES, AWAITED, OUTBOX_OF, PLAIN, QUEUE, TIMER,
@@ -18,7 +18,8 @@ enum {
     QUEUED, SEGMENT_LENGTH, SETTLED,
     FIRST, LAST, ITEMS, SIZE,
     DATA, EVENTS, DONE,
-    QUEUE_OF, ERROR, LARGEST, MY_APPENDS
+    QUEUE_OF, ERROR, LARGEST, MY_APPENDS,
+    FRAMES = QUEUE_OF, UNPACK
 };
 
 /* The value of a slot if it is exactly of a type, else NULL. */
@@ -416,9 +417,9 @@ static int
 send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
 {
     int64_t left, size;
-    if (!find_turn(self, turn) || !number_at(self, turn->outbox, LEFT_BYTES, &left))
+    if (!number_at(self, turn->outbox, LEFT_BYTES, &left))
         return 0;
-    while (PyList_GET_SIZE(turn->queued) > 0) {
+    do {
         if (left <= 0)
             return call(turn->flow, "ask_turn");
         PyObject *now_s = Py_XNewRef(slot(turn->outbox, self->slots[NOW_S]));
@@ -439,7 +440,7 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
             return rest == NULL ? -1 : 0;
         }
         left -= size;
-    }
+    } while (PyList_GET_SIZE(turn->queued) > 0);
     return 1;
 }
 
@@ -488,15 +489,30 @@ run_turns(const Shortcut *self, PyObject *const *args)
 
 /* --- acknowledge(acks, flows, counters) ---------------------------------------------------------------------------- */
 
+typedef struct {
+    const unsigned char *writer; /* UUID_BYTES */
+    int64_t number, previous, request, length;
+} Ack;
+
+/* Reads the acknowledgement that a frame is; 0 if it is of another command. */
+static int
+read_ack(const Shortcut *self, const unsigned char *frame, Ack *ack)
+{
+    if (memcmp(frame, PyBytes_AS_STRING(self->end), HEADER_BYTES) != 0)
+        return 0;
+    ack->writer = frame + self->positions[0];
+    ack->number = load64(frame + self->positions[1]);
+    ack->previous = load64(frame + self->positions[2]);
+    ack->request = load64(frame + self->positions[3]);
+    ack->length = load64(frame + self->positions[4]);
+    return 1;
+}
+
 /* The flow of an acknowledgement; NULL if Python has to look. A new reference. */
 static PyObject *
-flow_of(const Shortcut *self, PyObject *flows, PyObject *ack)
+flow_of(const Shortcut *self, PyObject *flows, const Ack *ack)
 {
-    int64_t request;
-    if (!PyTuple_CheckExact(ack) || PyTuple_GET_SIZE(ack) != 5 ||
-        !number_in(PyTuple_GET_ITEM(ack, 3), INT64_MIN, INT64_MAX, &request))
-        return NULL;
-    PyObject *key = PyLong_FromLongLong(request >> 32);
+    PyObject *key = PyLong_FromLongLong(ack->request >> 32);
     PyObject *flow = key == NULL ? NULL : PyDict_GetItemWithError(flows, key);
     Py_XDECREF(key);
     if (flow == NULL)
@@ -507,23 +523,21 @@ flow_of(const Shortcut *self, PyObject *flows, PyObject *ack)
 /* Removes the oldest append of a queue, if it is the one that is acknowledged; a new reference to its items, or NULL if
    nothing has changed. */
 static PyObject *
-release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue, PyObject *ack)
+release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue, const Ack *ack)
 {
-    int64_t number, previous, length, first, last, size, full_at, settled, known, flow_bytes, outbox_bytes;
+    int64_t first, last, size, full_at, settled, known, flow_bytes, outbox_bytes;
     PyObject *append = typed(self, queue, OLDEST, APPEND), *behind = typed(self, queue, BEHIND, DEQUE);
     PyObject *items = append == NULL ? NULL : list_at(self, append, ITEMS);
-    if (items == NULL || behind == NULL || !number_in(PyTuple_GET_ITEM(ack, 1), INT64_MIN, INT64_MAX, &number) ||
-        !number_in(PyTuple_GET_ITEM(ack, 2), INT64_MIN, INT64_MAX, &previous) ||
-        !number_in(PyTuple_GET_ITEM(ack, 4), INT64_MIN, INT64_MAX, &length) ||
-        !number_at(self, append, FIRST, &first) || !number_at(self, append, LAST, &last) || number != last ||
-        previous >= first || !number_at(self, append, SIZE, &size) || !number_at(self, queue, FULL_AT, &full_at) ||
+    if (items == NULL || behind == NULL || !number_at(self, append, FIRST, &first) ||
+        !number_at(self, append, LAST, &last) || ack->number != last || ack->previous >= first || !number_at(self, append, SIZE, &size) || !number_at(self, queue, FULL_AT, &full_at) ||
         !number_at(self, queue, SETTLED, &settled) || !number_at(self, queue, SEGMENT_LENGTH, &known) ||
         !number_at(self, flow, FLOW_BYTES, &flow_bytes) || !number_at(self, outbox, OUTBOX_BYTES, &outbox_bytes))
         return NULL;
-    enum { IS_FULL, IS_SETTLED, IN_FLOW, IN_OUTBOX, NUMBERS };
+    enum { IS_FULL, IS_SETTLED, IN_FLOW, IN_OUTBOX, IS_LENGTH, NUMBERS };
     PyObject *numbers[NUMBERS] = {
         PyLong_FromLongLong(full_at + size), PyLong_FromLongLong(settled + PyList_GET_SIZE(items)),
         PyLong_FromLongLong(flow_bytes - size), PyLong_FromLongLong(outbox_bytes - size),
+        PyLong_FromLongLong(ack->length > known ? ack->length : known),
     };
     PyObject *next = Py_NewRef(Py_None);
     int made = 1;
@@ -543,25 +557,23 @@ release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue,
     set_slot(queue, self->slots[SETTLED], numbers[IS_SETTLED]);
     set_slot(flow, self->slots[FLOW_BYTES], numbers[IN_FLOW]);
     set_slot(outbox, self->slots[OUTBOX_BYTES], numbers[IN_OUTBOX]);
-    set_slot(queue, self->slots[LAST_STORED], Py_NewRef(PyTuple_GET_ITEM(ack, 1)));
-    if (length > known)
-        set_slot(queue, self->slots[SEGMENT_LENGTH], Py_NewRef(PyTuple_GET_ITEM(ack, 4)));
+    set_slot(queue, self->slots[SEGMENT_LENGTH], numbers[IS_LENGTH]);
+    set_slot(queue, self->slots[LAST_STORED], Py_NewRef(slot(append, self->slots[LAST])));
     set_slot(queue, self->slots[OLDEST], next);
     return items;
 }
 
 /* The items that an acknowledgement covers, which are removed from the queue; NULL if Python has to look. */
 static PyObject *
-settle(const Shortcut *self, PyObject *flow, PyObject *ack)
+settle(const Shortcut *self, PyObject *flow, const Ack *ack)
 {
-    PyObject *appends = typed(self, flow, APPENDS_OF, APPENDS), *writer = PyTuple_GET_ITEM(ack, 0);
+    PyObject *appends = typed(self, flow, APPENDS_OF, APPENDS);
     if (appends == NULL || open_flow(self, appends) != flow)
         return NULL;
     PyObject *own = slot(appends, self->slots[WRITER_BYTES]), *queue = typed(self, appends, QUEUE, IN_FLIGHT);
     PyObject *outbox = typed(self, appends, OUTBOX_OF, OUTBOX);
-    if (own == NULL || !PyBytes_CheckExact(own) || PyBytes_GET_SIZE(own) != UUID_BYTES || !PyBytes_CheckExact(writer) ||
-        PyBytes_GET_SIZE(writer) != UUID_BYTES ||
-        memcmp(PyBytes_AS_STRING(own), PyBytes_AS_STRING(writer), UUID_BYTES) != 0 || queue == NULL || outbox == NULL)
+    if (own == NULL || !PyBytes_CheckExact(own) || PyBytes_GET_SIZE(own) != UUID_BYTES ||
+        memcmp(PyBytes_AS_STRING(own), ack->writer, UUID_BYTES) != 0 || queue == NULL || outbox == NULL)
         return NULL;
     return release(self, flow, outbox, queue, ack);
 }
@@ -623,7 +635,7 @@ go_on(const Shortcut *self, PyObject *flow)
 
 /* Settles what an acknowledgement covers: 1, 0 if Python has to look, or -1 with an exception. */
 static int
-acknowledge_one(const Shortcut *self, PyObject *flow, PyObject *ack)
+acknowledge_one(const Shortcut *self, PyObject *flow, const Ack *ack)
 {
     PyObject *appends = Py_XNewRef(slot(flow, self->slots[APPENDS_OF]));
     PyObject *items = settle(self, flow, ack);
@@ -638,27 +650,53 @@ acknowledge_one(const Shortcut *self, PyObject *flow, PyObject *ack)
     return problem == NULL ? status : report(flow, "fail", problem);
 }
 
+/* Has Python acknowledge what is in `frames`; 1, or -1 with an exception. `frames` is consumed. */
+static int
+acknowledge_behind(const Shortcut *self, PyObject *frames, PyObject *unpack, PyObject *const *args)
+{
+    PyObject *rows = NULL, *done = NULL;
+    if (frames != NULL)
+        rows = PyObject_CallFunctionObjArgs((PyObject *)self->types[ROWS], frames, unpack, NULL);
+    if (rows != NULL)
+        done = PyObject_CallFunctionObjArgs(self->behind, rows, args[1], args[2], NULL);
+    Py_XDECREF(frames);
+    Py_XDECREF(rows);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
+/* Settles each acknowledgement of a buffer, by Python where C does not; 1, or -1 with an exception. */
+static int
+acknowledge_all(const Shortcut *self, PyObject *frames, const Py_buffer *held, PyObject *unpack, PyObject *const *args)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(self->end);
+    int status = 1;
+    for (Py_ssize_t at = 0; status > 0 && at < held->len; at += size) {
+        Ack ack;
+        PyObject *flow = read_ack(self, (unsigned char *)held->buf + at, &ack) ? flow_of(self, args[1], &ack) : NULL;
+        status = flow == NULL ? 0 : acknowledge_one(self, flow, &ack);
+        if (status == 0)
+            status = acknowledge_behind(self, PySequence_GetSlice(frames, at, at + size), unpack, args);
+        Py_XDECREF(flow);
+    }
+    return status;
+}
+
 PyObject *
 acknowledge(const Shortcut *self, PyObject *const *args)
 {
-    PyObject *flows = args[1], *acks = PyDict_CheckExact(flows) ? PyObject_GetIter(args[0]) : NULL, *ack = NULL;
-    if (acks == NULL)
+    if (!Py_IS_TYPE(args[0], self->types[ROWS]) || !PyDict_CheckExact(args[1]))
         return NULL;
-    int status = 1;
-    while (status > 0 && (ack = PyIter_Next(acks)) != NULL) {
-        PyObject *flow = flow_of(self, flows, ack), *done = NULL;
-        status = flow == NULL ? 0 : acknowledge_one(self, flow, ack);
-        if (status == 0) {
-            PyObject *others = PyTuple_Pack(1, ack);
-            if (others != NULL)
-                done = PyObject_CallFunctionObjArgs(self->behind, others, flows, args[2], NULL);
-            Py_XDECREF(others);
-            Py_XDECREF(done);
-            status = done == NULL ? -1 : 1;
-        }
-        Py_XDECREF(flow);
-        Py_DECREF(ack);
-    }
-    Py_DECREF(acks);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *frames = slot(args[0], self->slots[FRAMES]), *unpack = slot(args[0], self->slots[UNPACK]), *done = NULL;
+    Py_buffer held;
+    if (frames == NULL || unpack == NULL || hold(frames, &held) < 0)
+        return NULL;
+    Py_INCREF(frames);
+    Py_INCREF(unpack);
+    if (held.len % PyBytes_GET_SIZE(self->end) == 0 && acknowledge_all(self, frames, &held, unpack, args) > 0)
+        done = Py_NewRef(Py_None);
+    PyBuffer_Release(&held);
+    Py_DECREF(frames);
+    Py_DECREF(unpack);
+    return done;
 }

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add_behind
-from segstore.client.connection.acknowledgements import acknowledge
+from segstore.client.connection.acknowledgements import ACK_LAYOUT, ACKNOWLEDGED, acknowledge
 from segstore.client.connection.in_flight import Budget, resolve_stored
 from segstore.client.connection.outbox import run_turns
 from segstore.client.segment import SegmentWriter
@@ -46,7 +46,7 @@ def pairs() -> dict[str, Pair]:
     return {
         "append": pair(SegmentWriter.append, *WRITERS, WriterMachine, **of_writers),
         "run_turns": pair(run_turns, *WRITERS, slots=WRITER_SLOTS, **APPEND_LAYOUT),
-        "acknowledge": pair(acknowledge, *WRITERS, *futures, slots=WRITER_SLOTS),
+        "acknowledge": pair(acknowledge, *ACKNOWLEDGED, **ACK_LAYOUT),
         "add_behind": pair(
             *(add_behind, InFlight, Pending, Budget),
             slots=("newest", "added_bytes", "overhead", "full_at", "left", "largest"),

@@ -45,7 +45,7 @@ PIECES = numbers(1 << 60, 2, 100) + numbers(1 << 59, 15, len(RECORDED))
 RUNS = numbers(5, 2, 1) + numbers(6, 15, 2)
 SIZES = array("i", (9, 10, 11)).tobytes()
 WRITER = bytes(range(16))
-WITHOUT_MEMORY = ("append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
+WITHOUT_MEMORY = ("acknowledge", "append_rows", "copy_into", "frames_into", "resolve_stored", "run_turns")
 """Functions that allocate nothing, or small objects that Python keeps for reuse, or let Python try again."""
 FILE = os.memfd_create("a file in memory")
 ODD: tuple[Any, ...] = (

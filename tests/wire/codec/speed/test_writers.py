@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
 from tests.wire.codec.speed.pairs import Pair, outcome, pairs
-from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, with_turns
+from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, rows_of, with_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def take_step(known: dict[str, Pair], at: int, made: Writers, which: int, step: 
             return made.run(known["run_turns"][at])
         case "ack", wrong:
             acks = [made.ack(1 + which, wrong), made.ack(1 + (which + 1) % 3)]
-            return known["acknowledge"][at](iter(acks) if number % 2 else acks, made.flows, made.counters)
+            return known["acknowledge"][at](rows_of(acks), made.flows, made.counters)
         case "plain", is_plain:
             made.plain(which, is_plain)
         case ("await",):
@@ -82,7 +82,7 @@ async def test_futures_of_acknowledged_events_are_done_and_cancelled_ones_are_le
             append(made.writers[0], b"x", each)
         futures[1].cancel()
         made.run(run)
-        assert settle([made.ack(1)], made.flows, made.counters) is None
+        assert settle(rows_of([made.ack(1)]), made.flows, made.counters) is None
         assert [each.cancelled() or each.result() for each in futures] == [None, True, None]
 
 
@@ -116,7 +116,7 @@ def test_when_memory_runs_out_each_event_is_still_queued_or_sent_or_acknowledged
             frames = FrameDecoder().feed(b"".join(made.outbox._out))
             appends = [sent.items for each in made.writers for sent in each._events.sent]
             assert [type(each) for each in frames] == [AppendBlock, AppendBlockEnd] * len(appends)
-            acks = [made.ack(number) for number in made.flows]
+            acks = rows_of([made.ack(number) for number in made.flows])
             if with_little_memory(allowed, settle, acks, made.flows, made.counters) is MemoryError:
                 continue
             notes = [each for each in made.notes if each == str(MemoryError()) or each[1] is None]
@@ -148,7 +148,7 @@ def test_writers_keep_no_memory_of_what_is_settled() -> None:
                     append(writer, bytes(31), made.callback(number), 1, None, number == 1)
             while any(each._events.queued or each._events.oldest for each in made.writers):
                 made.run(run)
-                settle([*map(made.ack, made.flows), made.ack(1, "flow")], made.flows, made.counters)
+                settle(rows_of([*map(made.ack, made.flows), made.ack(1, "flow")]), made.flows, made.counters)
             made.notes.clear()
             made.outbox._out.clear()
 
@@ -196,7 +196,7 @@ def close_meanwhile(closed: int, collects_after: int) -> bool:
     try:
         gc.set_threshold(gc.get_count()[0] + collects_after, 10, 10)
         made.run(run)
-        settle([made.ack(1), made.ack(2)], made.flows, made.counters)
+        settle(rows_of([made.ack(1), made.ack(2)]), made.flows, made.counters)
     finally:
         gc.set_threshold(*threshold)
     in_flight = [sum(sent.size for sent in each._events.sent) for each in made.writers]
@@ -214,4 +214,4 @@ def test_what_ends_the_process_leaves_an_acknowledgement() -> None:
         append(made.writers[0], b"x", interrupted)
         made.run(run)
         with pytest.raises(KeyboardInterrupt):
-            settle([made.ack(1)], made.flows, made.counters)
+            settle(rows_of([made.ack(1)]), made.flows, made.counters)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from segstore.client.connection import Appends, BadAck, Flow, InFlight
 from segstore.client.connection.outbox import Counters, Outbox, run_turns
 from segstore.client.connection.polling import AckPolling
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.states import WriterState
+from segstore.wire import DataAppended, encode
+from segstore.wire.codec.generate import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from segstore.client.errors import ClientError
 
-__all__ = ["SIZES_OF_TURNS", "TIMER", "Writers", "with_acks", "with_turns"]
+__all__ = ["SIZES_OF_TURNS", "TIMER", "Writers", "rows_of", "with_acks", "with_turns"]
 
 TIMER: Any = SimpleNamespace(cancel=int)
 
@@ -105,15 +109,15 @@ class Writers:
 
         return done
 
-    def ack(self, number: int, wrong: str = "") -> Any:
-        """The acknowledgement of the oldest append in flight on a flow. wrong: what is wrong with it."""
+    def ack(self, number: int, wrong: str = "") -> bytes:
+        """The frame that acknowledges the oldest append in flight on a flow. wrong: what is wrong with it."""
         queue = self.writers[number - 1]._events
         last = 5 if queue.oldest is None else queue.oldest.last
-        writer = bytes([number + (wrong == "writer")]) * 16
+        writer = UUID(bytes=bytes([number + (wrong == "writer")]) * 16)
         previous = 1000 if wrong == "previous" else -1
         flow = 77 if wrong == "flow" else number
-        ack: Any = (writer, last + (wrong == "number"), previous, flow << 32 | 5, 10 * last)
-        return ack[:4] if wrong == "short" else (*ack[:3], "odd", 5) if wrong == "odd" else ack
+        frame = encode(DataAppended(flow << 32 | 5, writer, last + (wrong == "number"), previous, 10 * last))
+        return frame[:-1] if wrong == "short" else b"odd code" + frame[8:] if wrong == "odd" else frame
 
     def plain(self, which: int, is_plain: bool) -> None:
         """Sets whether the appends of a writer are plain."""
@@ -174,8 +178,13 @@ def with_turns(made: Writers) -> tuple[Any, ...]:
     return made.outbox, made.outbox.turns
 
 
+def rows_of(acks: list[bytes]) -> Rows:
+    """Acknowledgements as a decoder gives them."""
+    return Rows(memoryview(b"".join(acks)), struct.Struct(">8x16sqqqq").iter_unpack)
+
+
 def with_acks(made: Writers) -> tuple[Any, ...]:
     """Arguments of `acknowledge`: of all that the writers have sent."""
     with_turns(made)
     made.run(run_turns)
-    return [made.ack(number) for number in made.flows], made.flows, made.counters
+    return rows_of([made.ack(number) for number in made.flows]), made.flows, made.counters
