@@ -77,9 +77,10 @@ class StreamOptions(NamedTuple):
     end: a place; None if not given. start_name, end_name: the names under which they were given. split_bytes:
     approximate bytes of a segment per task. fail_on_data_loss: whether events deleted before they were read end the
     query. limit: of a micro-batch. minimum, trigger_delay_ms: a micro-batch waits for this backlog, but not longer than
-    this. alignment_ms: how far apart in time of writing the segments of a limited batch may end. event_column,
-    routing_key_column: columns of written rows. commit_timeout_ms, abort_timeout_ms: limits for the driver after the
-    tasks of a batch have written, or one has failed.
+    this. bound_name: the name under which the limit or the minimum was given, "" without. alignment_ms: how far apart
+    in time of writing the segments of a limited batch may end. event_column, routing_key_column: columns of written
+    rows. commit_timeout_ms, abort_timeout_ms: limits for the driver after the tasks of a batch have written, or one has
+    failed.
     """
 
     controller: str
@@ -94,6 +95,7 @@ class StreamOptions(NamedTuple):
     fail_on_data_loss: bool = True
     limit: StreamLimit | None = None
     minimum: StreamMinimum | None = None
+    bound_name: str = ""
     trigger_delay_ms: int = TRIGGER_DELAY_MS
     alignment_ms: int = ALIGNMENT_MS
     event_column: str = EVENT_COLUMN
@@ -150,6 +152,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         fail_on_data_loss=read_flag(given, "failOnDataLoss", True),
         limit=None if limit is None else StreamLimit(*limit),
         minimum=None if minimum is None else StreamMinimum(*minimum),
+        bound_name=next((name for option, name in names.items() if option.endswith("PerTrigger")), ""),
         trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
         alignment_ms=read_count(given, "alignmentMs", ALIGNMENT_MS),
         event_column=given.get("eventColumn", EVENT_COLUMN),

@@ -74,8 +74,8 @@ class StreamSource(Shipped, spark.DataSource):
         return ", ".join(f"{name} {COLUMNS[name]}" for name in DEFAULT)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        if self.read_options.limit is not None or self.read_options.minimum is not None:
-            raise OptionError("limits and minimums of a trigger are for readStream", "maxBytesPerTrigger")
+        if name := self.read_options.bound_name:
+            raise OptionError(f"{name} is for readStream: a read has no triggers", name)
         if self.read_options.end == "head":
             name = self.read_options.end_name
             raise OptionError(f"{name} is the end of what is read: a cut or tail", name, "head")

@@ -37,8 +37,9 @@ def test_kafkas_names_stand_for_these() -> None:
         "maxTriggerDelay": "120s",
     }
     read = read_stream_options(NEEDED | kafka)
-    assert (read.start_name, read.end_name) == ("startingOffsets", "endingTimestamp")
-    assert read._replace(start_name="from", end_name="to") == read_stream_options(NEEDED | own)
+    assert (read.start_name, read.end_name, read.bound_name) == (*tuple(kafka)[:2], "minOffsetsPerTrigger")
+    names = {"start_name": "from", "end_name": "to", "bound_name": "minEventsPerTrigger"}
+    assert read._replace(**names) == read_stream_options(NEEDED | own)
 
 
 def test_settings_of_the_client_go_with_them() -> None:
@@ -91,3 +92,24 @@ def test_columns_that_a_stream_has_not_are_refused() -> None:
         wanted_names([("key", "string")])
     with pytest.raises(OptionError, match="'event' is a binary, not a string"):
         wanted_names([("event", "string")])
+
+
+@pytest.mark.needs("Java 17 or newer")  # with it PySpark is installed
+@pytest.mark.parametrize(
+    ("reads", "option", "value"),
+    [
+        ("reader", "maxOffsetsPerTrigger", "7"),
+        ("reader", "minBytesPerTrigger", "7"),
+        ("reader", "endingOffsets", "earliest"),
+        ("streamReader", "endingOffsets", "latest"),
+        ("streamReader", "to", "tail"),
+    ],
+)
+def test_what_the_other_way_of_reading_takes_is_refused_by_its_name(reads: str, option: str, value: str) -> None:
+    from pyspark.sql.types import StructType
+
+    from segstore.pipeline.stream.source import StreamSource
+
+    with pytest.raises(OptionError, match=f"^{option} is ") as caught:
+        getattr(StreamSource(NEEDED | {option: value}), reads)(StructType())
+    assert caught.value.option == option
