@@ -24,22 +24,21 @@ event number, the request id, the segment's length."""
 
 
 ACKNOWLEDGED: Final = (*WRITERS, asyncio.Future, asyncio.InvalidStateError, Rows)
-"""Classes of what has to do with acknowledgements."""
+"""Classes whose attributes C uses, in its order."""
 ACK_LAYOUT: Final[dict[str, Any]] = {
     "slots": (*WRITER_SLOTS, "frames", "unpack"),
     **frame_layout(
-        *(DataAppended, "writer_id", "event_number", "previous_event_number", "request_id"),
-        "current_segment_write_offset",
+        DataAppended, "writer_id", "event_number", "previous_event_number", "request_id", "current_segment_write_offset"
     ),
 }
-"""What C finds in them, and in frames of acknowledgements: arguments of `or_in_c`."""
+"""Their attributes that C uses, and the layout of a DataAppended; arguments of `or_in_c`."""
 
 
 @or_in_c(*ACKNOWLEDGED, **ACK_LAYOUT)
 def acknowledge(acks: Rows, flows: Mapping[int, Flow], counters: Counters) -> None:
     """Calls `on_ack` of the flow of each acknowledgement. An exception ends its flow and no other.
 
-    acks: rows of DataAppended, whose bytes do not change meanwhile.
+    acks: frames of DataAppended, as a decoder returns them; the caller keeps the bytes unchanged until this returns.
     """
     owner = flows.get(FLOWS_DISABLED)
     for ack in acks.fields:

@@ -45,7 +45,8 @@ from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marke
 from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
-from tests.wire.codec.speed.writers import Writers, rows_of
+from tests.wire.codec.speed.writers import Writers
+from tests.wire.rows import rows_of
 
 if TYPE_CHECKING:
     import random
@@ -170,7 +171,8 @@ def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) ->
             if turn % 4 == few % 4:
                 made.run(run)
                 acks = [made.ack(2 - turn % 2, wrong if turn % 5 == 0 else ""), made.ack(1 + turn % 2)]
-                results.append(_outcome(settle, odd if few == 8 else rows_of(acks), made.flows, made.counters))
+                rows = Rows(odd, rows_of(()).unpack) if few == 8 else rows_of(acks)
+                results.append(_outcome(settle, rows, made.flows, made.counters))
         found.append((results, made.state()))
     assert found[0] == found[1]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from segstore.client.connection.outbox import Counters
 from segstore.wire import DataAppended, encode
 from segstore.wire.codec.generate import Rows
 from segstore.wire.request_id import FLOWS_DISABLED, pack
+from tests.wire.rows import rows_of
 
 WRITER = bytes(16)
 
@@ -40,9 +40,9 @@ def ack(flow: int, number: int) -> Ack:
 
 
 def rows(*acks: Ack) -> Rows:
-    """Acknowledgements as a decoder gives them."""
-    frames = [encode(DataAppended(id_, UUID(bytes=writer), now, before, at)) for writer, now, before, id_, at in acks]
-    return Rows(memoryview(b"".join(frames)), struct.Struct(">8x16sqqqq").iter_unpack)
+    return rows_of(
+        encode(DataAppended(id_, UUID(bytes=writer), now, before, at)) for writer, now, before, id_, at in acks
+    )
 
 
 def flows_of(*numbers: int) -> tuple[dict[int, FakeFlow], dict[int, Flow]]:

@@ -269,6 +269,9 @@ def never_plain(runs: list[Run], _: int, __: Any, now_ms: int, ___: Any, ____: b
 
 
 BOTH = (store_plain, IN_PYTHON)
+DELETED = object()
+RELEASED = memoryview(bytearray(99))
+RELEASED.release()
 
 
 def test_all_plain_runs_are_stored_and_acknowledged() -> None:
@@ -430,17 +433,21 @@ def test_acknowledgements_that_are_viewed_are_a_buffer_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["id_bytes", "is_set_up", "last_stored", "container_id", "found", "add_record"])
-@pytest.mark.parametrize("odd", [None, -1, 1.5, "text", 1 << 70, {}, [], b"short", bytes(16)])
+@pytest.mark.parametrize("odd", [None, -1, 1.5, "text", 1 << 70, {}, [], b"short", bytes(16), DELETED])
 def test_a_writer_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
-    _alike(lambda runs: setattr(runs.runs[0][0], name, odd))
+    _alike(lambda runs: put(runs.runs[0][0], name, odd))
 
 
 @pytest.mark.parametrize("name", ["attributes", "_tail", "_tail_used", "length", "event_count", "gate", "index_due_ms"])
 @pytest.mark.parametrize(
-    "odd", [None, -1, 1.5, "text", 1 << 63, (1 << 63) - 1, 1000, {}, b"data", memoryview(b"x" * 99)]
+    "odd",
+    [
+        *(None, -1, 1.5, "text", 1 << 63, (1 << 63) - 1, 1000, {}, b"data", memoryview(b"x" * 99)),
+        *(memoryview(bytearray(99))[::3], RELEASED, DELETED),
+    ],
 )
 def test_a_segment_with_an_odd_slot_has_the_outcome_that_it_has_in_python(name: str, odd: Any) -> None:
-    _alike(lambda runs: setattr(runs.segment(), name, odd))
+    _alike(lambda runs: put(runs.segment(), name, odd))
 
 
 @pytest.mark.parametrize("name", ["_tail", "length", "event_count", "gate", "index_entry_size", "name", "mapped"])
@@ -477,24 +484,31 @@ def test_an_odd_append_has_the_outcome_that_it_has_in_python(row: Any, first: bo
 
 
 def _alike(change: Callable[[Runs], None]) -> None:
-    """What C and Python do with a change of the first run, where an index entry is due, and with one of the second."""
-    for turned in (False, True):
+    """What C and Python do with a change of one run, where an index entry is due, in front of others or behind them."""
+    for at in range(5):
         found = []
         for call in BOTH:
-            made = Runs(2)
+            made = Runs(5)
             made.now_ms += 10
             change(made)
-            if turned:
-                made.runs.reverse()
+            made.runs.insert(at, made.runs.pop(0))
             try:
                 result: Any = call(made.runs, 0, made.store.containers, made.now_ms, ACKNOWLEDGE, made.acks)
-                if turned and result == (1, 2):  # C may decline a run behind the first, which Python then stores
-                    result = call(made.runs, 1, made.store.containers, made.now_ms, ACKNOWLEDGE, made.acks)
-                    result = result[0], result[1] + 2
+                if at and result == (at, 2 * at):  # C may decline a run behind the first, which Python then stores
+                    result = call(made.runs, at, made.store.containers, made.now_ms, ACKNOWLEDGE, made.acks)
+                    result = result[0], result[1] + 2 * at
             except Exception as error:  # noqa: BLE001 — of whatever kind, it is to be the same
                 result = type(error)
             found.append((result, bytes(made.acks), [repr(writer_state(each)) for each in made.runs], slots_of(made)))
         assert found[0] == found[1]
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Sets an attribute, or deletes it if the value is DELETED."""
+    if value is DELETED:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 def writer_state(run: Any) -> Any:
@@ -505,7 +519,7 @@ def slots_of(runs: Runs) -> list[Any]:
     names = [name for cls in Segment.__mro__ for name in getattr(cls, "__slots__", ())]
     names = [name for name in names if name not in ("_pool", "_tail", "_chunks", "index", "table")]
     return [
-        [b"".join(map(bytes, each._chunks)), *(repr(getattr(each, name)) for name in names)]  # type: ignore[arg-type]
+        [b"".join(map(bytes, each._chunks)), *(repr(getattr(each, name, DELETED)) for name in names)]  # type: ignore[arg-type]
         for each in runs.container.segments.values()
     ]
 

@@ -68,7 +68,10 @@ def check_list(value: Any) -> None:
 
 
 class Rows:
-    """Consecutive frames of one command, all of one length. frames: their bytes; unpack: yields their field values."""
+    """Consecutive frames of one command and one length.
+
+    frames: their bytes. unpack: yields the values that such frames have, in wire order.
+    """
 
     __slots__ = ("frames", "unpack")
 

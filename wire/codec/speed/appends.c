@@ -396,7 +396,7 @@ store_run(const Storing *storing, PyObject *from, Py_ssize_t *stored)
     return status;
 }
 
-/* The writer of a run, of whatever type, and the segment that it found last; both borrowed, NULL if there is none. */
+/* The writer of a run, of whatever type; borrowed, NULL if there is no run. */
 static PyObject *
 writer_at(PyObject *runs, Py_ssize_t at)
 {
@@ -404,6 +404,7 @@ writer_at(PyObject *runs, Py_ssize_t at)
     return run != NULL && PyTuple_CheckExact(run) && PyTuple_GET_SIZE(run) == 2 ? PyTuple_GET_ITEM(run, 0) : NULL;
 }
 
+/* The segment that the writer of a run found last; borrowed, NULL if there is none. */
 static PyObject *
 segment_at(const Storing *storing, PyObject *runs, Py_ssize_t at)
 {
@@ -413,26 +414,33 @@ segment_at(const Storing *storing, PyObject *runs, Py_ssize_t at)
     return segment != NULL && Py_IS_TYPE(segment, storing->segment) ? segment : NULL;
 }
 
-/* Asks the processor for what the next runs need, which no cache has if there are many writers. Each run is asked for in
-   steps: what an object refers to can be asked for when the object is there. */
+/* Prefetches what the runs behind `at` need: with many writers, it is not in the cache. Each run is prefetched in steps,
+   because what an object refers to is known only when the object is there: 1. its writer, 2. its segment, 3. what the
+   segment has, 4. the writer's number, and where the data goes. */
 static void
 look_ahead(const Storing *storing, PyObject *runs, Py_ssize_t at)
 {
-    static const int needed[] = {ATTRIBUTES, TAIL, TAIL_USED, LENGTH, EVENT_COUNT, INDEX_DUE_MS, INDEX};
+    static const struct {
+        int slot;
+        Py_ssize_t size;
+    } has[] = {
+        {ATTRIBUTES, sizeof(PyDictObject)}, {TAIL, sizeof(PyMemoryViewObject)}, {TAIL_USED, sizeof(PyLongObject)},
+        {LENGTH, sizeof(PyLongObject)}, {EVENT_COUNT, sizeof(PyLongObject)}, {INDEX_DUE_MS, sizeof(PyLongObject)},
+        {INDEX, LINE_BYTES},
+    };
     const Py_ssize_t *slots = storing->slots;
-    PyObject *writer = writer_at(runs, at + 3), *segment, *attributes, *tail;
+    PyObject *writer = writer_at(runs, at + 4), *segment, *attributes, *tail;
     int64_t used;
     if (writer != NULL)
         will_read(writer, storing->writer->tp_basicsize);
-    if ((segment = segment_at(storing, runs, at + 2)) != NULL) {
+    if ((segment = segment_at(storing, runs, at + 3)) != NULL) {
         will_read(segment, storing->segment->tp_basicsize);
-        will_read(slot(writer_at(runs, at + 2), slots[ID_BYTES]), sizeof(PyBytesObject));
+        will_read(slot(writer_at(runs, at + 3), slots[ID_BYTES]), sizeof(PyBytesObject));
     }
+    if ((segment = segment_at(storing, runs, at + 2)) != NULL)
+        for (size_t i = 0; i < sizeof(has) / sizeof(*has); i++)
+            will_read(slot(segment, slots[has[i].slot]), has[i].size);
     if ((segment = segment_at(storing, runs, at + 1)) == NULL)
-        return;
-    for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++)
-        will_read(slot(segment, slots[needed[i]]), LINE_BYTES);
-    if ((segment = segment_at(storing, runs, at)) == NULL)
         return;
     if ((attributes = slot(segment, slots[ATTRIBUTES])) != NULL && PyDict_CheckExact(attributes))
         will_read(((PyDictObject *)attributes)->ma_keys, 3 * LINE_BYTES);
@@ -450,7 +458,7 @@ store_runs(Storing *storing, PyObject *runs, Py_ssize_t *at, Py_ssize_t *stored)
     int status = 1;
     while (status > 0 && *at < PyList_GET_SIZE(runs)) {
         int before = status;
-        look_ahead(storing, runs, *at + 1);
+        look_ahead(storing, runs, *at);
         status = store_run(storing, PyList_GET_ITEM(runs, *at), stored);
         if (status == 1)
             (*at)++;

@@ -101,7 +101,8 @@ class Accelerator:
 
         C is asked if it is called with the arguments that C knows, by position, and no more; the last may be missing
         where they have defaults.
-        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout`.
+        types: classes of what C takes; slots: attributes of them. head, end, positions: see `append_layout` and
+        `frame_layout`.
         """
         made: Any = self._speed.Shortcut(self._codec, behind.__name__, behind, types, slots, head, end, positions)
         functools.update_wrapper(made, behind)

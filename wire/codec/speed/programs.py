@@ -225,9 +225,12 @@ def append_layout(
 
 
 def frame_layout(cls: type[Command], *names: str) -> dict[str, Any]:
-    """What C finds attributes of a frame of fixed length with, as `Accelerator.shortcut` has it: the frame without
-    values, and their positions."""
+    """Describes frames of fixed length to C, as arguments of `Accelerator.shortcut`: an empty frame, and the positions
+    of some attributes.
+    """
     at, size = _positions(cls)
+    if not all(isinstance(node, low.Fixed) for node in _nodes(cls)):
+        raise TypeError(f"{cls.type_name} has frames of more than one length")
     frame = struct.pack(">ii", cls.code, size - 8).ljust(size, b"\0")
     return {"end": frame, "positions": tuple(at[name] for name in names)}
 

@@ -11,9 +11,10 @@ typedef struct What {
     const char *name;
     PyObject *(*ask)(const Shortcut *, PyObject *const *args); /* NULL without an exception: declined */
     int arguments, types, slots;
-    const char *positions; /* what is there: u a UUID in `head`; in `end` U a UUID, 4 or 8 bytes of a number, H a header */
+    const char *positions; /* a letter each: u is a UUID in `head`; in `end`, U is a UUID, 4 and 8 are numbers of so many
+                              bytes, H is the header of an event */
     const char *method, *other_method;
-    int template; /* whether `head` and `end` are whole frames; else `head` has HEADER_BYTES, or nothing if it is -1 */
+    int has_head; /* whether `head` has a header at least */
     int owners[MAX_SLOTS]; /* index of the type of each slot */
     int optional; /* how many of the arguments may be missing: they are NULL */
 } What;
@@ -158,29 +159,29 @@ feed_decoder(const Shortcut *self, PyObject *const *args)
     0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, \
         5, 5, 5
 
-/* name, function, arguments, types, slots, positions, methods, template, owners, optional */
+/* name, function, arguments, types, slots, positions, methods, has_head, owners, optional */
 static const What whats[] = {
-    {"decode", decode, 1, 0, 0, "", NULL, NULL, -1},
-    {"encode", encode, 1, 0, 0, "", NULL, NULL, -1},
-    {"encode_parts", encode_parts, 1, 0, 0, "", NULL, NULL, -1},
-    {"feed", feed_decoder, 7, 1, 6, "", "_stop", "_fail", -1, {0}, 5},
-    {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, -1, {0, 0, 0, 0, 2, 2}},
-    {"append", append_item, 6, 8, 46, "", NULL, NULL, -1, {OF_WRITERS, 7, 7, 7, 7}, 3},
+    {"decode", decode, 1, 0, 0, "", NULL, NULL, 0},
+    {"encode", encode, 1, 0, 0, "", NULL, NULL, 0},
+    {"encode_parts", encode_parts, 1, 0, 0, "", NULL, NULL, 0},
+    {"feed", feed_decoder, 7, 1, 6, "", "_stop", "_fail", 0, {0}, 5},
+    {"add_behind", add_behind, 5, 3, 6, "", NULL, NULL, 0, {0, 0, 0, 0, 2, 2}},
+    {"append", append_item, 6, 8, 46, "", NULL, NULL, 0, {OF_WRITERS, 7, 7, 7, 7}, 3},
     {"run_turns", run_turns, 2, 7, 42, "uU4488H", "append", "pop", 1, {OF_WRITERS}},
-    {"acknowledge", acknowledge, 3, 10, 44, "U8888", "set_result", "popleft", -1, {OF_WRITERS, 9, 9}},
-    {"resolve_stored", resolve_stored, 2, 3, 1, "", "set_result", NULL, -1},
-    {"split_events", split_events, 7, 0, 0, "", NULL, NULL, 0},
-    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, -1},
-    {"whole_frames", find_whole_frames, 7, 0, 0, "", NULL, NULL, -1},
-    {"frames_into", put_frames_into, 6, 0, 0, "", NULL, NULL, -1},
-    {"copy_into", copy_into_memory, 3, 0, 0, "", NULL, NULL, -1},
-    {"add_piece", add_recorded_piece, 6, 0, 0, "", NULL, NULL, -1},
-    {"append_rows", append_rows_to_segment, 4, 1, 6, "", NULL, NULL, -1},
-    {"store_plain", store_plain_runs, 6, 2, 19, "", "update_index", NULL, -1, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
-    {"receive_all", receive_list_of_runs, 4, 3, 24, "", "update_index", "writer_counts", -1,
+    {"acknowledge", acknowledge, 3, 10, 44, "U8888", "set_result", "popleft", 0, {OF_WRITERS, 9, 9}},
+    {"resolve_stored", resolve_stored, 2, 3, 1, "", "set_result", NULL, 0},
+    {"split_events", split_events, 7, 0, 0, "", NULL, NULL, 1},
+    {"murmur3_128_low", murmur3_128_low, 2, 0, 0, "", NULL, NULL, 0},
+    {"whole_frames", find_whole_frames, 7, 0, 0, "", NULL, NULL, 0},
+    {"frames_into", put_frames_into, 6, 0, 0, "", NULL, NULL, 0},
+    {"copy_into", copy_into_memory, 3, 0, 0, "", NULL, NULL, 0},
+    {"add_piece", add_recorded_piece, 6, 0, 0, "", NULL, NULL, 0},
+    {"append_rows", append_rows_to_segment, 4, 1, 6, "", NULL, NULL, 0},
+    {"store_plain", store_plain_runs, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
+    {"receive_all", receive_list_of_runs, 4, 3, 24, "", "update_index", "writer_counts", 0,
      {[11] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2}, 2},
-    {"record_of_rows", make_record_of_rows, 5, 0, 0, "", NULL, NULL, -1},
-    {"write_and_sync", write_to_disk, 3, 0, 0, "", NULL, NULL, -1},
+    {"record_of_rows", make_record_of_rows, 5, 0, 0, "", NULL, NULL, 0},
+    {"write_and_sync", write_to_disk, 3, 0, 0, "", NULL, NULL, 0},
 };
 
 static PyObject *
@@ -224,15 +225,15 @@ shortcut_init(Shortcut *self, PyObject *types, PyObject *slots, PyObject *positi
     if (what->other_method != NULL && (self->other_method = PyUnicode_InternFromString(what->other_method)) == NULL)
         return -1;
     Py_ssize_t head = PyBytes_GET_SIZE(self->head), end = PyBytes_GET_SIZE(self->end);
-    if (what->template >= 0 && (head < HEADER_BYTES || head > MAX_TEMPLATE))
+    if (what->has_head && (head < HEADER_BYTES || head > MAX_TEMPLATE))
         return -1;
-    if (what->template > 0 && (end < HEADER_BYTES || end > MAX_TEMPLATE))
+    if (what->positions[0] != 0 && (end < HEADER_BYTES || end > MAX_TEMPLATE))
         return -1;
     for (int i = 0; what->positions[i] != 0; i++) {
         Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i));
-        char at = what->positions[i];
-        Py_ssize_t width = at == 'u' || at == 'U' ? UUID_BYTES : at == '4' ? 4 : HEADER_BYTES;
-        if (position < HEADER_BYTES || position > (at == 'u' ? head : end) - width)
+        char kind = what->positions[i];
+        Py_ssize_t width = kind == 'u' || kind == 'U' ? UUID_BYTES : kind == 'H' ? HEADER_BYTES : kind - '0';
+        if (position < HEADER_BYTES || position > (kind == 'u' ? head : end) - width)
             return -1;
         self->positions[i] = position;
     }

@@ -250,7 +250,7 @@ typedef struct Shortcut {
     Py_ssize_t slots[MAX_SLOTS];    /* offsets in instances of the types that `What` names */
     PyObject *method, *other_method;        /* owned, or NULL: names of the methods that are called */
     PyObject *head, *end;           /* owned bytes: frames without data, or what one begins with */
-    Py_ssize_t positions[MAX_POSITIONS]; /* the first in `head`, the others in `end` */
+    Py_ssize_t positions[MAX_POSITIONS]; /* in `head` or `end`, as `What` says */
 } Shortcut;
 
 /* The functions of segstore.server.connection with these names, for segments and writers of exactly the types, and
@@ -282,13 +282,13 @@ int complete(const Shortcut *self, PyObject *done, PyTypeObject *future, PyTypeO
 /* The exception that is set, if it is an Exception, which is cleared; else NULL. */
 PyObject *exception_of_call(void);
 
-/* Asks the processor for memory that is soon used; any address will do. */
+/* Prefetches memory; `at` may be any address, also an invalid one. */
 static inline void
 will_read(const void *at, Py_ssize_t size)
 {
 #ifdef __GNUC__
-    for (Py_ssize_t i = 0; i < size; i += LINE_BYTES)
-        __builtin_prefetch((const char *)at + i);
+    for (uintptr_t line = (uintptr_t)at & ~(uintptr_t)(LINE_BYTES - 1); line < (uintptr_t)at + size; line += LINE_BYTES)
+        __builtin_prefetch((const void *)line);
 #else
     (void)at;
     (void)size;

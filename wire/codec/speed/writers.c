@@ -126,9 +126,9 @@ queue_item(const Shortcut *self, const Place *place, PyObject *item)
         Py_DECREF(total);
         return -1;
     }
-    if (place->turns != NULL)
-        set_slot(place->flow, self->slots[ASKED], Py_NewRef(Py_True));
     set_slot(place->queue, self->slots[ADDED_BYTES], total);
+    if (place->turns != NULL)
+        set_slot(place->flow, self->slots[ASKED], Py_NewRef(Py_True)); /* last: what was there may run code */
     return 0;
 }
 
@@ -421,7 +421,7 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
         return 0;
     do {
         if (left <= 0)
-            return call(turn->flow, "ask_turn");
+            return turn->queued == NULL ? 0 : call(turn->flow, "ask_turn");
         PyObject *now_s = Py_XNewRef(slot(turn->outbox, self->slots[NOW_S]));
         PyObject *items = PyList_New(0), *append = NULL;
         if (items != NULL && now_s != NULL) {
@@ -448,9 +448,9 @@ send_queued(const Shortcut *self, Turn *turn, PyObject **joined)
 static int
 run_turn(const Shortcut *self, Turn *turn, PyObject **joined)
 {
-    PyObject *most = slot(turn->outbox, self->slots[MOST_BYTES]);
+    PyObject *most = Py_XNewRef(slot(turn->outbox, self->slots[MOST_BYTES]));
     set_slot(turn->flow, self->slots[ASKED], Py_NewRef(Py_False));
-    set_slot(turn->outbox, self->slots[LEFT_BYTES], Py_XNewRef(most));
+    set_slot(turn->outbox, self->slots[LEFT_BYTES], most);
     int status = send_queued(self, turn, joined);
     if (status != 0)
         return status;
@@ -525,13 +525,15 @@ flow_of(const Shortcut *self, PyObject *flows, const Ack *ack)
 static PyObject *
 release(const Shortcut *self, PyObject *flow, PyObject *outbox, PyObject *queue, const Ack *ack)
 {
-    int64_t first, last, size, full_at, settled, known, flow_bytes, outbox_bytes;
+    int64_t stored, first, last, size, full_at, settled, known, flow_bytes, outbox_bytes;
     PyObject *append = typed(self, queue, OLDEST, APPEND), *behind = typed(self, queue, BEHIND, DEQUE);
     PyObject *items = append == NULL ? NULL : list_at(self, append, ITEMS);
     if (items == NULL || behind == NULL || !number_at(self, append, FIRST, &first) ||
-        !number_at(self, append, LAST, &last) || ack->number != last || ack->previous >= first || !number_at(self, append, SIZE, &size) || !number_at(self, queue, FULL_AT, &full_at) ||
+        !number_at(self, append, LAST, &last) || ack->number != last || ack->previous >= first ||
+        !number_at(self, append, SIZE, &size) || !number_at(self, queue, FULL_AT, &full_at) ||
         !number_at(self, queue, SETTLED, &settled) || !number_at(self, queue, SEGMENT_LENGTH, &known) ||
-        !number_at(self, flow, FLOW_BYTES, &flow_bytes) || !number_at(self, outbox, OUTBOX_BYTES, &outbox_bytes))
+        !number_at(self, queue, LAST_STORED, &stored) || !number_at(self, flow, FLOW_BYTES, &flow_bytes) ||
+        !number_at(self, outbox, OUTBOX_BYTES, &outbox_bytes))
         return NULL;
     enum { IS_FULL, IS_SETTLED, IN_FLOW, IN_OUTBOX, IS_LENGTH, NUMBERS };
     PyObject *numbers[NUMBERS] = {
@@ -650,22 +652,23 @@ acknowledge_one(const Shortcut *self, PyObject *flow, const Ack *ack)
     return problem == NULL ? status : report(flow, "fail", problem);
 }
 
-/* Has Python acknowledge what is in `frames`; 1, or -1 with an exception. `frames` is consumed. */
+/* Passes the frames from `at` on to Python; 1, or -1 with an exception. */
 static int
-acknowledge_behind(const Shortcut *self, PyObject *frames, PyObject *unpack, PyObject *const *args)
+acknowledge_behind(const Shortcut *self, PyObject *frames, Py_ssize_t at, PyObject *unpack, PyObject *const *args)
 {
-    PyObject *rows = NULL, *done = NULL;
-    if (frames != NULL)
-        rows = PyObject_CallFunctionObjArgs((PyObject *)self->types[ROWS], frames, unpack, NULL);
+    PyObject *rest = PySequence_GetSlice(frames, at, PY_SSIZE_T_MAX), *rows = NULL, *done = NULL;
+    if (rest != NULL)
+        rows = PyObject_CallFunctionObjArgs((PyObject *)self->types[ROWS], rest, unpack, NULL);
     if (rows != NULL)
         done = PyObject_CallFunctionObjArgs(self->behind, rows, args[1], args[2], NULL);
-    Py_XDECREF(frames);
+    Py_XDECREF(rest);
     Py_XDECREF(rows);
     Py_XDECREF(done);
     return done == NULL ? -1 : 1;
 }
 
-/* Settles each acknowledgement of a buffer, by Python where C does not; 1, or -1 with an exception. */
+/* Settles acknowledgements up to one that Python has to look at, which goes to Python with all behind it: 1, 0 if that
+   is the first one, or -1 with an exception. */
 static int
 acknowledge_all(const Shortcut *self, PyObject *frames, const Py_buffer *held, PyObject *unpack, PyObject *const *args)
 {
@@ -675,9 +678,9 @@ acknowledge_all(const Shortcut *self, PyObject *frames, const Py_buffer *held, P
         Ack ack;
         PyObject *flow = read_ack(self, (unsigned char *)held->buf + at, &ack) ? flow_of(self, args[1], &ack) : NULL;
         status = flow == NULL ? 0 : acknowledge_one(self, flow, &ack);
-        if (status == 0)
-            status = acknowledge_behind(self, PySequence_GetSlice(frames, at, at + size), unpack, args);
         Py_XDECREF(flow);
+        if (status == 0 && at > 0)
+            return acknowledge_behind(self, frames, at, unpack, args);
     }
     return status;
 }

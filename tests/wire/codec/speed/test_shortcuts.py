@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.client.connection import WRITER_SLOTS, WRITERS, InFlight, Pending, add, take
+from segstore.client.connection.acknowledgements import ACK_LAYOUT, ACKNOWLEDGED
 from segstore.client.connection.in_flight import Budget
 from segstore.client.segment import SegmentWriter
 from segstore.client.stream.events import frame_event, frame_header
@@ -512,6 +513,8 @@ def test_misuse_of_shortcuts_raises() -> None:
     appended = partial(make, "run_turns", print, *slots)
     behind = partial(make, "resolve_stored", print)
     appended(bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 48))
+    settled = partial(make, "acknowledge", print, ACKNOWLEDGED, ACK_LAYOUT["slots"], b"")
+    settled(bytes(56), (8, 24, 32, 40, 48))
     misused: list[Callable[[], Any]] = [
         make,
         partial(make, "print", print, (), (), b"", b"", ()),
@@ -529,6 +532,9 @@ def test_misuse_of_shortcuts_raises() -> None:
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 49)),
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, 1 << 70)),
         partial(appended, bytes(24), bytes(56), (8, 8, 24, 32, 36, 40, "48")),
+        *(partial(settled, bytes(size), (8, 24, 32, 40, 48)) for size in (0, 7, 55, 257)),
+        *(partial(settled, bytes(56), at) for at in ((7, 24, 32, 40, 48), (41, 24, 32, 40, 48), (8, 24, 32, 40, 49))),
+        *(partial(settled, bytes(56), (8, 24, 32, 40, 48)[:4] + more) for more in ((), (48, 48))),
         partial(behind, (Pending, Pending, Pending), (), b"", b"", ()),
         partial(behind, (5, Pending, Pending), ("done",), b"", b"", ()),
         partial(behind, (Pending, Pending), ("done",), b"", b"", ()),

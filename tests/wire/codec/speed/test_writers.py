@@ -13,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore.client.connection import InFlight
+from segstore.client.connection.outbox import run_turns
 from segstore.wire import AppendBlock, AppendBlockEnd, FrameDecoder
+from segstore.wire.codec.generate import Rows
 from tests.wire.codec.speed.pairs import Pair, outcome, pairs
-from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, rows_of, with_turns
+from tests.wire.codec.speed.writers import SIZES_OF_TURNS, TIMER, Writers, with_turns
+from tests.wire.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,6 +207,131 @@ def close_meanwhile(closed: int, collects_after: int) -> bool:
     assert [each.bytes_in_flight for each in made.flows.values()] == in_flight
     assert made.outbox.bytes_in_flight == sum(in_flight)
     return made.flows[1 + closed].closed
+
+
+class Rows2(Rows):
+    """Rows that C does not know."""
+
+
+def sent(count: int, callback: Callable[[Writers], Callable[[], object]] | None = None) -> Writers:
+    """Writers that have each sent an append. callback: makes what is called when it is stored."""
+    made = Writers(count)
+    for writer in made.writers:
+        writer._appends.timer = TIMER  # type: ignore[union-attr, assignment]
+        writer.append(bytes(20), made.callback(1, None if callback is None else callback(made)))
+    made.run(run_turns)
+    return made
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(bytes, bytearray, memoryview, lambda data: memoryview(data + data)[::2], lambda data: data[:-1]),
+        *(lambda data: memoryview(data).cast("q"), lambda data: memoryview(data).cast("B", (2, 56))),
+        *(
+            lambda _: b"",
+            lambda _: None,
+            lambda _: 5,
+            lambda _: "text",
+            lambda data: b"odd code" + data[8:],
+            lambda data: data[:56] + b"!" * 56,
+        ),
+    ],
+)
+@pytest.mark.parametrize("rows", [Rows, Rows2])
+def test_rows_of_any_kind_have_the_outcome_that_they_have_in_python(kind: Any, rows: type[Rows]) -> None:
+    found = []
+    for settle in pairs()["acknowledge"]:
+        made = sent(2)
+        acks = rows(kind(made.ack(1) + made.ack(2)), rows_of(()).unpack)
+        found.append((outcome(settle, acks, made.flows, made.counters), made.state()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["frames", "unpack"])
+def test_rows_that_lack_something_have_the_outcome_that_they_have_in_python(name: str) -> None:
+    found = []
+    for settle in pairs()["acknowledge"]:
+        made = sent(2)
+        acks = rows_of((made.ack(1), made.ack(2)))
+        delattr(acks, name)
+        found.append((outcome(settle, acks, made.flows, made.counters), made.state()))
+    assert found[0] == found[1]
+    assert found[0][0][0] is AttributeError
+
+
+@pytest.mark.parametrize("how", ["release", "resize", "replace"])
+def test_frames_stay_whatever_a_callback_does_with_them(how: str) -> None:
+    def change() -> None:
+        if how == "release":
+            acks.frames.release()
+        elif how == "resize":
+            acks.frames.clear()  # type: ignore[attr-defined]
+        else:
+            acks.frames = acks.unpack = None  # type: ignore[misc, assignment]
+
+    found = []
+    for settle in pairs()["acknowledge"]:
+        made = sent(3, lambda _: change)
+        acks = rows_of(map(made.ack, made.flows), bytearray if how == "resize" else memoryview)
+        found.append((outcome(settle, acks, made.flows, made.counters), made.state()))
+    assert found[0] == found[1]
+    assert made.outbox.bytes_in_flight == 0
+
+
+class Last:
+    """Calls something when it is dropped."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
+@pytest.mark.parametrize("where", ["last_stored", "bytes_in_flight", "asked", "left_bytes"])
+def test_an_odd_number_that_ends_the_queue_when_it_is_dropped_does_no_harm(where: str) -> None:
+    append, run, settle = (pairs()[name][0] for name in ("append", "run_turns", "acknowledge"))
+    made = sent(1)
+    writer, flow = made.writers[0], made.flows[1]
+
+    def end() -> None:
+        ends.append(where)
+        writer._events = writer._appends.queue = InFlight(8, 200)  # type: ignore[union-attr, misc]
+        made.outbox.most_bytes = 1 << 40
+
+    ends: list[str] = []
+    owner: Any = {"last_stored": writer._events, "left_bytes": made.outbox}.get(where, flow)
+    setattr(owner, where, Last(end))
+    acks = rows_of((made.ack(1),))
+    for _ in range(2):
+        outcome(append, writer, b"x", made.callback(2))
+        outcome(made.run, run)
+        outcome(settle, acks, made.flows, made.counters)
+    del owner
+    flow.asked = False
+    flow.bytes_in_flight = 0
+    made.outbox.left_bytes = 0
+    assert ends == [where]
+
+
+@pytest.mark.parametrize("most_bytes", [-1, 0, 100])
+@pytest.mark.parametrize("is_queued", [False, True])
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_turn_without_bytes_left_is_the_same(
+    most_bytes: int, is_queued: bool, is_closed: bool, is_plain: bool
+) -> None:
+    found = []
+    for run in pairs()["run_turns"]:
+        made = Writers(1)
+        made.outbox.most_bytes = most_bytes
+        if is_queued:
+            made.writers[0].append(b"x", made.callback(1))
+        made.plain(0, is_plain)
+        made.flows[1].closed, made.flows[1].asked, made.outbox.turns = is_closed, True, [made.flows[1]]
+        found.append((outcome(made.run, run), made.state()))
+    assert found[0] == found[1]
 
 
 def test_what_ends_the_process_leaves_an_acknowledgement() -> None:

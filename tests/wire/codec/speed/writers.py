@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,14 +12,14 @@ from segstore.client.connection.polling import AckPolling
 from segstore.client.segment import SegmentWriter
 from segstore.client.segment.states import WriterState
 from segstore.wire import DataAppended, encode
-from segstore.wire.codec.generate import Rows
+from tests.wire.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from segstore.client.errors import ClientError
 
-__all__ = ["SIZES_OF_TURNS", "TIMER", "Writers", "rows_of", "with_acks", "with_turns"]
+__all__ = ["SIZES_OF_TURNS", "TIMER", "Writers", "with_acks", "with_turns"]
 
 TIMER: Any = SimpleNamespace(cancel=int)
 
@@ -176,11 +175,6 @@ def with_turns(made: Writers) -> tuple[Any, ...]:
         for size in SIZES_OF_TURNS:
             writer.append(bytes(size), made.callback(10 * number + size % 10))
     return made.outbox, made.outbox.turns
-
-
-def rows_of(acks: list[bytes]) -> Rows:
-    """Acknowledgements as a decoder gives them."""
-    return Rows(memoryview(b"".join(acks)), struct.Struct(">8x16sqqqq").iter_unpack)
 
 
 def with_acks(made: Writers) -> tuple[Any, ...]:
