@@ -205,20 +205,16 @@ class Committer(Gate):
 
     def add_record(self, record: bytes) -> None:
         """As `add`, for a record that already begins with the container's number and its size."""
-        if self.failure:
-            return
         forming = self._forming
         if not forming:
+            if self.failure:
+                return
             number = self.mark = self._number + 1
             forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
-            self._room_bytes -= _BEGIN.size
             self._loop.call_soon(self.hand_over)
             if self.watcher is not None:
                 self.watcher.forming(self)
         forming.append(record)
-        self._room_bytes -= len(record)
-        if self._room_bytes < 0:
-            self.full = True
 
     def hand_over(self) -> int:
         """Ends the current batch and queues it; returns its number, or that of the last one if it is empty."""
@@ -226,12 +222,13 @@ class Committer(Gate):
             self._number += 1
             size = sum(map(len, self._forming))
             self.batch_bytes += size
+            self._room_bytes -= size
             self._queue.put(_Batch(self._number, self._forming, size))
             self._forming = []
             if self.batch_bytes > self.look_at_bytes:
                 self.look_at_bytes = inf
                 self._on_look()
-            if self.batch_bytes > self.room_until_bytes:
+            if self.batch_bytes > self.room_until_bytes or self._room_bytes < 0:
                 self.full = True
         return self._number
 

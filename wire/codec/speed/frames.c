@@ -55,6 +55,7 @@ typedef struct {
     PyObject *view;             /* borrowed memoryview */
     const unsigned char *bytes; /* of the view */
     Py_ssize_t at, end, limit;  /* position, where the bytes end, longest body */
+    PyObject *slow, *decoder;   /* borrowed: what decodes a frame that is declined, or NULL: a method of the decoder */
     PyObject *out;              /* borrowed list */
     PyObject *records;          /* borrowed dict: 16 bytes → record; or NULL */
     int changed;                /* records may be out of date */
@@ -207,7 +208,7 @@ take_joined(Loop *loop, Py_ssize_t stop)
 
 /* The frame of a code at the position, which ends at `stop`. Returns 1 if it was light, 0 if not, -1 with an exception. */
 static int
-take_frame(Loop *loop, int32_t code, Py_ssize_t stop, PyObject *slow)
+take_frame(Loop *loop, int32_t code, Py_ssize_t stop)
 {
     Frames *self = loop->self;
     Reader r = {self->codec, loop->view, loop->bytes, loop->at + HEADER_BYTES, stop, self->most_elements, 0,
@@ -216,15 +217,19 @@ take_frame(Loop *loop, int32_t code, Py_ssize_t stop, PyObject *slow)
     PyObject *made = shape == NULL ? NULL : read_record(&r, shape);
     Py_DECREF(r.view);
     int light = shape != NULL && self->light[code & 0xFF];
-    if (made == NULL && !PyErr_Occurred())
-        made = PyObject_CallFunction(slow, "Oinn", loop->view, code, loop->at + HEADER_BYTES, stop);
+    if (made == NULL && !PyErr_Occurred()) {
+        PyObject *slow = loop->slow == NULL ? PyObject_GetAttrString(loop->decoder, "_decode") : Py_NewRef(loop->slow);
+        if (slow != NULL)
+            made = PyObject_CallFunction(slow, "Oinn", loop->view, code, loop->at + HEADER_BYTES, stop);
+        Py_XDECREF(slow);
+    }
     loop->at = stop;
     return append(loop->out, made) < 0 ? -1 : light;
 }
 
 /* How many frames it took, or -1 with an exception. */
 static Py_ssize_t
-run_loop(Loop *loop, PyObject *slow, Py_ssize_t most, Py_ssize_t heavy)
+run_loop(Loop *loop, Py_ssize_t most, Py_ssize_t heavy)
 {
     const Frames *self = loop->self;
     for (Py_ssize_t taken = 0; taken < most; taken++) {
@@ -244,12 +249,12 @@ run_loop(Loop *loop, PyObject *slow, Py_ssize_t most, Py_ssize_t heavy)
                 return taken;
             status = loop->changed ? 0 : take_joined(loop, stop);
         }
-        if (status == 0 && slow == Py_None)
+        if (status == 0 && loop->slow == Py_None)
             return taken;
         if (status == 0) {
             end_runs(loop);
             loop->changed |= self->join.changes[code & 0xFF];
-            status = take_frame(loop, code, stop, slow);
+            status = take_frame(loop, code, stop);
             if (status == 0 && stop - start > heavy)
                 return taken + 1;
         }
@@ -270,7 +275,8 @@ frames_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
     Frames *self = (Frames *)callable;
     PyObject *view = args[0], *out = args[5], *records = args[8] == Py_None ? NULL : args[8];
     Loop loop = {.self = self, .view = view, .at = PyLong_AsSsize_t(args[1]), .end = PyLong_AsSsize_t(args[2]),
-                 .limit = PyLong_AsSsize_t(args[3]), .out = out, .records = self->join.record == NULL ? NULL : records};
+                 .limit = PyLong_AsSsize_t(args[3]), .slow = args[4], .out = out,
+                 .records = self->join.record == NULL ? NULL : records};
     Py_ssize_t most = PyLong_AsSsize_t(args[6]), heavy = PyLong_AsSsize_t(args[7]), taken = -1;
     if (PyErr_Occurred() || (loop.changed = PyObject_IsTrue(args[9])) < 0)
         return NULL;
@@ -287,7 +293,7 @@ frames_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *
         PyErr_SetString(PyExc_ValueError, "most is negative");
     else {
         loop.bytes = held.buf;
-        taken = run_loop(&loop, args[4], most, heavy);
+        taken = run_loop(&loop, most, heavy);
         end_runs(&loop);
     }
     PyBuffer_Release(&held);
@@ -330,17 +336,15 @@ feed_init(Feed *feed, PyObject *const *args, Py_ssize_t size)
 static int
 feed_loop(PyObject *decoder, const Py_ssize_t *slots, Loop *loop, const Feed *feed, PyObject *stop)
 {
-    PyObject *slow = PyObject_GetAttrString(decoder, "_decode"), *done = NULL;
-    PyObject *position = PyLong_FromSsize_t(feed->end), *number = NULL;
-    if (slow != NULL && position != NULL) {
+    PyObject *position = PyLong_FromSsize_t(feed->end), *number = NULL, *done = NULL;
+    if (position != NULL) {
         set_slot(decoder, slots[POSITION], Py_NewRef(position));
         set_slot(decoder, slots[TAKEN], PyLong_FromLong(0)); /* one of the ints that are always there */
         Py_ssize_t heavy = feed->most == PY_SSIZE_T_MAX ? PY_SSIZE_T_MAX : HEAVY_BYTES;
-        Py_ssize_t taken = run_loop(loop, slow, feed->most, heavy);
+        Py_ssize_t taken = run_loop(loop, feed->most, heavy);
         end_runs(loop);
         number = taken < 0 ? NULL : PyLong_FromSsize_t(taken);
     }
-    Py_XDECREF(slow);
     if (number != NULL) {
         set_slot(decoder, slots[TAKEN], Py_NewRef(number));
         if (loop->at == feed->end)
@@ -400,7 +404,7 @@ feed(const Shortcut *self, PyTypeObject *frames, PyObject *const *args)
     }
     if (out != NULL) {
         Loop loop = {.self = with, .view = view, .bytes = held.buf, .at = asked.start, .end = asked.end,
-                     .limit = (Py_ssize_t)limit, .out = out, .changed = asked.changed,
+                     .limit = (Py_ssize_t)limit, .decoder = decoder, .out = out, .changed = asked.changed,
                      .records = with->join.record == NULL ? NULL : asked.records};
         status = feed_loop(decoder, slots, &loop, &asked, self->method);
         if (status < 0)
