@@ -211,10 +211,14 @@ class Committer(Gate):
                 return
             number = self.mark = self._number + 1
             forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
+            self._room_bytes -= _BEGIN.size
             self._loop.call_soon(self.hand_over)
             if self.watcher is not None:
                 self.watcher.forming(self)
         forming.append(record)
+        left_bytes = self._room_bytes = self._room_bytes - len(record)
+        if left_bytes < 0:
+            self.full = True
 
     def hand_over(self) -> int:
         """Ends the current batch and queues it; returns its number, or that of the last one if it is empty."""
@@ -222,13 +226,12 @@ class Committer(Gate):
             self._number += 1
             size = sum(map(len, self._forming))
             self.batch_bytes += size
-            self._room_bytes -= size
             self._queue.put(_Batch(self._number, self._forming, size))
             self._forming = []
             if self.batch_bytes > self.look_at_bytes:
                 self.look_at_bytes = inf
                 self._on_look()
-            if self.batch_bytes > self.room_until_bytes or self._room_bytes < 0:
+            if self.batch_bytes > self.room_until_bytes:
                 self.full = True
         return self._number
 

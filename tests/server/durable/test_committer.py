@@ -228,9 +228,9 @@ async def test_a_committer_is_full_while_more_is_queued_than_may_be() -> None:
         assert not committer.full
         await asyncio.sleep(0)
         committer.add(0, bytes(50))
-        committer.hand_over()
         assert committer.full
         committer.stalled[sender] = None
+        committer.hand_over()
         committer.look_for_room()
         assert (committer.full, sender.resumed) == (True, 0)
         made.journal.gate.set()
