@@ -11,11 +11,16 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from fcntl import F_GETFL, F_SETFL, fcntl
 from io import FileIO
 from pathlib import Path
+from typing import Final
 
 from segstore.server.store import Buffer
 from segstore.wire.codec import or_in_c
+
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+"""Linux's flag for writing past the page cache; 0 elsewhere."""
 
 
 def open_regular(path: Path) -> FileIO:
@@ -44,8 +49,15 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
         view, at = view[done:], at + done
 
 
+def _end_direct(descriptor: int) -> bool:
+    """Has a file written through the page cache again; returns whether it was not."""
+    flags = fcntl(descriptor, F_GETFL)
+    fcntl(descriptor, F_SETFL, flags & ~_DIRECT)
+    return bool(flags & _DIRECT)
+
+
 @or_in_c()
-def write_and_sync(descriptor: int, data: bytes, at: int) -> None:
+def write_and_sync(descriptor: int, data: Buffer, at: int) -> None:
     """Writes all of ``data`` at an offset, and waits until it is on disk.
 
     The file's bytes are, and its size if it has grown, but not its times. C releases the GIL once for both, because
@@ -62,11 +74,25 @@ class Files:
         """Creates a new file, open for writing; the caller closes the descriptor."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
+    def create_direct(self, path: Path) -> int:
+        """As ``create``, for a file that is written past the page cache where the file system can.
+
+        What is written to it should be whole pages, in the file and in memory, such as that of an ``mmap``.
+        """
+        descriptor = self.create(path)
+        with suppress(OSError):  # not every file system can
+            fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | _DIRECT)
+        return descriptor
+
     def write(self, descriptor: int, data: Buffer) -> None:
-        """Writes all of ``data``."""
+        """Writes all of ``data``; what cannot be written past the page cache, and all later data, through it."""
         view = memoryview(data)
         while view:
-            view = view[os.write(descriptor, view) :]
+            try:
+                view = view[os.write(descriptor, view) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not _end_direct(descriptor):
+                    raise
 
     def write_new(self, path: Path, data: Buffer) -> None:
         """Creates a file with this content, and waits until it is on disk."""
@@ -85,7 +111,7 @@ class Files:
         """Waits until the file is on disk."""
         os.fsync(descriptor)
 
-    def write_durably(self, descriptor: int, data: bytes, at: int) -> None:
+    def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
         """Writes all of ``data`` at an offset, and waits until it is on disk."""
         write_and_sync(descriptor, data, at)
 

@@ -8,7 +8,7 @@ was written: bytes, and the numbers of the first and last batch. A file consists
     …
     zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
-A group is written, then synced with `fdatasync`. Groups follow each other without gaps in their numbers, and each is
+A group is written past the page cache where the file system can, which costs less, then synced with `fdatasync`. Groups follow each other without gaps in their numbers, and each is
 written after the previous one is on disk. The salt is random, so bytes of another journal, or of a file that had these
 blocks before, are never taken for a group.
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from io import BufferedReader
+from mmap import mmap
 from pathlib import Path
 from struct import Struct
 from typing import BinaryIO, Final, NamedTuple
@@ -39,6 +40,8 @@ _HEADER: Final = Struct(">8s16s")
 _GROUP: Final = Struct(">16sQQQ")
 _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
+_MEMORY_BYTES: Final = 1024 * 1024
+"""Groups up to this size are written from memory that is used again."""
 ZEROS: Final = bytes(1024 * 1024)
 
 
@@ -83,11 +86,13 @@ class JournalWriter:
         self._salt = os.urandom(_SALT_BYTES)
         header = _HEADER.pack(_MAGIC, self._salt)
         self.base_crc = crc32(header)
-        self._descriptor = descriptor = files.create(path)
+        self._memory = _pages_of_memory(_MEMORY_BYTES)
+        self._descriptor = descriptor = files.create_direct(path)
         try:
-            files.write(descriptor, _padded(header, self.base_crc.to_bytes(_CRC_BYTES)))
-            for at in range(PAGE_BYTES, filled_bytes, len(ZEROS)):
-                files.write(descriptor, ZEROS[: filled_bytes - at])
+            files.write(descriptor, _padded(self._memory, header, self.base_crc.to_bytes(_CRC_BYTES)))
+            zeros = _pages_of_memory(len(ZEROS))
+            for at in range(PAGE_BYTES, filled_bytes, len(zeros)):
+                files.write(descriptor, zeros[: filled_bytes - at])
             files.sync(descriptor)
             files.sync_folder(path.parent)
         except BaseException:
@@ -103,7 +108,7 @@ class JournalWriter:
         """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        data = _padded(head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
+        data = _padded(self._memory, head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
         self._files.write_durably(self._descriptor, data, self._end)
         self._end += len(data)
 
@@ -181,6 +186,18 @@ def _pages(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def _padded(*parts: bytes) -> bytes:
+def _pages_of_memory(size: int) -> memoryview:
+    """Returns memory that begins at a page, all zeros."""
+    return memoryview(mmap(-1, _pages(size)))
+
+
+def _padded(memory: memoryview, *parts: bytes) -> memoryview:
+    """Returns parts and zeros up to the next page, in this memory or, if they do not fit, in memory of their own."""
     size = sum(map(len, parts))
-    return b"".join((*parts, bytes(_pages(size) - size)))
+    whole, at = _pages(size), 0
+    if whole > len(memory):
+        memory = _pages_of_memory(whole)
+    for part in (*parts, bytes(whole - size)):
+        memory[at : at + len(part)] = part
+        at += len(part)
+    return memory[:whole]

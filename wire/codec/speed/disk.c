@@ -33,16 +33,19 @@ PyObject *
 write_and_sync(PyObject *const *args)
 {
 #ifdef __linux__
+    Py_buffer data;
     int64_t descriptor, at;
     int problem;
-    if (!number_in(args[0], 0, INT_MAX, &descriptor) || !PyBytes_CheckExact(args[1]) ||
-        !number_in(args[2], 0, INT64_MAX - PyBytes_GET_SIZE(args[1]), &at))
+    if (!number_in(args[0], 0, INT_MAX, &descriptor) || hold(args[1], &data) < 0)
         return NULL;
-    const char *data = PyBytes_AS_STRING(args[1]);
-    Py_ssize_t size = PyBytes_GET_SIZE(args[1]);
+    if (!number_in(args[2], 0, INT64_MAX - data.len, &at)) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
-    problem = write_all((int)descriptor, data, size, at);
+    problem = write_all((int)descriptor, data.buf, data.len, at);
     Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
     if (problem == 0)
         Py_RETURN_NONE;
     errno = problem;
