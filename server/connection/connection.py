@@ -217,9 +217,19 @@ class Connection(asyncio.BufferedProtocol):
         self.bytes_in += nbytes
         if self._recorder is not None:
             self._recorder.received(self._number, self._buffers.view[:nbytes])
-        if session.ending is not _NOT_YET or not received.read(nbytes):
+        if session.ending is not _NOT_YET:
+            return
+        if (
+            lane is None
+            and not (received.has_part or received.at < received.end or received.backlog or session.reads)
+            and not (hub.queue.is_busy or self._output.is_full)
+            and (held is None or not (held.is_stalled or held.is_overfull))
+        ):
+            if self._serve_appends(nbytes):
+                return
+        elif not received.read(nbytes):
             return  # the peer wrote more before reading was paused
-        if not hub.queue.is_busy:
+        elif not hub.queue.is_busy:
             self._serve()
         left = not received.finish()
         if left and session.ending is _NOT_YET:
@@ -229,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.catch_up_soon()
         elif left:
             received.release()
-        # What was written is looked up as it is written; nearly every read of a busy peer leaves nothing else.
+        # What was written is looked up as it is written.
         if (
             left
             or received.has_part
@@ -318,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self) -> None:
         """Executes what was read until the slice is used up, or the peer or the disk falls behind."""
-        hub, execution, received, held = self._hub, self._execution, self.received, self._held
+        hub, execution, held = self._hub, self._execution, self._held
         if held is not None and held.is_overfull and not held.is_stalled and self._pause_reading():
             held.stall(self)
         hub.enter(self)
@@ -329,8 +339,43 @@ class Connection(asyncio.BufferedProtocol):
             hub.service.failed(self.session, error)
         finally:
             execution.slice_ended(used_up=hub.leave())
+        self._finish_slice()
+
+    def _serve_appends(self, nbytes: int) -> bool:
+        """As `_serve`, for a read before which nothing was pending, without rules. Returns whether all of it was whole
+        appends, as in nearly every read of a busy writer: they leave acknowledgements, and nothing to look at.
+        """
+        hub, execution, session, held, runs = self._hub, self._execution, self.session, self._held, None
+        hub.enter(self)
+        try:
+            runs = self.received.take_runs(nbytes)
+            if runs is not None and session.ending is _NOT_YET:
+                session.receive_all(runs)
+            else:
+                execution.run(self._make_room)
+        except Exception as error:  # noqa: BLE001 — as in `_serve`
+            hub.service.failed(session, error)
+        finally:
+            used_up = hub.leave()
+            if used_up or runs is None or execution.strain:
+                execution.slice_ended(used_up=used_up)
+        transport = self.transport
+        if runs is None or session.ending is not _NOT_YET or transport is None or transport.is_closing():
+            self._finish_slice()
+            return False
+        if session.out:
+            self._send(session.out_bytes, session.take_out(), large=False)
+        if self.held_bytes or transport.get_write_buffer_size() or (held is not None and held.bytes > SMALL_BYTES):
+            self.look_up()
+        if held is not None:
+            held.gate.catch_up()
+        return True
+
+    def _finish_slice(self) -> None:
+        """Writes the replies of a slice, and ends the connection if it is to."""
+        received = self.received
         if received.has_part:
-            hub.watch(self)
+            self._hub.watch(self)
         if self._lane is not None and self._lane.is_paused:
             self._pause_reading()
         self.flush()
@@ -428,8 +473,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self) -> None:
         """Writes what is queued, or holds it until it is durable."""
-        session, transport, lane, held = self.session, self.transport, self._lane, self._held
-        if transport is None:
+        session, lane = self.session, self._lane
+        if self.transport is None:
             return
         if lane is None:
             if not session.out:
@@ -440,6 +485,11 @@ class Connection(asyncio.BufferedProtocol):
             size, large, out = lane.out_bytes, True, lane.take_out()
             if not out:
                 return
+        self._send(size, out, large=large)
+
+    def _send(self, size: int, out: list[Buffer], *, large: bool) -> None:
+        """Writes or holds replies of a size. large: as `Output.write`."""
+        held = self._held
         self.bytes_out += size
         self._counters.bytes_out += size
         if held is None or not held.hold(self, out, size):

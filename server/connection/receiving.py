@@ -88,6 +88,7 @@ class Received:
 
     __slots__ = (
         "_backlog_bytes",
+        "_backlog_step",
         "_buffers",
         "_counters",
         "_data",
@@ -125,7 +126,7 @@ class Received:
         self.at = self.end = 0
         self.backlog: list[Item] = []
         self.step = 0
-        self._backlog_bytes = 0
+        self._backlog_bytes = self._backlog_step = 0
         self.problem: WireError | None = None
         self.has_part = False
 
@@ -165,32 +166,54 @@ class Received:
     def take_backlog(self) -> list[Item]:
         """The items that were put back; the caller executes them."""
         items, self.backlog, self._backlog_bytes = self.backlog, [], 0
-        self.step = len(items)
+        self.step = self._backlog_step
         return items
+
+    def take_runs(self, size: int) -> list[Item] | None:
+        """As `read` and `decode`, if nothing is pending, also no part. Returns the items if all that was read are whole
+        appends, else None: then they are the backlog.
+        """
+        decoder, blocks, buffer = self.decoder, self.blocks, self._buffers.buffer
+        writers = None if blocks is None else blocks.writers
+        items: Any
+        try:
+            items, failed = decoder.feed(buffer, size, 0, _STEP, writers), None
+            if len(items) == 1 and type(items[0]) is list and decoder.position == size and not decoder.has_part:
+                return items  # type: ignore[no-any-return]  # of items only
+        except WireError as error:
+            items, failed = list(error.decoded), error
+        self._data, self.end = buffer, size
+        self.backlog = self._complete(items, failed)
+        self._backlog_step = self.step
+        return None
 
     def decode(self) -> list[Item]:
         """Decodes the next step: items to be executed before the next call, or put back."""
-        decoder, blocks = self.decoder, self.blocks
+        blocks = self.blocks
         writers, block_open = (None, False) if blocks is None else (blocks.writers, blocks.block_open)
-        items: Any
         try:
-            items = decoder.feed(self._data, self.end, self.at, _STEP, writers, block_open)
-            self.step, self.at = decoder.taken, decoder.position
+            items: Any = self.decoder.feed(self._data, self.end, self.at, _STEP, writers, block_open)
         except WireError as error:
-            items, self.problem, self.at = list(error.decoded), error, self.end
-            self.step = len(items)
+            return self._complete(list(error.decoded), error)
+        return self._complete(items, None)
+
+    def _complete(self, items: Any, failed: WireError | None) -> list[Item]:
+        """Completes a step: what was decoded, before the decoder failed if it did. Returns the items, blocks joined."""
+        decoder, blocks, block_open, has_frames = self.decoder, self.blocks, False, bool(items)
+        if failed is None:
+            self.step, self.at = decoder.taken, decoder.position
+        else:
+            self.step, self.at, self.problem = len(items), self.end, failed
             self._counters.malformed_frames += 1
-        has_frames = bool(items)
-        # Nearly every read of a busy writer is one list of runs.
-        if blocks is not None and (len(items) != 1 or type(items[0]) is not list):
+        if blocks is not None:
             try:
                 items = blocks.feed_all(items)
             except WireError as error:
                 items, self.problem, self.at = list(error.decoded), error, self.end
                 self._counters.protocol_violations += 1
             block_open = blocks.block_open
-        partial, had_part, waits = decoder.has_part, self.has_part, self._waits
-        if partial or block_open or had_part or waits.first_frame_since is not None:
+        partial, waits = decoder.has_part, self._waits
+        if partial or block_open or self.has_part or waits.first_frame_since is not None:
             self.has_part = partial or block_open
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)
@@ -198,6 +221,7 @@ class Received:
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""
+        self._backlog_step = len(items)
         if self._data is not self._buffers.buffer:
             self.backlog, self._backlog_bytes = list(items), len(items) * _ITEM_BYTES
             return

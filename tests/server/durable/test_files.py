@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from segstore.server.durable import Files
 from segstore.server.durable.files import open_regular, read_regular, write_and_sync
+from segstore.server.durable.journal import Group, JournalReader, JournalWriter
+
+O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
 
 def test_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
@@ -143,3 +149,53 @@ def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Cal
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_a_file_that_is_written_directly_has_what_was_written(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "file"
+    pages = memoryview(mmap(-1, 8192))
+    pages[:] = b"0123456789abcdef" * 512
+    descriptor = files.create_direct(path)
+    files.write(descriptor, pages)
+    write_and_sync(descriptor, pages[:4096], 8192)
+    assert path.read_bytes() == bytes(pages) + bytes(pages[:4096])
+    files.write(descriptor, b"behind")  # no whole page: from here on through the page cache
+    files.write(descriptor, pages[7:9])
+    os.close(descriptor)
+    assert path.read_bytes()[8192:8200] == b"behind78"
+
+
+def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_flags = fcntl.fcntl
+
+    def refused(descriptor: int, what: int, flags: int = 0) -> int:
+        if what == fcntl.F_SETFL and flags & O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return set_flags(descriptor, what, flags)
+
+    monkeypatch.setattr("segstore.server.durable.files.fcntl", refused)
+    path = tmp_path / "journal"
+    made = JournalWriter(path, Files(), 16 * 1024)
+    groups = [Group(1, 1, b"data"), Group(2, 2, bytes(2_000_000))]
+    for each in groups:
+        made.append(each)
+    made.close()
+    assert list(JournalReader(path, made.base_crc)) == groups
+
+
+def test_what_no_way_of_writing_takes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    def refused(descriptor: int, _: bytes) -> int:
+        tried.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & O_DIRECT))
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    files = Files()
+    descriptor = files.create_direct(tmp_path / "file")
+    monkeypatch.setattr(os, "write", refused)
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.write(descriptor, b"data")
+    os.close(descriptor)
+    assert tried[-1] is False
