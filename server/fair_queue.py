@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from math import inf
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -64,26 +63,26 @@ class FairQueue:
         self._heavy: OrderedDict[Job, None] = OrderedDict()
         self.is_busy = self.is_crowded = False
         self._scheduled = False
-        self._began_s = inf  # while no slice is open
-        self._spent_s = 0.0
+        self._is_open = False
+        self._began_s = self._spent_s = 0.0
 
     def __len__(self) -> int:
         return len(self._light) + len(self._heavy)
 
     def begin(self) -> None:
         """Opens a slice of `SLICE_S`, or of the rest of this iteration while no other job is queued."""
-        self._began_s = self.now_s()
+        self._began_s, self._is_open = self.now_s(), True
 
     def is_over(self) -> bool:
         """Whether the open slice is used up; False if none is open."""
         left_s = TICK_S - self._spent_s
         most_s = SLICE_S if self._light or self._heavy or left_s < SLICE_S else left_s
-        return self.now_s() - self._began_s >= most_s
+        return self._is_open and self.now_s() - self._began_s >= most_s
 
     def end(self) -> bool:
         """Closes the open slice; returns whether it took `SLICE_S` or more."""
         spent_s = self.now_s() - self._began_s
-        self._began_s = inf
+        self._is_open = False
         self._spent_s = total_s = self._spent_s + spent_s
         if total_s > _NOTICED_S:
             self.is_busy = total_s >= TICK_S
@@ -113,7 +112,7 @@ class FairQueue:
         try:
             self._serve()
         finally:
-            self._spent_s, self._began_s = 0.0, inf
+            self._spent_s, self._is_open = 0.0, False
             self.is_busy, self.is_crowded = False, len(self) > _CROWD
             if self._light or self._heavy:
                 self._schedule()
