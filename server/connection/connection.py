@@ -342,23 +342,24 @@ class Connection(asyncio.BufferedProtocol):
         self._finish_slice()
 
     def _serve_appends(self, nbytes: int) -> bool:
-        """As `_serve`, for a read before which nothing was pending, without rules. Returns whether all of it was whole
-        appends, as in nearly every read of a busy writer: they leave acknowledgements, and nothing to look at.
+        """Executes a read of whole appends, as nearly every read of a busy writer is. The caller has checked that
+        nothing was pending, no part either, that more may be executed, and that there is no lane.
+
+        Returns False if it was anything else, or the connection ends: then it was executed as by `_serve`.
         """
         hub, execution, session, held, runs = self._hub, self._execution, self.session, self._held, None
         hub.enter(self)
         try:
-            runs = self.received.take_runs(nbytes)
-            if runs is not None and session.ending is _NOT_YET:
-                session.receive_all(runs)
-            else:
-                execution.run(self._make_room)
+            if session.ending is _NOT_YET:
+                runs = self.received.take_runs(nbytes)
+                if runs is None:
+                    execution.run(self._make_room)
+                else:
+                    session.receive_all(runs)
         except Exception as error:  # noqa: BLE001 — as in `_serve`
             hub.service.failed(session, error)
         finally:
-            used_up = hub.leave()
-            if used_up or runs is None or execution.strain:
-                execution.slice_ended(used_up=used_up)
+            execution.slice_ended(used_up=hub.leave())
         transport = self.transport
         if runs is None or session.ending is not _NOT_YET or transport is None or transport.is_closing():
             self._finish_slice()
@@ -372,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _finish_slice(self) -> None:
-        """Writes the replies of a slice, and ends the connection if it is to."""
+        """Writes the replies of a slice, and ends the connection if its session has ended."""
         received = self.received
         if received.has_part:
             self._hub.watch(self)

@@ -177,10 +177,9 @@ class Execution:
         session: executes them.
         lane: decides about them before; None without rules and observers.
         is_heavy: whether its last slices were used up.
-        strain: above 0 if one of its last slices was.
     """
 
-    __slots__ = ("_executed", "_queue", "lane", "received", "session", "strain")
+    __slots__ = ("_executed", "_queue", "_strain", "lane", "received", "session")
 
     def __init__(
         self,
@@ -206,11 +205,11 @@ class Execution:
         self.lane = None if lane is None else LaneHost(lane, service, on_reply=on_reply, reset=reset)
         self._queue = hub.queue
         self._executed = 0  # in this slice
-        self.strain = 0  # rises with each slice that is used up
+        self._strain = 0  # rises with each slice that is used up
 
     @property
     def is_heavy(self) -> bool:
-        return self.strain >= _HEAVY
+        return self._strain >= _HEAVY
 
     @property
     def held_bytes(self) -> int:
@@ -224,7 +223,8 @@ class Execution:
 
         make_room: writes the pending replies; returns whether more may be executed.
         """
-        session, received, lane, has_room = self.session, self.received, self.lane, True
+        session, received, lane, is_over = self.session, self.received, self.lane, self._queue.is_over
+        has_room = True
         while has_room and session.ending is _NOT_YET and (lane is None or not lane.is_paused):
             if received.backlog:
                 items = received.take_backlog()
@@ -232,27 +232,28 @@ class Execution:
                 items = received.decode()
             else:
                 return
-            whole = received.at == received.end
-            done = session.receive_all(items, 0, whole) if lane is None else lane.execute(session, items, 0)
-            while done < len(items) and not (session.ended or self._queue.is_over()):
+            done, whole = 0, received.at == received.end
+            while True:
+                done = session.receive_all(items, done, whole) if lane is None else lane.execute(session, items, done)
+                if done == len(items) or session.ended or is_over():
+                    break
                 has_room = make_room()
                 if not has_room or session.ended:
                     break
-                done = session.receive_all(items, done, whole) if lane is None else lane.execute(session, items, done)
             self._executed += received.step
             if done < len(items):
                 received.put_back(items[done:])
             elif whole:
                 return
-            if self._executed >= _SLICE_ITEMS or self._queue.is_over():
+            if self._executed >= _SLICE_ITEMS or is_over():
                 return
 
     def slice_ended(self, *, used_up: bool) -> None:
         """Call after a slice in which `run` was called. used_up: whether its time is."""
         if used_up or self._executed >= _SLICE_ITEMS:
-            self.strain = min(self.strain + 2, 2 * _HEAVY)
-        elif self.strain:
-            self.strain -= 1
+            self._strain = min(self._strain + 2, 2 * _HEAVY)
+        elif self._strain:
+            self._strain -= 1
         self._executed = 0
         if self.lane is not None:
             self.settle()

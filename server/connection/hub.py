@@ -137,9 +137,9 @@ class ConnectionHub(Generic[C]):
     def enter(self, connection: C) -> None:
         """Begins a slice of a connection's requests; the connection writes its own replies. Losing containers to the
         fence may close the connection."""
-        self.queue.begin()
         if self.fence is not None:
             self.fence()
+        self.queue.begin()
         self._running = connection
 
     def leave(self) -> bool:

@@ -83,12 +83,11 @@ class Received:
         at, end: the bytes to be decoded after them are those from `at` to `end` of a buffer.
         problem: what is wrong with the bytes behind all others; None if nothing is.
         has_part: whether a frame or an append block is incomplete.
-        step: number of commands of the items that came last.
+        step: number of commands of the items that came last, or will come from the backlog.
     """
 
     __slots__ = (
         "_backlog_bytes",
-        "_backlog_step",
         "_buffers",
         "_counters",
         "_data",
@@ -126,7 +125,7 @@ class Received:
         self.at = self.end = 0
         self.backlog: list[Item] = []
         self.step = 0
-        self._backlog_bytes = self._backlog_step = 0
+        self._backlog_bytes = 0
         self.problem: WireError | None = None
         self.has_part = False
 
@@ -166,12 +165,12 @@ class Received:
     def take_backlog(self) -> list[Item]:
         """The items that were put back; the caller executes them."""
         items, self.backlog, self._backlog_bytes = self.backlog, [], 0
-        self.step = self._backlog_step
         return items
 
     def take_runs(self, size: int) -> list[Item] | None:
-        """As `read` and `decode`, if nothing is pending, also no part. Returns the items if all that was read are whole
-        appends, else None: then they are the backlog.
+        """As `read` and `decode`, when nothing is pending, no part either. Returns the items if the read is whole
+        appends alone. Else the first step's items become the backlog: the caller executes them before the next read,
+        because their payloads lie in the shared buffer.
         """
         decoder, blocks, buffer = self.decoder, self.blocks, self._buffers.buffer
         writers = None if blocks is None else blocks.writers
@@ -184,7 +183,6 @@ class Received:
             items, failed = list(error.decoded), error
         self._data, self.end = buffer, size
         self.backlog = self._complete(items, failed)
-        self._backlog_step = self.step
         return None
 
     def decode(self) -> list[Item]:
@@ -221,7 +219,7 @@ class Received:
 
     def put_back(self, items: Sequence[Item]) -> None:
         """Holds items for later, with payloads of their own if they lie in the shared buffer."""
-        self._backlog_step = len(items)
+        self.step = len(items)
         if self._data is not self._buffers.buffer:
             self.backlog, self._backlog_bytes = list(items), len(items) * _ITEM_BYTES
             return

@@ -19,7 +19,7 @@ keys are kept in memory in addition.
 
 Invariant: a file is removed only after a manifest that does not need it is on disk. A snapshot is named by the manifest
 only after all batches in it are durable. Recovered data is durable before any of it is served: a process that was
-killed, or whose sync failed, may have left its last group only in the page cache. Another sync does not help, because
+killed, or whose sync failed, may have left its last group only in a cache. Another sync does not help, because
 Linux marks the pages of a failed sync as clean. So the last group is written again, to the new journal, and the old
 journal ends before it. All earlier groups were synced before the next one was written, and all other files before a
 manifest named them.

@@ -20,7 +20,7 @@ from segstore.server.store import Buffer
 from segstore.wire.codec import or_in_c
 
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
-"""Linux's flag for writing past the page cache; 0 elsewhere."""
+"""Linux's flag for direct I/O; 0 elsewhere."""
 
 
 def open_regular(path: Path) -> FileIO:
@@ -50,7 +50,7 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
 
 
 def _end_direct(descriptor: int) -> bool:
-    """Has a file written through the page cache again; returns whether it was not."""
+    """Turns direct I/O off for a file; returns whether it was on."""
     flags = fcntl(descriptor, F_GETFL)
     fcntl(descriptor, F_SETFL, flags & ~_DIRECT)
     return bool(flags & _DIRECT)
@@ -75,9 +75,11 @@ class Files:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def create_direct(self, path: Path) -> int:
-        """As ``create``, for a file that is written past the page cache where the file system can.
+        """As ``create``, for a file that is written with direct I/O where the file system supports it.
 
-        What is written to it should be whole pages, in the file and in memory, such as that of an ``mmap``.
+        What is written to it should be whole pages, in the file and in memory, such as that of an ``mmap``. ``write``
+        goes over to the page cache where something else is written, or the device takes no pages of this size;
+        ``write_at`` and ``write_durably``, which follow it, do not.
         """
         descriptor = self.create(path)
         with suppress(OSError):  # not every file system can
@@ -85,7 +87,7 @@ class Files:
         return descriptor
 
     def write(self, descriptor: int, data: Buffer) -> None:
-        """Writes all of ``data``; what cannot be written past the page cache, and all later data, through it."""
+        """Writes all of ``data``. If direct I/O is refused, this and all later data go through the page cache."""
         view = memoryview(data)
         while view:
             try:

@@ -13,11 +13,11 @@ costs less: nobody reads a journal before the next start. Groups follow each oth
 each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a file that
 had these blocks before, are never taken for a group.
 
-Three failures are covered. 1. The process is killed: what it wrote is in the page cache, so at most the last group is
-torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write touches a
-page with earlier groups. So an invalid group ends the journal if it was never acknowledged, which the caller decides
-by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a valid one
-was on disk once, so it is corruption, acknowledged or not.
+Three failures are covered. 1. The process is killed: what it wrote is on the disk or in the page cache, so at most the
+last group is torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write
+touches a page with earlier groups. So an invalid group ends the journal if it was never acknowledged, which the caller
+decides by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a
+valid one was on disk once, so it is corruption, acknowledged or not.
 
 Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
 """
@@ -41,8 +41,8 @@ _HEADER: Final = Struct(">8s16s")
 _GROUP: Final = Struct(">16sQQQ")
 _SALT_BYTES: Final = 16
 _CRC_BYTES: Final = 4
-_MEMORY_BYTES: Final = 1024 * 1024
-"""Groups up to this size are written from memory that is used again."""
+_MEMORY_BYTES: Final = 256 * 1024
+"""Size of the pieces in which a file is written."""
 ZEROS: Final = bytes(1024 * 1024)
 
 
@@ -79,7 +79,10 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path, files: Files, filled_bytes: int = 0) -> None:
-        """Creates the file, durable, without groups, filled with zeros up to `filled_bytes`. Raises `OSError`."""
+        """Creates the file, durable, without groups, filled with zeros. Raises `OSError`.
+
+        filled_bytes: size of the file, whole pages; any other size is written without direct I/O.
+        """
         self.path = path
         self._files = files
         self._filled_bytes = filled_bytes
@@ -87,13 +90,16 @@ class JournalWriter:
         self._salt = os.urandom(_SALT_BYTES)
         header = _HEADER.pack(_MAGIC, self._salt)
         self.base_crc = crc32(header)
-        self._memory = _pages_of_memory(_MEMORY_BYTES)
+        # Direct I/O takes memory that begins at a page. It is shared, because it must not be copied on a fork.
+        self._memory = memory = memoryview(mmap(-1, _MEMORY_BYTES))
         self._descriptor = descriptor = files.create_direct(path)
         try:
-            files.write(descriptor, _padded(self._memory, header, self.base_crc.to_bytes(_CRC_BYTES)))
-            zeros = _pages_of_memory(len(ZEROS))
-            for at in range(PAGE_BYTES, filled_bytes, len(zeros)):
-                files.write(descriptor, zeros[: filled_bytes - at])
+            page = header + self.base_crc.to_bytes(_CRC_BYTES)
+            memory[: len(page)] = page
+            files.write(descriptor, memory[:PAGE_BYTES])
+            memory[: len(page)] = bytes(len(page))
+            for at in range(PAGE_BYTES, filled_bytes, len(memory)):
+                files.write(descriptor, memory[: filled_bytes - at])
             files.sync(descriptor)
             files.sync_folder(path.parent)
         except BaseException:
@@ -109,9 +115,20 @@ class JournalWriter:
         """Writes a group, which is durable at return. After any exception the journal is not written to again."""
         first, last, payload = group
         head = _GROUP.pack(self._salt, first, last, len(payload))
-        data = _padded(self._memory, head, crc32(payload, crc32(head)).to_bytes(_CRC_BYTES), payload)
-        self._files.write_durably(self._descriptor, data, self._end)
-        self._end += len(data)
+        head += crc32(payload, crc32(head)).to_bytes(_CRC_BYTES)
+        memory, at, used, left = self._memory, self._end, len(head), memoryview(payload)
+        memory[:used] = head
+        while len(left) > len(memory) - used:
+            memory[used:] = left[: len(memory) - used]
+            left = left[len(memory) - used :]
+            self._files.write_at(self._descriptor, memory, at)
+            at, used = at + len(memory), 0
+        stop = used + len(left)
+        end = _pages(stop)
+        memory[used:stop] = left
+        memory[stop:end] = bytes(end - stop)
+        self._files.write_durably(self._descriptor, memory[:end], at)
+        self._end = at + end
 
     def close(self) -> None:
         """Closes the file. Can be called twice."""
@@ -185,20 +202,3 @@ def _read_group(file: BinaryIO, salt: bytes, most_bytes: int) -> Group | None:
 def _pages(size: int) -> int:
     """Rounds a size or an offset up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES
-
-
-def _pages_of_memory(size: int) -> memoryview:
-    """Returns memory that begins at a page, all zeros."""
-    return memoryview(mmap(-1, _pages(size)))
-
-
-def _padded(memory: memoryview, *parts: bytes) -> memoryview:
-    """Returns parts and zeros up to the next page, in this memory or, if they do not fit, in memory of their own."""
-    size = sum(map(len, parts))
-    whole, at = _pages(size), 0
-    if whole > len(memory):
-        memory = _pages_of_memory(whole)
-    for part in (*parts, bytes(whole - size)):
-        memory[at : at + len(part)] = part
-        at += len(part)
-    return memory[:whole]

@@ -146,6 +146,31 @@ def test_a_slice_is_longer_if_no_other_job_is_queued(loop: Loop) -> None:
     queue.end()
 
 
+def test_a_job_that_is_queued_during_a_slice_shortens_it(loop: Loop) -> None:
+    queue = loop.queue
+    queue.begin()
+    loop.now_s += SLICE_S * 1.001
+    assert not queue.is_over()
+    queue.add(Job(loop, "a", 1, []))
+    assert queue.is_over()
+    queue.end()
+
+
+def test_a_slice_within_a_slice_leaves_the_account_right(loop: Loop) -> None:
+    queue = loop.queue
+    queue.begin()
+    queue.begin()
+    loop.now_s += TICK_S / 4
+    queue.end()
+    loop.now_s += TICK_S / 4
+    queue.end()
+    assert not queue.is_busy
+    queue.begin()
+    loop.now_s += TICK_S / 2
+    queue.end()
+    assert queue.is_busy
+
+
 def test_an_exception_in_one_job_does_not_stop_the_queue(loop: Loop) -> None:
     log: list[str] = []
 

@@ -109,6 +109,17 @@ class OneByOne(Connection):
         self.received.__class__ = ReceivedOneByOne
 
 
+class Always(Connection):
+    """A connection that executes every read in the general way."""
+
+    __slots__ = ()
+
+    def _serve_appends(self, nbytes: int) -> bool:
+        self.received.read(nbytes)
+        self._serve()
+        return False
+
+
 class Side:
     """A store with one connection, its time standing still."""
 
@@ -148,6 +159,20 @@ class Side:
             self.connection.session is not None and self.connection.session.why,
         )
 
+    def account(self) -> tuple[object, ...]:
+        """What the connection and its hub keep about it, beside `state`."""
+        connection, received, queue = self.connection, self.connection.received, self.service.queue
+        held = connection._held
+        return (
+            (connection.bytes_in, connection.bytes_out, connection.held_bytes, self.hub.outstanding_bytes),
+            (received.is_pending(), received.has_part, received.held_bytes, bool(received._data)),
+            {name: getattr(connection.waits, name) is None for name in connection.waits.__slots__},
+            connection._execution._strain,
+            (len(queue), queue.is_busy, queue.is_crowded),
+            None if held is None else (held.bytes, held.is_stalled, len(held.gate.held)),
+            connection in self.hub._watched,
+        )
+
     def close(self) -> None:
         self.connection.connection_lost(None)
 
@@ -175,7 +200,8 @@ others = st.sampled_from([
 ])  # fmt: skip
 growing = st.builds(lambda step, data: (step, data), st.integers(1, 3), st.binary(max_size=300))
 together = st.lists(st.one_of(appends, appends, appends, others), min_size=2, max_size=6)
-alike = st.builds(Alikes, st.integers(0, 20), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 60))
+few, many = (st.lists(st.integers(0, 1), min_size=size, max_size=size + 5) for size in (1, 254))
+alike = st.builds(Alikes, st.integers(0, 20), st.one_of(few, few, few, many), st.integers(0, 60))
 steps = st.lists(
     st.one_of(growing, growing, growing, appends, others, together, alike, st.just("let go"), st.just("half")),
     max_size=12,
@@ -187,11 +213,13 @@ steps = st.lists(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: list[Any]) -> None:
     async def run() -> None:
-        one, other = (Side(kind, HeldGate() if held else None) for kind in (Connection, OneByOne))
+        sides = [Side(kind, HeldGate() if held else None) for kind in (Connection, Always, OneByOne)]
+        accounts: list[list[object]] = [[] for _ in sides]
         number = 10
-        for side in (one, other):
+        for side, account in zip(sides, accounts, strict=True):
             number = 10
             for step in given:
+                account.append(side.account())
                 if isinstance(step, list):
                     side.read(*step)
                 elif isinstance(step, Alikes):
@@ -219,11 +247,24 @@ def test_an_append_alone_leaves_what_it_leaves_among_others(held: bool, given: l
                 await asyncio.sleep(0)
             if side.gate is not None:
                 side.gate.let_go()
-        assert one.state() == other.state()
-        for side in (one, other):
+        one, always, other = sides
+        assert one.state() == always.state() == other.state()
+        assert accounts[0] == accounts[1]
+        for side in sides:
             side.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", [Connection, Always])
+async def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(kind: type[Connection]) -> None:
+    side = Side(kind, HeldGate())
+    side.hub.fence = lambda: side.connection.failed("its containers are another store's now")
+    side.read(append(WRITERS[0], 1, b"data"), encode(ReadSegment(SEGMENT, 0, 100, "", 5)))
+    assert not side.connection.received.is_pending()
+    assert side.transport.closed
+    assert side.store.segment(SEGMENT).length == 0
+    side.close()
 
 
 async def test_an_append_alone_wakes_a_reader_of_the_same_connection() -> None:

@@ -16,6 +16,7 @@ import pytest
 from segstore.server.durable import Files
 from segstore.server.durable.files import open_regular, read_regular, write_and_sync
 from segstore.server.durable.journal import Group, JournalReader, JournalWriter
+from segstore.wire import Buffer
 
 O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 
@@ -151,6 +152,41 @@ def test_what_cannot_be_written_or_synced_is_an_error(tmp_path: Path, write: Cal
         os.close(writing)
 
 
+def is_direct(descriptor: int) -> bool:
+    return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & O_DIRECT)
+
+
+def test_a_journal_is_written_directly_where_the_file_system_can(tmp_path: Path) -> None:
+    try:
+        other = os.open(tmp_path / "other", os.O_WRONLY | os.O_CREAT | O_DIRECT)
+    except OSError:
+        can_be = False
+    else:
+        can_be = is_direct(other)
+        os.close(other)
+
+    class Watched(Files):
+        def write_at(self, descriptor: int, data: Buffer, at: int) -> None:
+            found.append((is_direct(descriptor), len(data)))
+            super().write_at(descriptor, data, at)
+
+        def write_durably(self, descriptor: int, data: Buffer, at: int) -> None:
+            found.append((is_direct(descriptor), len(data)))
+            super().write_durably(descriptor, data, at)
+
+    found: list[tuple[bool, int]] = []
+    made = JournalWriter(tmp_path / "journal", Watched(), 64 * 1024)
+    piece = 256 * 1024
+    payloads = b"data", bytes(700_000), bytes(piece - 44), b"1" * piece
+    groups = [Group(number, number, each) for number, each in enumerate(payloads, 1)]
+    for each in groups:
+        made.append(each)
+    made.close()
+    rest = -(-(700_000 + 44 - 2 * piece) // 4096) * 4096
+    assert found == [(can_be, size) for size in (4096, piece, piece, rest, piece, piece, 4096)]
+    assert list(JournalReader(made.path, made.base_crc)) == groups
+
+
 def test_a_file_that_is_written_directly_has_what_was_written(tmp_path: Path) -> None:
     files, path = Files(), tmp_path / "file"
     pages = memoryview(mmap(-1, 8192))
@@ -189,13 +225,14 @@ def test_what_no_way_of_writing_takes_is_an_error(tmp_path: Path, monkeypatch: p
     tried: list[bool] = []
 
     def refused(descriptor: int, _: bytes) -> int:
-        tried.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & O_DIRECT))
+        tried.append(is_direct(descriptor))
         raise OSError(errno.EINVAL, "Invalid argument")
 
     files = Files()
     descriptor = files.create_direct(tmp_path / "file")
+    directly = is_direct(descriptor)
     monkeypatch.setattr(os, "write", refused)
     with pytest.raises(OSError, match="Invalid argument"):
         files.write(descriptor, b"data")
     os.close(descriptor)
-    assert tried[-1] is False
+    assert tried == ([True, False] if directly else [False])
