@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from fcntl import F_GETFL, F_SETFL, fcntl
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -49,10 +48,14 @@ def _write_at(descriptor: int, data: Buffer, at: int) -> None:
         view, at = view[done:], at + done
 
 
-def _end_direct(descriptor: int) -> bool:
-    """Turns direct I/O off for a file; returns whether it was on."""
-    flags = fcntl(descriptor, F_GETFL)
-    fcntl(descriptor, F_SETFL, flags & ~_DIRECT)
+def _set_direct(descriptor: int, *, on: bool) -> bool:
+    """Turns direct I/O on or off for a file, on systems that have it; returns whether it was on."""
+    if not _DIRECT:
+        return False
+    import fcntl
+
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT if on else flags & ~_DIRECT)
     return bool(flags & _DIRECT)
 
 
@@ -83,7 +86,7 @@ class Files:
         """
         descriptor = self.create(path)
         with suppress(OSError):  # not every file system can
-            fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | _DIRECT)
+            _set_direct(descriptor, on=True)
         return descriptor
 
     def write(self, descriptor: int, data: Buffer) -> None:
@@ -93,7 +96,7 @@ class Files:
             try:
                 view = view[os.write(descriptor, view) :]
             except OSError as error:
-                if error.errno != errno.EINVAL or not _end_direct(descriptor):
+                if error.errno != errno.EINVAL or not _set_direct(descriptor, on=False):
                     raise
 
     def write_new(self, path: Path, data: Buffer) -> None:

@@ -211,7 +211,7 @@ def test_a_file_system_that_cannot_write_directly_writes_through_the_page_cache(
             raise OSError(errno.EINVAL, "Invalid argument")
         return set_flags(descriptor, what, flags)
 
-    monkeypatch.setattr("segstore.server.durable.files.fcntl", refused)
+    monkeypatch.setattr(fcntl, "fcntl", refused)
     path = tmp_path / "journal"
     made = JournalWriter(path, Files(), 16 * 1024)
     groups = [Group(1, 1, b"data"), Group(2, 2, bytes(2_000_000))]
