@@ -8,10 +8,10 @@ was written: bytes, and the numbers of the first and last batch. A file consists
     …
     zeros    filled in ahead, because overwriting costs the disk less than growing a file
 
-A group is written, then synced with `fdatasync`. Where the file system can, it is written past the page cache, which
-costs less: nobody reads a journal before the next start. Groups follow each other without gaps in their numbers, and
-each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a file that
-had these blocks before, are never taken for a group.
+A group is written, then synced with `fdatasync`. Where the file system supports direct I/O, it is written past the page
+cache: this costs less, and a journal is read only at a start. Groups follow each other without gaps in their numbers,
+and each is written after the previous one is on disk. The salt is random, so bytes of another journal, or of a file
+that had these blocks before, are never taken for a group.
 
 Three failures are covered. 1. The process is killed: what it wrote is on the disk or in the page cache, so at most the
 last group is torn. 2. A loss of power: any sectors of the last group, which was not acknowledged, are missing. No write
