@@ -7,8 +7,9 @@ of it is left. ``bytearray`` and ``mmap`` count their exports and refuse to chan
 uses that as its test and needs no count of its own. A chunk with views stays idle, or is freed by the garbage collector
 if the pool is full.
 
-Large chunks are mapped in huge pages if the system supports them: the first write to memory in small pages costs more
-than the copy itself.
+Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
+grow at the same pace also get their next chunks at the same time. Those of 4 MiB are mapped in huge pages if the system
+supports them: the first write to memory in small pages costs more than the copy itself.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
@@ -68,7 +69,9 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 FIRST_CHUNK_BYTES: Final = 256
 _GROWTH: Final = 4
 _MAPPED: Final = sys.platform == "linux"
-"""Whether large chunks are mapped: other systems can neither request huge pages nor detect views of a map."""
+"""Whether chunks are mapped: other systems can neither request huge pages nor detect views of a map."""
+_MAPPED_BYTES: Final = 64 * 1024
+"""Size from which a chunk is mapped. Smaller ones are cleared when they are allocated."""
 _IDLE_BYTES: Final = 256 * 1024 * 1024
 _LOOK_AT: Final = 4
 """Number of idle chunks tried before a new one is allocated, so that readers that keep views do not slow writers."""
@@ -130,8 +133,7 @@ class ChunkPool:
                     return chunk
                 self.busy += 1
                 self._idle.append(chunk)
-            return _large_chunk()
-        return bytearray(size)
+        return _new_chunk(size)
 
     def give(self, chunk: Chunk) -> None:
         """Takes back a chunk that no segment refers to any more; readers may still hold views of it."""
@@ -143,15 +145,16 @@ class ChunkPool:
             self._idle.append(chunk)
 
 
-def _large_chunk() -> bytearray | mmap.mmap:
-    if not _MAPPED:
-        return bytearray(CHUNK_BYTES)
+def _new_chunk(size: int) -> bytearray | mmap.mmap:
+    if not _MAPPED or size < _MAPPED_BYTES:
+        return bytearray(size)
     try:
-        chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"no {CHUNK_BYTES} bytes for a chunk: {error}") from error
-    with suppress(OSError):  # a kernel without huge pages uses small ones
-        chunk.madvise(mmap.MADV_HUGEPAGE)
+        chunk = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # no memory, or the process has too many maps
+        return bytearray(size)
+    if size == CHUNK_BYTES:
+        with suppress(OSError):  # a kernel without huge pages uses small ones
+            chunk.madvise(mmap.MADV_HUGEPAGE)
     return chunk
 
 

@@ -1,5 +1,10 @@
 """Chunks: bytes come back as written, views stay what they are, memory is given back and used again."""
 
+import re
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +48,26 @@ def test_chunks_grow_up_to_four_mebibytes() -> None:
         sizes.append(data.allocated_bytes - before)
     assert sizes[:8] == [256, 1024, 4096, 16384, 65536, 262144, 1048576, CHUNK_BYTES]
     assert set(sizes[8:]) == {CHUNK_BYTES}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="chunks are mapped on Linux only")
+def test_memory_of_a_chunk_is_taken_as_it_is_written() -> None:
+    pool, count = ChunkPool(), 128
+    before = resident_bytes()
+    segments = [SegmentData(pool) for _ in range(count)]
+    for each in segments:
+        each.write(b"x" * (1024 * 1024 // 4 + 1))
+    assert [each.allocated_bytes for each in segments] == [1024 * 1024 // 2] * count
+    half = resident_bytes() - before
+    for each in segments:
+        each.write(b"y" * (1024 * 1024 // 4))
+    grown = resident_bytes() - before
+    assert half < count * 1024 * 1024 * 3 // 8 < grown
+    assert all(joined(each, 1024 * 1024 // 4, 2) == b"xy" for each in segments)
+
+
+def resident_bytes() -> int:
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
 
 
 def test_a_write_larger_than_a_chunk_is_read_back_in_pieces() -> None:
