@@ -40,13 +40,14 @@ from segstore.wire.blocks import WHOLE_APPENDS, AppendBlockDecoder, BlockWriter,
 from segstore.wire.codec import codec
 from segstore.wire.codec.generate import Rows
 from segstore.wire.hashing import murmur3_128_low
-from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace import Direction, Record, RecordKind, TraceWriter
 from segstore.wire.trace.framing import add_piece, copy_into, frames_into, marked, numbers, whole_frames
 from tests.server.support import Desk, create, make_service, set_up
 from tests.wire.blocks.served import served
 from tests.wire.codec.speed.columns import columns_of, values_in
 from tests.wire.codec.speed.writers import Writers
 from tests.wire.rows import rows_of
+from tests.wire.trace.traces import in_memory
 
 if TYPE_CHECKING:
     import random
@@ -57,6 +58,7 @@ assert codec.SPEED is not None
 ASK = codec.SPEED._codec
 NIL_ID = uuid.UUID(int=0)
 ACKNOWLEDGE = acknowledger(17)
+RECORD = TraceWriter.add, getattr(TraceWriter.add, "__wrapped__", TraceWriter.add)
 LOOP, ACKS_LOOP = (
     codec.SPEED.frames(frozenset({AppendBlock.code}), joined=joined, in_rows=in_rows, most_elements=None)
     for joined, in_rows in ((WHOLE_APPENDS, None), (None, DataAppended))
@@ -150,10 +152,21 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     assert stored[0] == stored[1]
     both(record_of_rows, lambda: (few, data, list(appended), number, writer))
     both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
+    recorded_by = [_recorded(call, data * (5000 // len(data) + 1), cuts, few) for call in RECORD]
+    assert recorded_by[0] == recorded_by[1]
     for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
         call(items, lambda problem, seen=seen: seen.append(type(problem)))
     assert notified[0] == notified[1] == [TypeError, *[None] * (len(pieces) - 1)]
+
+
+def _recorded(call: Any, data: bytes, cuts: list[int], few: int) -> Any:
+    """What is recorded of bytes that come in two pieces, in memory in which they may find no room."""
+    writer = in_memory(4096 << few, block_bytes=1 << 14 + few)
+    writer._looked_at = marked(range(few))
+    cut = 4096 + sum(cuts)
+    found = [_outcome(call, writer, few + at, 1, few % 2, each) for at, each in enumerate((data[:cut], data[cut:]))]
+    return found, writer.finish(9)
 
 
 def _writers(pieces: list[Any], few: int, number: Any, chance: random.Random) -> None:

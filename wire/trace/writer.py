@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from segstore.wire.codec import or_in_c
 from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
@@ -90,6 +91,23 @@ class RecordWriter:
 
     mark: from `make_mark`. compress: whether to use zlib, at its fastest level.
     """
+
+    __slots__ = (
+        *("_connections", "_data", "_directions", "_ends", "_first_ns", "_frames_start", "_kinds", "_last_ns"),
+        *(
+            "_overhead",
+            "_rows",
+            "_runs",
+            "_sample",
+            "_size",
+            "_sizes",
+            "_ts",
+            "columns",
+            "compress",
+            "mark",
+            "metadata",
+        ),
+    )
 
     def __init__(self, mark: bytes, metadata: Metadata, *, compress: bool = False) -> None:
         self.mark = mark
@@ -196,7 +214,42 @@ class _Half:
     need: int
 
 
-class TraceWriter:
+class WriterState:
+    """The slots of a writer of traces that C reads and sets."""
+
+    __slots__ = (
+        *("_due_ns", "_held", "_looked_at", "_max_body", "_part_start", "_part_stop", "_records"),
+        *("_size", "_view", "_waiting", "_waits", "block_bytes", "flush_after_ns", "_memory_bytes", "_used"),
+    )
+
+    block_bytes: int
+    flush_after_ns: int
+    _memory_bytes: int
+    _used: int
+    _due_ns: int
+    _held: dict[int, _Half | None]
+    _looked_at: bytes
+    _max_body: int
+    _part_start: int
+    _part_stop: int
+    _records: RecordWriter
+    _size: int
+    _view: memoryview
+    _waiting: bytearray
+    _waits: bool
+
+
+RECORDED: Final = (WriterState, RecordWriter, _Half, array)
+"""Classes of what a writer has in memory for what it takes."""
+RECORDED_SLOTS: Final = (
+    *WriterState.__slots__,
+    *("_first_ns", "_frames_start", "_last_ns", "_overhead", "_runs", "_size", "_sizes", "_ts"),
+    *("data", "need"),
+)
+"""Their attributes that C uses."""
+
+
+class TraceWriter(WriterState):
     """Collects streams of bytes into blocks. Write `start()` first, then `take()` whenever `add` or `due` returns True,
     and finally `finish()`.
 
@@ -215,6 +268,8 @@ class TraceWriter:
     Attributes: data_start, the offset in `memory` of the data of the last block taken; None if it is elsewhere or in
     pieces. The rest of `memory` after that data is free until the next `add`.
     """
+
+    __slots__ = ("_most_held_bytes", "_redact", "_redact_codes", "_start_bytes", "_waiting_from", "data_start")
 
     def __init__(
         self,
@@ -244,15 +299,15 @@ class TraceWriter:
         self._view = memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory)
         self._memory_bytes = len(self._view)
         self._used = 0
-        self._part: Buffer = b""
         self._part_start = self._part_stop = 0
+        """The newest data, if it is in the memory: it is no piece yet, as what comes next may continue it."""
         self.data_start: int | None = None
         self._size = 0
         self._waiting = bytearray()
         self._waiting_from = 0
         self._waits = False
         self._due_ns = 0
-        self._held: dict[int, _Half | None] = {}
+        self._held = {}
         """Directions that do not go on with a frame: in the middle of one, or, with None, not framed any more."""
 
     @property
@@ -277,6 +332,7 @@ class TraceWriter:
             size += page
         return metadata_block(self.mark, self.metadata, size) if size else b""
 
+    @or_in_c(*RECORDED, slots=RECORDED_SLOTS)
     def add(self, ts_ns: int, connection: int, direction: int, data: Buffer) -> bool:
         """Takes the next bytes of one direction of a connection, in any pieces; returns True if a block is due.
 
@@ -365,11 +421,10 @@ class TraceWriter:
         self._drain()
         self._bound_halves()
         self._used, self._size, self._waits = 0, 0, False
-        data = self._records._data
-        in_memory = len(data) == 1 and data[0] is self._part
+        in_memory = not self._records._data and self._part_start < self._part_stop
         self.data_start = self._part_start if in_memory else None
-        self._records._sample = in_memory and len(self._part) >= _SAMPLED_BYTES
-        self._part = b""
+        self._records._sample = in_memory and self._part_stop - self._part_start >= _SAMPLED_BYTES
+        self._end_part()
         if memory is not None:
             self._view = memoryview(memory)
             self._memory_bytes = len(memory)
@@ -396,37 +451,49 @@ class TraceWriter:
 
     def _frame_pieces(self, source: Buffer, at: int, pieces: Buffer) -> None:
         """Splits pieces, of which the first begins at `at`, into frames and counts these."""
-        records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
-        while index < len(pieces) // NUMBERS_BYTES:
+        max_body, looked_at, held, index, count = (
+            self._max_body,
+            self._looked_at,
+            self._held,
+            0,
+            len(pieces) // NUMBERS_BYTES,
+        )
+        while index < count:
             start = at
-            index, at, first_ns, last_ns, runs, sizes = whole_frames(source, pieces, index, at, *rules)
+            index, at, first_ns, last_ns, runs, sizes = whole_frames(
+                source, pieces, index, at, max_body, looked_at, held
+            )
             if runs:
-                records._put_frames(first_ns, last_ns, at - start, runs, sizes)
+                self._records._put_frames(first_ns, last_ns, at - start, runs, sizes)
                 self._keep(source, start, at)
-            if index < len(pieces) // NUMBERS_BYTES:
+            if index < count:
                 ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
                 at = self._take_other(ts_ns, stream, source, at, stop)
                 index += at == stop
 
     def _keep(self, source: Buffer, start: int, stop: int) -> None:
         """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
-        data, view = self._records._data, self._view
-        if source is not view:
-            start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
+        if source is not self._view:
+            used, source = self._used, memoryview(source)[start:stop]
+            start, stop = used, used + stop - start
             if stop > self._memory_bytes:
-                data.append(bytes(piece))
+                self._end_part()
+                self._records._data.append(bytes(source))
                 self._records._overhead += _RUN_BYTES
                 return
-            copy_into(view, start, piece)
+            copy_into(self._view, start, source)
             self._used = stop
-        if data and data[-1] is self._part and self._part_stop == start:
-            self._part = data[-1] = view[self._part_start : stop]
-        else:
-            self._part = view[start:stop]
+        if start != self._part_stop or start == self._part_start:
+            self._end_part()
             self._part_start = start
-            data.append(self._part)
             self._records._overhead += _RUN_BYTES
         self._part_stop = stop
+
+    def _end_part(self) -> None:
+        """Makes a piece of the newest data."""
+        if self._part_start < self._part_stop:
+            self._records._data.append(self._view[self._part_start : self._part_stop])
+        self._part_start = self._part_stop = 0
 
     def _put(self, ts_ns: int, connection: int, direction: int, kind: RecordKind, data: Buffer) -> None:
         """Adds a record whose data may be anywhere."""

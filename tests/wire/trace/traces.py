@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import strategies as st
 
 from segstore.wire import Command, encode
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind, RecordWriter, event_data, make_mark
+from segstore.wire.trace import (
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    RecordWriter,
+    TraceWriter,
+    event_data,
+    make_mark,
+)
 from tests.strategies import commands, mutated
 
-__all__ = ["MARK", "METADATA", "capture", "frame", "frames", "record", "records", "whole_frames"]
+__all__ = ["MARK", "METADATA", "capture", "frame", "frames", "in_memory", "record", "records", "whole_frames"]
 
 MARK = make_mark(b"12345678")
 METADATA = Metadata(17, "test", {"why": "tests"})
@@ -22,6 +32,11 @@ _BITS = st.sampled_from((0, 1, 5, -1))
 def frame(code: int, body: bytes = b"") -> bytes:
     """A frame whose header tells the truth."""
     return code.to_bytes(4, "big", signed=True) + len(body).to_bytes(4, "big") + body
+
+
+def in_memory(size: int = 1 << 20, **settings: Any) -> TraceWriter:
+    """A writer with memory of a size."""
+    return TraceWriter(MARK, METADATA, memory=bytearray(size), **settings)
 
 
 def whole_frames(max_size: int = 60) -> st.SearchStrategy[bytes]:

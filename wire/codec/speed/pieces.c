@@ -307,3 +307,298 @@ add_piece(PyObject *const *args)
     memcpy(PyByteArray_AS_STRING(pieces) + size, &piece, sizeof(piece));
     return PyLong_FromLongLong(piece.last);
 }
+
+/* --- add(writer, ts_ns, connection, direction, data) -------------------------------------------------------------- */
+
+#define STEP_BYTES (32 * 1024) /* so many are copied, and stay in the processor's cache while frames are looked for */
+
+/* Classes of a writer's objects, and their slots, in the order in which Python names them. */
+enum { WRITER, RECORDS_TYPE, HALF, NUMBERS };
+enum {
+    DUE_NS, HELD, LOOKED_AT, MAX_BODY, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, VIEW, WAITING, WAITS, BLOCK_BYTES,
+    FLUSH_AFTER_NS, MEMORY_BYTES, USED,
+    FIRST_NS, FRAMES_START, LAST_NS, OVERHEAD, RUNS, RECORDED_BYTES, SIZES, TIMES,
+    HALF_DATA, NEED
+};
+#define MOST_OVERHEAD 4 /* _MOST_OVERHEAD of segstore.wire.trace.writer */
+#define RUN_BYTES 400   /* _RUN_BYTES of it */
+
+/* Bytes of one direction, what the writer has, and what is found. All but the writer is owned. */
+typedef struct {
+    Py_buffer data;
+    PyObject *writer, *records, *held, *runs, *sizes, *half, *key;
+    int64_t ts_ns, stream;
+    int64_t due_ns, flush_after_ns, max_body, memory_bytes, part_start, part_stop, size, used, block_bytes;
+    int64_t first_ns, last_ns, overhead, recorded, frames_start;
+    Py_ssize_t of_half, first; /* bytes of the incomplete frame that is continued, and where it ends in the data */
+    Search search;             /* of the frames behind it */
+    int64_t need;              /* bytes of the frame that is incomplete at the end; 0 if there is none */
+} Recorded;
+
+/* Whether the writer goes on with frames in its memory, or begins a block with them. */
+static int
+find_writer(const Shortcut *self, Recorded *to)
+{
+    const Py_ssize_t *slots = self->slots;
+    PyObject *writer = to->writer, *waiting = slot(writer, slots[WAITING]), *records = slot(writer, slots[RECORDS]);
+    if (waiting == NULL || !PyByteArray_CheckExact(waiting) || PyByteArray_GET_SIZE(waiting) > 0 || records == NULL ||
+        !Py_IS_TYPE(records, self->types[RECORDS_TYPE]))
+        return 0;
+    to->records = Py_NewRef(records);
+    to->held = Py_XNewRef(slot(writer, slots[HELD]));
+    to->runs = Py_XNewRef(slot(records, slots[RUNS]));
+    to->sizes = Py_XNewRef(slot(records, slots[SIZES]));
+    if (to->held == NULL || !PyDict_CheckExact(to->held) || to->runs == NULL || !PyByteArray_CheckExact(to->runs) ||
+        to->sizes == NULL || !PyByteArray_CheckExact(to->sizes))
+        return 0;
+    const struct {
+        PyObject *owner;
+        int slot;
+        int64_t *number;
+    } numbers[] = {
+        {writer, DUE_NS, &to->due_ns}, {writer, MAX_BODY, &to->max_body}, {writer, MEMORY_BYTES, &to->memory_bytes},
+        {writer, PART_START, &to->part_start}, {writer, PART_STOP, &to->part_stop}, {writer, TAKEN_BYTES, &to->size},
+        {writer, USED, &to->used}, {writer, FLUSH_AFTER_NS, &to->flush_after_ns},
+        {writer, BLOCK_BYTES, &to->block_bytes}, {records, OVERHEAD, &to->overhead},
+        {records, RECORDED_BYTES, &to->recorded}, {records, FRAMES_START, &to->frames_start},
+        {records, FIRST_NS, &to->first_ns}, {records, LAST_NS, &to->last_ns},
+    };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        int of = numbers[i].slot, is_time = of == DUE_NS || of == FLUSH_AFTER_NS || of == FIRST_NS || of == LAST_NS;
+        if (!number_in(slot(numbers[i].owner, slots[of]), is_time ? INT64_MIN : 0, is_time ? INT64_MAX : INT64_MAX / 8,
+                       numbers[i].number))
+            return 0;
+    }
+    if (to->max_body > INT32_MAX - HEADER_BYTES || to->flush_after_ns < 0 || to->ts_ns > INT64_MAX - to->flush_after_ns)
+        return 0;
+    if (slot(writer, slots[WAITS]) == Py_False)
+        to->due_ns = to->ts_ns + to->flush_after_ns;
+    else if (slot(writer, slots[WAITS]) != Py_True)
+        return 0;
+    if (to->part_start < to->part_stop)
+        return to->part_stop == to->used && PyByteArray_GET_SIZE(to->runs) > 0;
+    PyObject *times = slot(records, slots[TIMES]);
+    if (PyByteArray_GET_SIZE(to->runs) > 0 || times == NULL || !Py_IS_TYPE(times, self->types[NUMBERS]) ||
+        Py_SIZE(times) > 0)
+        return 0;
+    to->part_start = to->used;
+    to->overhead += RUN_BYTES;
+    to->frames_start = to->recorded;
+    return 1;
+}
+
+/* Whether the bytes begin with a frame, or complete one. */
+static int
+find_start(const Shortcut *self, Recorded *to)
+{
+    PyObject *half = PyDict_GetItemWithError(to->held, to->key), *frame;
+    to->half = Py_XNewRef(half);
+    if (half == NULL)
+        return !PyErr_Occurred();
+    int64_t need;
+    if (!Py_IS_TYPE(half, self->types[HALF]) || !number_in(slot(half, self->slots[NEED]), 0, INT32_MAX, &need) ||
+        (frame = slot(half, self->slots[HALF_DATA])) == NULL || !PyByteArray_CheckExact(frame) ||
+        (to->of_half = PyByteArray_GET_SIZE(frame)) < HEADER_BYTES || need <= to->of_half ||
+        need - to->of_half > to->data.len || need - HEADER_BYTES > to->max_body ||
+        load32((unsigned char *)PyByteArray_AS_STRING(frame) + 4) != need - HEADER_BYTES ||
+        to->search.looked_at[(unsigned char)PyByteArray_AS_STRING(frame)[3]])
+        return 0;
+    to->first = (Py_ssize_t)(need - to->of_half);
+    return 1;
+}
+
+/* Copies the bytes to memory, and finds whole frames in them; 0, or -1 with an exception. The bytes of each step are in
+   the processor's cache when frames are looked for. */
+static int
+copy_and_find(Recorded *to, char *memory)
+{
+    const char *from = to->data.buf;
+    Search *search = &to->search;
+    search->bytes = to->data.buf;
+    search->at = to->first;
+    search->most = to->max_body;
+    search->sizes = PyBytes_FromStringAndSize(NULL, FEW * (Py_ssize_t)sizeof(int32_t));
+    if (search->sizes == NULL)
+        return -1;
+    for (Py_ssize_t at = 0, stop; at < to->data.len; at = stop) {
+        stop = to->data.len - at > STEP_BYTES ? at + STEP_BYTES : to->data.len;
+        copy_bytes(memory + at, from + at, stop - at);
+        if (search->at < stop && frames_of_piece(search, stop) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Takes the bytes to the writer's memory, behind the frame that they complete; 0, or -1: an exception, or declined if
+   none is set. */
+static int
+take_bytes(const Shortcut *self, Recorded *to)
+{
+    Py_buffer memory;
+    PyObject *view = slot(to->writer, self->slots[VIEW]);
+    if (view == NULL || hold_writable(view, &memory) < 0)
+        return -1;
+    const char *from = to->data.buf, *start = memory.buf;
+    int status = -1;
+    if (to->memory_bytes <= memory.len && to->of_half + to->data.len <= to->memory_bytes - to->used &&
+        (from + to->data.len <= start || start + memory.len <= from)) {
+        char *at = (char *)memory.buf + to->used;
+        if (to->half != NULL)
+            memcpy(at, PyByteArray_AS_STRING(slot(to->half, self->slots[HALF_DATA])), to->of_half);
+        status = copy_and_find(to, at + to->of_half);
+    }
+    PyBuffer_Release(&memory);
+    return status;
+}
+
+/* Whether all that is behind the frames that were found is the beginning of one, whose size is set. */
+static int
+find_need(Recorded *to)
+{
+    Py_ssize_t at = to->search.at, rest = to->data.len - at;
+    int64_t length = rest < HEADER_BYTES ? 0 : load32(to->search.bytes + at + 4);
+    to->need = rest == 0 ? 0 : HEADER_BYTES + length;
+    return at > 0 && length >= 0 && length <= to->max_body && (rest == 0 || rest < to->need);
+}
+
+/* Adds to a bytearray; 0, or -1 with an exception. */
+static int
+add_bytes(PyObject *to, const void *bytes, Py_ssize_t size)
+{
+    Py_ssize_t before = PyByteArray_GET_SIZE(to);
+    if (PyByteArray_Resize(to, before + size) < 0)
+        return -1;
+    memcpy(PyByteArray_AS_STRING(to) + before, bytes, size);
+    return 0;
+}
+
+/* Adds a run of frames and their sizes; 0, or -1 with an exception. */
+static int
+add_run(const Recorded *to, int64_t count, const void *sizes)
+{
+    Numbers run = {to->ts_ns, to->stream, count};
+    if (count == 0)
+        return 0;
+    return add_bytes(to->runs, &run, sizeof(run)) < 0 ||
+                   add_bytes(to->sizes, sizes, (Py_ssize_t)count * (Py_ssize_t)sizeof(int32_t)) < 0
+               ? -1
+               : 0;
+}
+
+/* Sets an item of a dict again, and keeps the exception that is set. */
+static void
+put_back(PyObject *dict, PyObject *key, PyObject *value)
+{
+    PyObject *type, *problem, *trace;
+    PyErr_Fetch(&type, &problem, &trace);
+    if (PyDict_SetItem(dict, key, value) < 0)
+        PyErr_Clear();
+    PyErr_Restore(type, problem, trace);
+}
+
+/* Sets the incomplete frame of the stream to what is behind the last whole one; 0, or -1 with an exception. */
+static int
+keep_tail(const Shortcut *self, const Recorded *to, PyObject *tail)
+{
+    PyObject *rest = PyByteArray_FromStringAndSize((char *)to->data.buf + to->search.at, to->data.len - to->search.at);
+    PyObject *need = PyLong_FromLongLong(to->need);
+    if (rest == NULL || need == NULL) {
+        Py_XDECREF(rest);
+        Py_XDECREF(need);
+        return -1;
+    }
+    set_slot(tail, self->slots[HALF_DATA], rest);
+    set_slot(tail, self->slots[NEED], need);
+    if (to->half == NULL)
+        return to->need == 0 ? 0 : PyDict_SetItem(to->held, to->key, tail);
+    int status = PyDict_DelItem(to->held, to->key); /* the newest is the last, as in Python */
+    if (status == 0 && to->need > 0 && (status = PyDict_SetItem(to->held, to->key, tail)) < 0)
+        put_back(to->held, to->key, to->half);
+    return status;
+}
+
+/* Sets what has changed of the writer and its records; 0, or -1 with an exception and nothing changed. */
+static int
+change(const Shortcut *self, const Recorded *to, PyObject *tail)
+{
+    const struct {
+        int slot;
+        int64_t number;
+    } after[] = {
+        {DUE_NS, to->due_ns}, {TAKEN_BYTES, to->size}, {USED, to->used}, {PART_START, to->part_start},
+        {PART_STOP, to->used}, {OVERHEAD, to->overhead}, {RECORDED_BYTES, to->recorded},
+        {FRAMES_START, to->frames_start}, {FIRST_NS, to->first_ns}, {LAST_NS, to->last_ns},
+    };
+    enum { COUNT = sizeof(after) / sizeof(*after) };
+    PyObject *numbers[COUNT];
+    int status = 0;
+    for (int i = 0; i < COUNT; i++)
+        status = (numbers[i] = PyLong_FromLongLong(after[i].number)) == NULL ? -1 : status;
+    if (status == 0)
+        status = keep_tail(self, to, tail);
+    for (int i = 0; i < COUNT; i++)
+        if (status == 0)
+            set_slot(after[i].slot < FIRST_NS ? to->writer : to->records, self->slots[after[i].slot], numbers[i]);
+        else
+            Py_XDECREF(numbers[i]);
+    if (status == 0)
+        set_slot(to->writer, self->slots[WAITS], Py_NewRef(Py_True));
+    return status;
+}
+
+/* Records bytes: 0, or -1: an exception, or declined if none is set, with nothing changed. */
+static int
+record(const Shortcut *self, Recorded *to, PyObject *tail)
+{
+    Py_ssize_t runs = PyByteArray_GET_SIZE(to->runs), sizes = PyByteArray_GET_SIZE(to->sizes);
+    int status = find_start(self, to) ? take_bytes(self, to) : -1;
+    if (status == 0 && !find_need(to))
+        status = -1;
+    int32_t size = (int32_t)(to->of_half + to->first);
+    if (status == 0)
+        status = add_run(to, to->half != NULL, &size);
+    if (status == 0)
+        status = add_run(to, to->search.count, PyBytes_AS_STRING(to->search.sizes));
+    Py_ssize_t bytes = to->of_half + to->search.at;
+    to->size += to->data.len;
+    to->used += bytes;
+    to->recorded += bytes;
+    to->overhead += PyByteArray_GET_SIZE(to->runs) - runs + PyByteArray_GET_SIZE(to->sizes) - sizes;
+    to->first_ns = to->ts_ns < to->first_ns ? to->ts_ns : to->first_ns;
+    to->last_ns = to->ts_ns > to->last_ns ? to->ts_ns : to->last_ns;
+    if (status == 0)
+        status = change(self, to, tail);
+    if (status < 0) {
+        cut(to->runs, runs);
+        cut(to->sizes, sizes);
+    }
+    return status;
+}
+
+/* The object of an incomplete frame is made before the look: the garbage collector knows it. */
+PyObject *
+record_bytes(const Shortcut *self, PyObject *const *args)
+{
+    Recorded to = {.writer = args[0]};
+    int64_t connection, direction;
+    if (!PyObject_TypeCheck(to.writer, self->types[WRITER]) || !number_in(args[1], INT64_MIN, INT64_MAX, &to.ts_ns) ||
+        !number_in(args[2], 0, INT64_MAX >> 2, &connection) || !number_in(args[3], 0, 1, &direction) ||
+        hold(args[4], &to.data) < 0)
+        return NULL;
+    PyObject *tail = NULL, *looked_at, *due = NULL;
+    to.stream = connection << 1 | direction;
+    if (to.data.len >= SMALL_BYTES && (tail = self->types[HALF]->tp_alloc(self->types[HALF], 0)) != NULL &&
+        (to.key = PyLong_FromLongLong(to.stream)) != NULL &&
+        (looked_at = slot(to.writer, self->slots[LOOKED_AT])) != NULL && PyBytes_CheckExact(looked_at) &&
+        PyBytes_GET_SIZE(looked_at) == 256 && find_writer(self, &to)) {
+        to.search.looked_at = PyBytes_AS_STRING(looked_at);
+        if (record(self, &to, tail) == 0)
+            due = PyBool_FromLong(to.ts_ns >= to.due_ns || to.size >= to.block_bytes ||
+                                  to.recorded >= to.block_bytes || to.overhead >= MOST_OVERHEAD * to.block_bytes);
+    }
+    PyBuffer_Release(&to.data);
+    PyObject *owned[] = {to.search.sizes, to.key, to.records, to.held, to.runs, to.sizes, to.half, tail};
+    for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
+        Py_XDECREF(owned[i]);
+    return due;
+}

@@ -176,6 +176,7 @@ static const What whats[] = {
     {"frames_into", put_frames_into, 6, 0, 0, "", NULL, NULL, 0},
     {"copy_into", copy_into_memory, 3, 0, 0, "", NULL, NULL, 0},
     {"add_piece", add_recorded_piece, 6, 0, 0, "", NULL, NULL, 0},
+    {"add", record_bytes, 5, 4, 25, "", NULL, NULL, 0, {[15] = 1, 1, 1, 1, 1, 1, 1, 1, 2, 2}},
     {"append_rows", append_rows_to_segment, 4, 1, 6, "", NULL, NULL, 0},
     {"store_plain", store_plain_runs, 6, 2, 19, "", "update_index", NULL, 0, {[11] = 1, 1, 1, 1, 1, 1, 1, 1}},
     {"receive_all", receive_list_of_runs, 4, 3, 24, "", "update_index", "writer_counts", 0,

@@ -204,6 +204,8 @@ PyObject *write_frame(Codec *codec, PyObject *command);
 /* The same as a list of buffers, with payloads as the command has them. */
 PyObject *write_parts(Codec *codec, PyObject *command);
 
+struct Shortcut;
+
 /* --- recording --------------------------------------------------------------------------------------------------- */
 
 /* The functions of segstore.wire.trace.framing with these names, and their arguments in order. NULL: an exception, or
@@ -212,6 +214,9 @@ PyObject *whole_frames(PyObject *const *args);
 PyObject *frames_into(PyObject *const *args);
 PyObject *copy_into(PyObject *const *args);
 PyObject *add_piece(PyObject *const *args);
+
+/* The method of segstore.wire.trace.writer.TraceWriter. */
+PyObject *record_bytes(const struct Shortcut *self, PyObject *const *args);
 
 /* As the function of segstore.server.store.operations. */
 PyObject *record_of_rows(PyObject *const *args);

@@ -35,6 +35,7 @@ from segstore.wire.trace.framing import marked, numbers
 from tests.server.support import SEGMENT, Desk, create, make_service, set_up
 from tests.wire.codec.speed.pairs import SEGMENT_SLOTS, outcome, pairs
 from tests.wire.codec.speed.writers import Writers, with_acks, with_turns
+from tests.wire.trace.traces import frame, in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ def plain() -> dict[str, tuple[Any, ...]]:
         "frames_into": (bytearray(26 * 5), 5, 1, 100, RUNS, SIZES),
         "copy_into": (memoryview(bytearray(9)), 2, b"data"),
         "add_piece": (memoryview(bytearray(9)), 2, b"data", bytearray(b"before"), -5, 15),
+        "add": (in_memory(), 5, 6, 1, frame(2, bytes(99)) * 50 + b"\0\0"),
         "append_rows": (segment(9, 2), WRITER, [(7, 1, b"data", 5), (8, 2, memoryview(b"!"), 6)], 5),
         "store_plain": runs(),
         "receive_all": received(),
