@@ -94,19 +94,8 @@ class RecordWriter:
 
     __slots__ = (
         *("_connections", "_data", "_directions", "_ends", "_first_ns", "_frames_start", "_kinds", "_last_ns"),
-        *(
-            "_overhead",
-            "_rows",
-            "_runs",
-            "_sample",
-            "_size",
-            "_sizes",
-            "_ts",
-            "columns",
-            "compress",
-            "mark",
-            "metadata",
-        ),
+        *("_overhead", "_rows", "_runs", "_sample", "_size", "_sizes", "_ts"),
+        *("columns", "compress", "mark", "metadata"),
     )
 
     def __init__(self, mark: bytes, metadata: Metadata, *, compress: bool = False) -> None:
@@ -218,22 +207,22 @@ class WriterState:
     """The slots of a writer of traces that C reads and sets."""
 
     __slots__ = (
-        *("_due_ns", "_held", "_looked_at", "_max_body", "_part_start", "_part_stop", "_records"),
-        *("_size", "_view", "_waiting", "_waits", "block_bytes", "flush_after_ns", "_memory_bytes", "_used"),
+        *("_due_ns", "_held", "_looked_at", "_max_body", "_memory_bytes", "_part_start", "_part_stop", "_records"),
+        *("_size", "_used", "_view", "_waiting", "_waits", "block_bytes", "flush_after_ns"),
     )
 
     block_bytes: int
     flush_after_ns: int
-    _memory_bytes: int
-    _used: int
     _due_ns: int
     _held: dict[int, _Half | None]
     _looked_at: bytes
     _max_body: int
+    _memory_bytes: int
     _part_start: int
     _part_stop: int
     _records: RecordWriter
     _size: int
+    _used: int
     _view: memoryview
     _waiting: bytearray
     _waits: bool
@@ -300,7 +289,7 @@ class TraceWriter(WriterState):
         self._memory_bytes = len(self._view)
         self._used = 0
         self._part_start = self._part_stop = 0
-        """The newest data, if it is in the memory: it is no piece yet, as what comes next may continue it."""
+        """The newest data, between them in the memory, is no piece of `_records` yet: what follows may continue it."""
         self.data_start: int | None = None
         self._size = 0
         self._waiting = bytearray()
@@ -451,22 +440,14 @@ class TraceWriter(WriterState):
 
     def _frame_pieces(self, source: Buffer, at: int, pieces: Buffer) -> None:
         """Splits pieces, of which the first begins at `at`, into frames and counts these."""
-        max_body, looked_at, held, index, count = (
-            self._max_body,
-            self._looked_at,
-            self._held,
-            0,
-            len(pieces) // NUMBERS_BYTES,
-        )
-        while index < count:
+        records, rules, index = self._records, (self._max_body, self._looked_at, self._held), 0
+        while index < len(pieces) // NUMBERS_BYTES:
             start = at
-            index, at, first_ns, last_ns, runs, sizes = whole_frames(
-                source, pieces, index, at, max_body, looked_at, held
-            )
+            index, at, first_ns, last_ns, runs, sizes = whole_frames(source, pieces, index, at, *rules)
             if runs:
-                self._records._put_frames(first_ns, last_ns, at - start, runs, sizes)
+                records._put_frames(first_ns, last_ns, at - start, runs, sizes)
                 self._keep(source, start, at)
-            if index < count:
+            if index < len(pieces) // NUMBERS_BYTES:
                 ts_ns, stream, stop = numbers_at(pieces, index * NUMBERS_BYTES)
                 at = self._take_other(ts_ns, stream, source, at, stop)
                 index += at == stop
@@ -474,14 +455,13 @@ class TraceWriter(WriterState):
     def _keep(self, source: Buffer, start: int, stop: int) -> None:
         """Adds bytes to the data, in the writer's memory if there is room; joins them with the previous ones there."""
         if source is not self._view:
-            used, source = self._used, memoryview(source)[start:stop]
-            start, stop = used, used + stop - start
+            start, stop, piece = self._used, self._used + stop - start, memoryview(source)[start:stop]
             if stop > self._memory_bytes:
                 self._end_part()
-                self._records._data.append(bytes(source))
+                self._records._data.append(bytes(piece))
                 self._records._overhead += _RUN_BYTES
                 return
-            copy_into(self._view, start, source)
+            copy_into(self._view, start, piece)
             self._used = stop
         if start != self._part_stop or start == self._part_start:
             self._end_part()

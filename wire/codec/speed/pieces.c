@@ -315,8 +315,8 @@ add_piece(PyObject *const *args)
 /* Classes of a writer's objects, and their slots, in the order in which Python names them. */
 enum { WRITER, RECORDS_TYPE, HALF, NUMBERS };
 enum {
-    DUE_NS, HELD, LOOKED_AT, MAX_BODY, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, VIEW, WAITING, WAITS, BLOCK_BYTES,
-    FLUSH_AFTER_NS, MEMORY_BYTES, USED,
+    DUE_NS, HELD, LOOKED_AT, MAX_BODY, MEMORY_BYTES, PART_START, PART_STOP, RECORDS, TAKEN_BYTES, USED, VIEW, WAITING,
+    WAITS, BLOCK_BYTES, FLUSH_AFTER_NS,
     FIRST_NS, FRAMES_START, LAST_NS, OVERHEAD, RUNS, RECORDED_BYTES, SIZES, TIMES,
     HALF_DATA, NEED
 };
@@ -335,7 +335,7 @@ typedef struct {
     int64_t need;              /* bytes of the frame that is incomplete at the end; 0 if there is none */
 } Recorded;
 
-/* Whether the writer goes on with frames in its memory, or begins a block with them. */
+/* Finds what the writer has, and begins a part of its memory if there is none; 0 if something precedes the frames. */
 static int
 find_writer(const Shortcut *self, Recorded *to)
 {
@@ -585,19 +585,19 @@ record_bytes(const Shortcut *self, PyObject *const *args)
         !number_in(args[2], 0, INT64_MAX >> 2, &connection) || !number_in(args[3], 0, 1, &direction) ||
         hold(args[4], &to.data) < 0)
         return NULL;
-    PyObject *tail = NULL, *looked_at, *due = NULL;
+    PyObject *tail = NULL, *looked_at = Py_XNewRef(slot(to.writer, self->slots[LOOKED_AT])), *due = NULL;
     to.stream = connection << 1 | direction;
     if (to.data.len >= SMALL_BYTES && (tail = self->types[HALF]->tp_alloc(self->types[HALF], 0)) != NULL &&
         (to.key = PyLong_FromLongLong(to.stream)) != NULL &&
-        (looked_at = slot(to.writer, self->slots[LOOKED_AT])) != NULL && PyBytes_CheckExact(looked_at) &&
-        PyBytes_GET_SIZE(looked_at) == 256 && find_writer(self, &to)) {
+        looked_at != NULL && PyBytes_CheckExact(looked_at) && PyBytes_GET_SIZE(looked_at) == 256 &&
+        find_writer(self, &to)) {
         to.search.looked_at = PyBytes_AS_STRING(looked_at);
         if (record(self, &to, tail) == 0)
             due = PyBool_FromLong(to.ts_ns >= to.due_ns || to.size >= to.block_bytes ||
                                   to.recorded >= to.block_bytes || to.overhead >= MOST_OVERHEAD * to.block_bytes);
     }
     PyBuffer_Release(&to.data);
-    PyObject *owned[] = {to.search.sizes, to.key, to.records, to.held, to.runs, to.sizes, to.half, tail};
+    PyObject *owned[] = {to.search.sizes, to.key, to.records, to.held, to.runs, to.sizes, to.half, looked_at, tail};
     for (size_t i = 0; i < sizeof(owned) / sizeof(*owned); i++)
         Py_XDECREF(owned[i]);
     return due;
