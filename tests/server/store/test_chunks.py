@@ -1,7 +1,7 @@
 """Chunks: bytes come back as written, views stay what they are, memory is given back and used again."""
 
+import errno
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ def test_chunks_grow_up_to_four_mebibytes() -> None:
     assert set(sizes[8:]) == {CHUNK_BYTES}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="chunks are mapped on Linux only")
+@pytest.mark.needs("Linux's /proc")
 def test_memory_of_a_chunk_is_taken_as_it_is_written() -> None:
     pool, count = ChunkPool(), 128
     before = resident_bytes()
@@ -64,6 +64,16 @@ def test_memory_of_a_chunk_is_taken_as_it_is_written() -> None:
     grown = resident_bytes() - before
     assert half < count * 1024 * 1024 * 3 // 8 < grown
     assert all(joined(each, 1024 * 1024 // 4, 2) == b"xy" for each in segments)
+
+
+def test_a_chunk_that_cannot_be_mapped_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "too many maps")
+
+    monkeypatch.setattr("segstore.server.store.chunks.mmap.mmap", refused)
+    (chunk,) = ChunkPool().take([256 * 1024])
+    assert isinstance(chunk, bytearray)
+    assert len(chunk) == 256 * 1024
 
 
 def resident_bytes() -> int:
