@@ -8,8 +8,9 @@ uses that as its test and needs no count of its own. A chunk with views stays id
 if the pool is full.
 
 Chunks of 64 KiB and more are mapped, so that their pages take memory only once they are written to: many segments that
-grow at the same pace also get their next chunks at the same time. Those of 4 MiB are mapped in huge pages if the system
-supports them: the first write to memory in small pages costs more than the copy itself.
+grow at the same pace also get their next chunks at the same time. The first write to such a page costs several times
+the copy itself. That is why these chunks are recycled, and why those of 4 MiB are mapped in huge pages if the system
+supports them.
 
 Invariant: chunk i holds the offsets from ``_starts[i]`` to ``_starts[i + 1]`` (the last one to ``length``); chunks are
 never resized or moved. The first chunk of a segment is 256 bytes and each further one four times larger, up to 4 MiB,
@@ -73,21 +74,23 @@ _MAPPED: Final = sys.platform == "linux"
 _MAPPED_BYTES: Final = 64 * 1024
 """Size from which a chunk is mapped. Smaller ones are cleared when they are allocated."""
 _IDLE_BYTES: Final = 256 * 1024 * 1024
+_NO_IDLE: Final[deque[bytearray | mmap.mmap]] = deque()
 _LOOK_AT: Final = 4
 """Number of idle chunks tried before a new one is allocated, so that readers that keep views do not slow writers."""
 
 
 class ChunkPool:
-    """Keeps up to ``max_idle_bytes`` of 4 MiB chunks for reuse; smaller chunks are left to the allocator.
+    """Keeps up to ``max_idle_bytes`` of chunks for reuse; those below 64 KiB are left to the allocator.
 
     ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
+        idle_bytes: bytes in idle chunks, including those with views.
         recycled: number of times a chunk was reused.
         busy: number of times an idle chunk was skipped because a view of it was held.
     """
 
-    __slots__ = ("_counted", "_idle", "_max_idle", "busy", "memory", "recycled")
+    __slots__ = ("_counted", "_idle", "_max_idle_bytes", "busy", "idle_bytes", "memory", "recycled")
 
     def __init__(
         self, *, max_idle_bytes: int = _IDLE_BYTES, memory: MemoryAccount | None = None, counted: bool = True
@@ -96,15 +99,12 @@ class ChunkPool:
         self._counted = counted
         if counted and self.memory.limit is not None:
             max_idle_bytes = min(max_idle_bytes, self.memory.limit // 8)
-        self._idle: deque[bytearray | mmap.mmap] = deque()
-        self._max_idle = max_idle_bytes // CHUNK_BYTES
+        self._idle: dict[int, deque[bytearray | mmap.mmap]] = {}
+        """Idle chunks by size."""
+        self._max_idle_bytes = max_idle_bytes
+        self.idle_bytes = 0
         self.recycled = 0
         self.busy = 0
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes in idle chunks, including those with views."""
-        return len(self._idle) * CHUNK_BYTES
 
     def check(self, size: int, *, frees: bool = False) -> None:
         """Raises ``StoreFull`` if chunks of ``size`` bytes would exceed the limit; see ``MemoryAccount.check``."""
@@ -125,24 +125,27 @@ class ChunkPool:
         return chunks
 
     def _take(self, size: int) -> bytearray | mmap.mmap:
-        if size == CHUNK_BYTES:
-            for _ in range(min(_LOOK_AT, len(self._idle))):
-                chunk = self._idle.popleft()
-                if not _has_views(chunk):
-                    self.recycled += 1
-                    return chunk
-                self.busy += 1
-                self._idle.append(chunk)
+        idle = self._idle.get(size, _NO_IDLE)
+        for _ in range(min(_LOOK_AT, len(idle))):
+            chunk = idle.popleft()
+            if not _has_views(chunk):
+                self.idle_bytes -= size
+                self.recycled += 1
+                return chunk
+            self.busy += 1
+            idle.append(chunk)
         return _new_chunk(size)
 
     def give(self, chunk: Chunk) -> None:
         """Takes back a chunk that no segment refers to any more; readers may still hold views of it."""
         if isinstance(chunk, FileChunk):
             return
+        size = len(chunk)
         if self._counted:
-            self.memory.charge(-len(chunk))
-        if len(chunk) == CHUNK_BYTES and len(self._idle) < self._max_idle:
-            self._idle.append(chunk)
+            self.memory.charge(-size)
+        if size >= _MAPPED_BYTES and self.idle_bytes + size <= self._max_idle_bytes:
+            self._idle.setdefault(size, deque()).append(chunk)
+            self.idle_bytes += size
 
 
 def _new_chunk(size: int) -> bytearray | mmap.mmap:
