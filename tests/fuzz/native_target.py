@@ -152,7 +152,7 @@ def _shortcuts(data: bytes, chance: random.Random) -> None:
     assert stored[0] == stored[1]
     both(record_of_rows, lambda: (few, data, list(appended), number, writer))
     both(add_piece, lambda: (memoryview(bytearray(len(data) + 5)), start % 9, data, bytearray(few), number, few))
-    recorded_by = [_recorded(call, data * (5000 // len(data) + 1), cuts, few) for call in RECORD]
+    recorded_by = [_recorded(call, data * (5000 // max(1, len(data)) + 1), cuts, few) for call in RECORD]
     assert recorded_by[0] == recorded_by[1]
     for call, seen in zip((resolve_stored, behind(resolve_stored)), notified, strict=True):
         items: list[Any] = [Pending(each, few, 0, seen.append if at else None) for at, each in enumerate(pieces)]
