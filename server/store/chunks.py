@@ -82,6 +82,8 @@ _LOOK_AT: Final = 4
 class ChunkPool:
     """Keeps up to ``max_idle_bytes`` of chunks for reuse; those below 64 KiB are left to the allocator.
 
+    Chunks of the size that was released least recently are freed first, so that the pool follows what segments need.
+
     ``counted``: chunks are charged to ``memory``, and writes are refused while that is full.
 
     Attributes:
@@ -100,7 +102,7 @@ class ChunkPool:
         if counted and self.memory.limit is not None:
             max_idle_bytes = min(max_idle_bytes, self.memory.limit // 8)
         self._idle: dict[int, deque[bytearray | mmap.mmap]] = {}
-        """Idle chunks by size."""
+        """Idle chunks by size; the size that was released last comes last."""
         self._max_idle_bytes = max_idle_bytes
         self.idle_bytes = 0
         self.recycled = 0
@@ -143,9 +145,18 @@ class ChunkPool:
         size = len(chunk)
         if self._counted:
             self.memory.charge(-size)
-        if size >= _MAPPED_BYTES and self.idle_bytes + size <= self._max_idle_bytes:
-            self._idle.setdefault(size, deque()).append(chunk)
-            self.idle_bytes += size
+        if not _MAPPED_BYTES <= size <= self._max_idle_bytes:
+            return
+        idle = self._idle.pop(size, None) or deque()
+        idle.append(chunk)
+        self._idle[size] = idle
+        self.idle_bytes += size
+        while self.idle_bytes > self._max_idle_bytes:
+            first, idle = next(iter(self._idle.items()))
+            idle.popleft()
+            self.idle_bytes -= first
+            if not idle:
+                del self._idle[first]
 
 
 def _new_chunk(size: int) -> bytearray | mmap.mmap:

@@ -127,25 +127,65 @@ def test_a_view_outlives_truncation_and_reuse_of_its_chunk() -> None:
     assert b"".join(views) == b"a" * CHUNK_BYTES
 
 
-def test_a_chunk_without_views_is_used_again() -> None:
+@pytest.mark.parametrize("size", [64 * 1024, 512 * 1024, CHUNK_BYTES])
+def test_a_chunk_without_views_is_used_again(size: int) -> None:
     pool = ChunkPool()
     data = SegmentData(pool)
-    data.write(b"a" * CHUNK_BYTES)
+    data.write(b"a" * size)
     del data.read(0, 10)[:]
     data.clear()
-    assert pool.idle_bytes == CHUNK_BYTES
-    data.write(b"c" * CHUNK_BYTES)
+    assert pool.idle_bytes == size
+    data.write(b"c" * size)
     assert pool.recycled == 1
     assert pool.idle_bytes == 0
-    assert joined(data, 0, CHUNK_BYTES) == b"c" * CHUNK_BYTES
+    assert joined(data, 0, size) == b"c" * size
+
+
+def test_a_chunk_of_another_size_is_not_used() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(bytes(CHUNK_BYTES))
+    data.clear()
+    data.write(bytes(64 * 1024))
+    assert (pool.recycled, pool.idle_bytes, data.allocated_bytes) == (0, CHUNK_BYTES, 64 * 1024)
+
+
+def test_small_chunks_are_left_to_the_allocator() -> None:
+    pool = ChunkPool()
+    data = SegmentData(pool)
+    data.write(bytes(32 * 1024))
+    data.clear()
+    assert pool.idle_bytes == 0
 
 
 def test_the_pool_keeps_no_more_than_its_bound() -> None:
-    pool = ChunkPool(max_idle_bytes=2 * CHUNK_BYTES)
-    data = SegmentData(pool)
+    pool = ChunkPool(max_idle_bytes=2 * CHUNK_BYTES + 100_000)
+    data, others = SegmentData(pool), [SegmentData(pool) for _ in range(2)]
     data.write(bytes(5 * CHUNK_BYTES))
+    for other in others:
+        other.write(bytes(64 * 1024))
     data.clear()
     assert pool.idle_bytes == 2 * CHUNK_BYTES
+    others[0].clear()
+    assert pool.idle_bytes == 2 * CHUNK_BYTES + 64 * 1024
+    others[1].clear()
+    assert pool.idle_bytes == CHUNK_BYTES + 2 * 64 * 1024
+
+
+def test_the_pool_frees_chunks_of_the_size_that_was_released_least_recently() -> None:
+    pool = ChunkPool(max_idle_bytes=CHUNK_BYTES)
+    small, large = [SegmentData(pool) for _ in range(3)], SegmentData(pool)
+    for each in small:
+        each.write(bytes(64 * 1024))
+    large.write(bytes(CHUNK_BYTES))
+    small[0].clear()
+    small[1].clear()
+    large.clear()
+    assert pool.idle_bytes == CHUNK_BYTES
+    small[2].clear()
+    assert pool.idle_bytes == 64 * 1024
+    small[2].write(bytes(64 * 1024))
+    assert (pool.recycled, pool.idle_bytes) == (1, 0)
 
 
 def test_truncation_gives_back_whole_chunks_only() -> None:
