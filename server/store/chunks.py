@@ -153,9 +153,10 @@ class ChunkPool:
         self.idle_bytes += size
         while self.idle_bytes > self._max_idle_bytes:
             first, idle = next(iter(self._idle.items()))
-            idle.popleft()
-            self.idle_bytes -= first
-            if not idle:
+            if idle:
+                idle.popleft()
+                self.idle_bytes -= first
+            else:
                 del self._idle[first]
 
 

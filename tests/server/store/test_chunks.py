@@ -186,6 +186,12 @@ def test_the_pool_frees_chunks_of_the_size_that_was_released_least_recently() ->
     assert pool.idle_bytes == 64 * 1024
     small[2].write(bytes(64 * 1024))
     assert (pool.recycled, pool.idle_bytes) == (1, 0)
+    large.write(bytes(CHUNK_BYTES))
+    other = SegmentData(pool)
+    other.write(bytes(1 << 20))
+    large.clear()
+    other.clear()
+    assert pool.idle_bytes == 1 << 20
 
 
 def test_truncation_gives_back_whole_chunks_only() -> None:
